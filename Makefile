@@ -1,0 +1,42 @@
+# Each target sets up what it needs: a virtual environment with the locked dependencies, and a Java for the Spark tests if there is none.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test bench soak docs lint types lock clean
+
+demo: $(READY)
+	$(BIN)/python examples/store_demo.py
+
+test: lint types
+	$(BIN)/python -m pytest -m "not soak"
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+soak: $(READY)
+	$(BIN)/python -m pytest -m soak -s
+
+bench: $(READY)
+	$(BIN)/floodplain bench state-types --json
+
+docs: $(READY)
+	$(BIN)/python docs/build.py
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Floodplain needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	@touch $@
+
+lock:
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o requirements.lock
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,1 @@
+"""Elastic, tiered, versioned state for PySpark streams."""

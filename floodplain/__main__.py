@@ -1,0 +1,6 @@
+"""``python -m floodplain``."""
+
+from floodplain.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Every error that Floodplain raises on purpose.
+
+Each message says what happened, to what, and what to do. Callers catch the base class, or the one kind they can act on.
+"""
+
+
+class FloodplainError(Exception):
+    """The base of all errors raised on purpose."""
+
+
+class BadInput(FloodplainError):
+    """What the caller passed cannot be used; nothing was written."""
+
+
+class BadName(BadInput):
+    """A table, column, tag or owner name outside ``[a-z0-9_]{1,64}``."""
+
+    @classmethod
+    def of(cls, what: str, name: object) -> "BadName":
+        return cls(f"{what} name {name!r} is not allowed: use 1 to 64 of the characters a-z, 0-9 and _")
+
+
+class SchemaMismatch(BadInput):
+    """Rows, or a changed table definition, that do not fit the table's schema."""
+
+
+class MergeUnavailable(FloodplainError):
+    """A user's merge function is needed to read a value, and this process has not registered it."""
+
+
+class StoreNotFound(FloodplainError):
+    """There is no Floodplain store at this place."""
+
+
+class UnsafeStore(FloodplainError):
+    """The place cannot keep the promise that commits rest on (create-if-absent), or is too small."""
+
+
+class NotFound(FloodplainError):
+    """A blob does not exist."""
+
+
+class AlreadyExists(FloodplainError):
+    """A create found the name taken. Ambiguous by itself: the taker may be an earlier try of the same caller."""
+
+
+class Unavailable(FloodplainError):
+    """A tier did not answer, or answered with a passing fault, as often as the settings allow."""
+
+
+class Refused(FloodplainError):
+    """A tier refused for good: permissions, a malformed request, no space."""
+
+
+class Corrupt(FloodplainError):
+    """Bytes that are not what the log vouches for. They were not used."""
+
+    def __init__(self, file: str, expected: str, found: str, last_good_epoch: int | None = None) -> None:
+        self.file = file
+        self.expected = expected
+        self.found = found
+        self.last_good_epoch = last_good_epoch
+        good = "unknown" if last_good_epoch is None else str(last_good_epoch)
+        super().__init__(
+            f"{file} is damaged: expected {expected}, found {found}; last good epoch: {good}. "
+            "Restore the file, or open the store at that epoch."
+        )
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str, int | None]]:
+        return Corrupt, (self.file, self.expected, self.found, self.last_good_epoch)
+
+
+class Conflict(FloodplainError):
+    """A requirement of a commit no longer holds; nothing was committed."""
+
+
+class Fenced(Conflict):
+    """This writer's lease is not the newest: another writer took over. It can commit and publish nothing more."""
+
+
+class LeaseHeld(Conflict):
+    """Another writer holds a lease that has not ended."""
+
+
+class SnapshotExpired(FloodplainError):
+    """The epoch is no longer retained, or the pin that held it has run out."""

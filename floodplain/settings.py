@@ -1,0 +1,69 @@
+"""Settings: frozen values, each with what it costs."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Compression = Literal["auto", "none", "lz4", "zstd"]
+
+
+@dataclass(frozen=True, slots=True)
+class RetrySettings:
+    """How often and how long a tier is asked again after a passing fault."""
+
+    attempts: int = 6
+    """Tries in all. More tries ride out longer outages and delay the error by as much."""
+    first_delay_ms: int = 50
+    """Doubles with each try, with full jitter."""
+    max_delay_ms: int = 5_000
+    timeout_ms: int = 30_000
+    """Bound on one request. Too short and a slow store looks dead; too long and a dead one looks slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """A bounded cache on this machine's disk (or tmpfs) in front of an object store."""
+
+    directory: str
+    size_bytes: int
+    """Kept across all processes that share the directory."""
+    policy: Literal["lru", "frequency"] = "lru"
+    """``frequency`` keeps what is read often through a scan that reads everything once; it costs a small sketch."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    """Which past epochs stay readable. Each retained epoch holds on to the runs that later compactions replaced."""
+
+    newest: int = 16
+    """This many epochs, whatever their age."""
+    every_ms: tuple[tuple[int, int], ...] = ((3_600_000, 60_000), (86_400_000, 3_600_000))
+    """``(age, step)``: up to that age one epoch per step. The default keeps one a minute for an hour, one an hour for a day."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    key_groups: int = 1024
+    """Fixed when the store is created; a power of two. The finest grain of placement; more cost larger manifests."""
+    sync: bool = True
+    """Off: a power cut can lose or tear the newest epochs of a directory store. A killed process loses nothing either way."""
+    compression: Compression = "auto"
+    """Of new runs. ``auto``: none on a directory (runs are memory-mapped), zstd on an object store (bytes travel)."""
+    chunk_bytes: int = 1 << 20
+    """Rows are read from an object store by the chunk: smaller chunks fetch fewer bytes for a key and make larger footers."""
+    inline_bytes: int = 64 << 10
+    """A task's runs below this return inside its report and share one object with those of the other tasks."""
+    checkpoint_every: int = 64
+    """Log positions between two manifest checkpoints: opening reads at most about this many edits."""
+    lease_ms: int = 30_000
+    """How long a silent writer keeps others out. Safety never depends on it."""
+    pin_ms: int = 300_000
+    """How long a reader's pin holds its snapshot unless renewed."""
+    scan_rows: int = 1 << 18
+    """Rows resolved at a time by a scan: bounds its memory."""
+    memory_bytes: int = 64 << 20
+    """Decoded chunks of compressed runs that a process keeps. Mapped runs need none of it: they live in the page cache."""
+    retry: RetrySettings = field(default_factory=RetrySettings)
+    cache: CacheSettings | None = None
+    tmpfs: CacheSettings | None = None
+    """A second cache above ``cache``. Refused where the file system is smaller than asked for (containers often have 64 MB)."""
+    retention: RetentionSettings = field(default_factory=RetentionSettings)

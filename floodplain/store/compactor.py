@@ -1,0 +1,107 @@
+"""Executing a compaction: read, merge, write, and offer the result to the log."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from floodplain.store import scan
+from floodplain.store.delta import sort_rows
+from floodplain.store.lookup import Source
+from floodplain.store.policy import Proposal
+from floodplain.store.readers import Readers
+from floodplain.store.runwriter import build_run
+from floodplain.store.task import reopen, run_options, write_object
+from floodplain.store.view import epoch_rules
+from floodplain.tiers import paths
+from floodplain.versions.checkpoint import maybe_checkpoint
+from floodplain.versions.commit import commit
+from floodplain.versions.edit import ReplaceRuns, RunRef
+from floodplain.versions.groups import intersect, size
+from floodplain.versions.history import History
+from floodplain.versions.manifest import Manifest
+from floodplain.versions.requirements import Requirement, RequireRuns, RequireSchema, RequireStart
+from floodplain.versions.schema import TableSchema
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """What one step did."""
+
+    table: str
+    runs: int
+    rows_before: int
+    rows_after: int
+    bytes_before: int
+    bytes_after: int
+
+
+def compact(history: History, readers: Readers, proposal: Proposal, manifest: Manifest) -> Compacted:
+    """Carry out ``proposal``, which was made for ``manifest``.
+
+    Needs no lease and never blocks an epoch. Raises ``Conflict`` if the runs were replaced meanwhile; then nothing changed
+    and what was written is garbage.
+    """
+    schema = manifest.schema(proposal.table)
+    assert schema is not None
+    rows = _merged(readers, proposal, manifest, schema, history.settings.scan_rows)
+    added = _written(history, rows, proposal, manifest, schema)
+    reopen(added, manifest, readers)
+    update = ReplaceRuns(proposal.table, proposal.groups, tuple(run.id for run in proposal.runs), added)
+    requirements: list[Requirement] = [
+        *RequireRuns.of(proposal.runs, proposal.groups),
+        RequireStart(manifest.position),
+        RequireSchema(schema.table, schema.id),
+    ]
+    commit(history, [update], requirements)
+    maybe_checkpoint(history)
+    return Compacted(
+        table=schema.table,
+        runs=len(proposal.runs),
+        rows_before=sum(run.rows for run in proposal.runs),
+        rows_after=len(rows),
+        bytes_before=proposal.size_bytes,
+        bytes_after=sum(run.length for run in added),
+    )
+
+
+def _merged(readers: Readers, proposal: Proposal, manifest: Manifest, schema: TableSchema, window_rows: int) -> pa.Table:
+    sources = _within(readers.sources_of(proposal.runs, manifest), proposal, manifest.key_groups)
+    bottom = _bottom(proposal, manifest)
+    rules = epoch_rules(manifest, schema, keep_unfolded=True)
+    windows = scan.plan(sources, schema, proposal.groups, manifest.key_groups, window_rows)
+    parts = [scan.resolved(window, sources, schema, rules, bottom=bottom) for window in windows]
+    return sort_rows(schema, pa.concat_tables(parts).combine_chunks(), manifest.key_groups)
+
+
+def _within(sources: Sequence[Source], proposal: Proposal, key_groups: int) -> list[Source]:
+    """The sources cut down to the key groups of the proposal."""
+    inside = np.zeros(key_groups, bool)
+    for low, high in proposal.groups:
+        inside[low:high] = True
+    return [Source(source.reader, source.schema, source.member & inside) for source in sources]
+
+
+def _bottom(proposal: Proposal, manifest: Manifest) -> np.ndarray:
+    """Per key group, whether no run that stays is older than those merged.
+
+    Only there may deletes vanish: the manifest was read before the merge, and a run that commits later holds a later epoch.
+    """
+    bottom = np.ones(manifest.key_groups, bool)
+    merged = {run.id for run in proposal.runs}
+    oldest = min(run.high for run in proposal.runs)
+    for run in manifest.runs[proposal.table]:
+        if run.id not in merged and run.high <= oldest:
+            for low, high in intersect(run.groups, proposal.groups):
+                bottom[low:high] = False
+    return bottom
+
+
+def _written(history: History, rows: pa.Table, proposal: Proposal, manifest: Manifest, schema: TableSchema) -> tuple[RunRef, ...]:
+    if not len(rows):
+        return ()
+    options = run_options(history.settings, history.blobs, manifest.store, manifest.key_groups)
+    low, high = min(run.low for run in proposal.runs), max(run.high for run in proposal.runs)
+    run = build_run(rows, schema, low, high, manifest.epoch, options)
+    name = paths.run(manifest.position, f"compact-{history.chance.nonce()}", str(size(proposal.groups)))
+    return write_object([run], name, history.blobs, history.settings, history.clock, history.chance)

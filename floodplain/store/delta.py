@@ -1,0 +1,164 @@
+"""Deltas: the rows a caller hands over, checked against the schema and turned into physical rows."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.errors import BadInput, SchemaMismatch
+from floodplain.keys import hash_columns, key_group, normalize_keys
+from floodplain.store import layout
+from floodplain.store.identity import refine, starts_of
+from floodplain.store.layout import CLEAR, EXPIRES, HASH, MERGE, OP, OPS, PUT, SUB
+from floodplain.store.merge import Rules, default_array, resolve
+from floodplain.versions.schema import Field, TableSchema
+
+EXPIRES_OF = "_expires_"
+"""``_expires_<column>``: lets a caller that rewrites a row keep the end of a value it did not touch."""
+
+
+MOST_BYTES = (1 << 31) - 1
+"""Of one delta: what a single Arrow column can address."""
+
+
+def physical_rows(schema: TableSchema, rows: pa.Table | pa.RecordBatch, op: str, now_ms: int) -> pa.Table:
+    """``rows`` as physical rows with this op. Raises ``SchemaMismatch`` that names the column, before anything is written.
+
+    Columns are found by name. Keys are needed always, sub-keys unless the op is ``clear``; a value column that a put leaves
+    out gets its default, one that a merge leaves out is untouched. A column ``_hash`` is believed.
+    """
+    if op not in OPS:
+        raise SchemaMismatch(f"table {schema.table}: unknown op {op!r}; use one of {', '.join(OPS)}")
+    rows = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+    _check_names(schema, rows, op)
+    keys = normalize_keys([cast_column(schema, rows, field) for field in schema.keys])
+    columns: dict[str, pa.Array] = {HASH: _hashes(rows, keys)}
+    if schema.shape != "value":
+        columns.update(_sub_columns(schema, rows, op))
+    columns[OP] = pa.repeat(pa.scalar(OPS[op], pa.uint8()), len(rows))
+    columns.update({layout.column(field): array for field, array in zip(schema.keys, keys, strict=True)})
+    columns.update(_value_columns(schema, rows, OPS[op], now_ms))
+    target = layout.physical(schema)
+    return pa.Table.from_arrays([columns[name] for name in target.names], schema=target)
+
+
+def sort_rows(schema: TableSchema, rows: pa.Table, key_groups: int) -> pa.Table:
+    """Rows in the order that runs keep; rows that compare equal stay in place."""
+    order = _run_order(schema, rows, key_groups)
+    return rows if order is None else rows.take(pa.array(order))
+
+
+def settle(schema: TableSchema, parts: list[pa.Table], now_ms: int, key_groups: int) -> pa.Table:
+    """One delta from parts in the order they were handed over: a later row of an entry counts over an earlier one.
+
+    What the epoch below may need stays: deletes, clears, and merges that found no put in this delta.
+    """
+    rows = pa.concat_tables(parts)
+    if rows.nbytes > MOST_BYTES:
+        raise BadInput(
+            f"a delta of {rows.nbytes} bytes for table {schema.table} is more than one task can write ({MOST_BYTES}): "
+            "spread it over several tasks or epochs"
+        )
+    rows = rows.combine_chunks()
+    if not (layout.numbers(rows, OP) == CLEAR).any():
+        hashes = layout.numbers(rows, HASH)
+        order = np.argsort(hashes) if schema.shape == "value" else np.lexsort((layout.numbers(rows, SUB), hashes))
+        told_apart = [hashes[order]] if schema.shape == "value" else [hashes[order], layout.numbers(rows, SUB)[order]]
+        if starts_of(*told_apart).all():
+            return sort_rows(schema, rows.take(pa.array(order)), key_groups)
+    return _settle_repeats(schema, rows, now_ms, key_groups)
+
+
+def _settle_repeats(schema: TableSchema, rows: pa.Table, now_ms: int, key_groups: int) -> pa.Table:
+    order = np.argsort(layout.numbers(rows, HASH), kind="stable")
+    rows = rows.take(pa.array(order))
+    owner = refine(starts_of(layout.numbers(rows, HASH)), layout.column_arrays(rows, schema.keys))
+    never = np.zeros(len(rows), bool)
+    settled, _ = resolve(rows, owner, order, schema, Rules(now_ms - 1, keep_unfolded=True), never)
+    return sort_rows(schema, settled, key_groups)
+
+
+def _run_order(schema: TableSchema, rows: pa.Table, key_groups: int) -> np.ndarray | None:
+    hashes = layout.numbers(rows, HASH)
+    if schema.shape == "value":
+        by = [hashes]
+    elif schema.shape == "time":
+        by = [hashes, layout.numbers(rows, SUB), layout.clears_first(rows), key_group(hashes, key_groups)]
+    else:
+        by = [layout.numbers(rows, SUB), hashes]
+    order = np.lexsort(by)
+    return order if (order[1:] < order[:-1]).any() else None
+
+
+def _check_names(schema: TableSchema, rows: pa.Table, op: str) -> None:
+    names = rows.column_names
+    if len(set(names)) != len(names):
+        raise SchemaMismatch(f"table {schema.table}: a column is given twice among {', '.join(names)}")
+    known = {field.name for field in schema.fields}
+    allowed = known | {HASH, EXPIRES} | {EXPIRES_OF + field.name for field in schema.values if field.ttl_ms}
+    unknown = [name for name in names if name not in allowed]
+    if unknown:
+        raise SchemaMismatch(f"table {schema.table} has no column {unknown[0]!r}; it has {', '.join(sorted(known))}")
+    needed = schema.keys if op == "clear" else schema.keys + schema.subkeys
+    missing = [field.name for field in needed if field.name not in names]
+    if missing:
+        raise SchemaMismatch(f"table {schema.table}: column {missing[0]!r} tells its rows apart and is missing")
+    if op == "merge":
+        fixed = [field.name for field in schema.values if field.name in names and not field.merge]
+        if fixed:
+            raise SchemaMismatch(f"table {schema.table}: column {fixed[0]!r} has no merge; put it, or declare one")
+
+
+def cast_column(schema: TableSchema, rows: pa.Table, field: Field) -> pa.Array:
+    given = layout.one_array(rows.column(field.name))
+    if given.type == field.arrow:
+        return given
+    try:
+        return layout.one_array(pc.cast(given, field.arrow, safe=True))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise SchemaMismatch(
+            f"table {schema.table}: column {field.name} is {field.arrow}, and {given.type} was given: {reason}"
+        ) from error
+
+
+def _hashes(rows: pa.Table, keys: list[pa.Array]) -> pa.Array:
+    if HASH in rows.column_names:
+        given = layout.one_array(rows.column(HASH))
+        return given.view(pa.uint64()) if given.type == pa.int64() else given.cast(pa.uint64())
+    return pa.array(hash_columns(keys))
+
+
+def _sub_columns(schema: TableSchema, rows: pa.Table, op: str) -> dict[str, pa.Array]:
+    stored = layout.stored_subkeys(schema)
+    if op == "clear":
+        empty = {layout.column(field): pa.nulls(len(rows), field.arrow) for field in stored}
+        return {SUB: pa.array(np.zeros(len(rows), np.uint64)), **empty}
+    if schema.shape == "hashed":
+        subkeys = normalize_keys([cast_column(schema, rows, field) for field in stored])
+        named = {layout.column(field): array for field, array in zip(stored, subkeys, strict=True)}
+        return {SUB: pa.array(hash_columns(subkeys)), **named}
+    (field,) = schema.subkeys
+    return {SUB: pa.array(layout.sub_from_integers(cast_column(schema, rows, field), field, schema.table))}
+
+
+def _value_columns(schema: TableSchema, rows: pa.Table, op: int, now_ms: int) -> dict[str, pa.Array]:
+    columns: dict[str, pa.Array] = {}
+    valued = op in (PUT, MERGE)
+    for field in schema.values:
+        if valued and field.name in rows.column_names:
+            columns[layout.column(field)] = cast_column(schema, rows, field)
+        else:
+            columns[layout.column(field)] = default_array(field, len(rows)) if op == PUT else pa.nulls(len(rows), field.arrow)
+        if field.ttl_ms:
+            columns[layout.expires_column(field)] = _ends(rows, EXPIRES_OF + field.name, now_ms + field.ttl_ms, valued)
+    if schema.ttl_ms:
+        columns[EXPIRES] = _ends(rows, EXPIRES, now_ms + schema.ttl_ms, valued)
+    return columns
+
+
+def _ends(rows: pa.Table, name: str, otherwise_ms: int, valued: bool) -> pa.Array:
+    if not valued:
+        return pa.nulls(len(rows), pa.int64())
+    if name in rows.column_names:
+        return layout.one_array(rows.column(name)).cast(pa.int64())
+    return pa.repeat(pa.scalar(otherwise_ms, pa.int64()), len(rows))

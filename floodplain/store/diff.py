@@ -1,0 +1,86 @@
+"""What changed in a table between two epochs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.errors import BadInput
+from floodplain.keys import columns_equal
+from floodplain.store import layout, scan
+from floodplain.store.evolution import adapt
+from floodplain.store.identity import refine, starts_of
+from floodplain.store.layout import HASH, SUB
+from floodplain.store.merge import Rules
+from floodplain.store.readers import Readers
+from floodplain.versions.groups import from_members
+from floodplain.versions.manifest import Manifest
+from floodplain.versions.schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Physical rows of the newer epoch's schema: entries that are new, that differ (before and after), and that are gone."""
+
+    added: pa.Table
+    before: pa.Table
+    after: pa.Table
+    deleted: pa.Table
+
+
+def changes(older: Manifest, newer: Manifest, table: str, readers: Readers, rules: Rules, window_rows: int) -> Iterator[Change]:
+    """Window by window. Key groups whose runs are the same in both are not read."""
+    schema, old_schema = newer.schema(table), older.schema(table)
+    if schema is None:
+        raise BadInput(f"there is no table {table!r} at epoch {newer.epoch}")
+    groups = from_members(np.flatnonzero(_differs(older, newer, table)).tolist())
+    if not groups:
+        return
+    was = readers.sources(older, table, groups)
+    now = readers.sources(newer, table, groups)
+    for window in scan.plan([*was, *now], schema, groups, newer.key_groups, window_rows):
+        after = scan.resolved(window, now, schema, rules)
+        before = adapt(scan.resolved(window, was, old_schema, rules), old_schema, schema) if old_schema else after.slice(0, 0)
+        yield _compare(before, after, schema)
+
+
+def _differs(older: Manifest, newer: Manifest, table: str) -> np.ndarray:
+    """Per key group, whether it is read from other runs, or under another schema."""
+    if older.schema(table) != newer.schema(table):
+        return np.ones(newer.key_groups, bool)
+    sets: list[list[set[str]]] = []
+    for manifest in (older, newer):
+        members: list[set[str]] = [set() for _ in range(newer.key_groups)]
+        for run in manifest.runs.get(table, ()):
+            for low, high in run.groups:
+                for group in range(low, high):
+                    members[group].add(run.id)
+        sets.append(members)
+    return np.array([a != b for a, b in zip(*sets, strict=True)])
+
+
+def _compare(before: pa.Table, after: pa.Table, schema: TableSchema) -> Change:
+    rows = pa.concat_tables([before, after]).combine_chunks()
+    is_new = np.arange(len(rows)) >= len(before)
+    hashes = layout.numbers(rows, HASH)
+    sub = layout.numbers(rows, SUB) if schema.shape != "value" else np.zeros(len(rows), np.uint64)
+    order = np.lexsort((is_new, sub, hashes))
+    rows, is_new = rows.take(pa.array(order)), is_new[order]
+    told_apart = layout.column_arrays(rows, (*schema.keys, *layout.stored_subkeys(schema)))
+    entry = refine(starts_of(hashes[order], sub[order]), told_apart)
+    order = np.argsort(entry, kind="stable")
+    rows, is_new, entry = rows.take(pa.array(order)), is_new[order], entry[order]
+    first = starts_of(entry)
+    alone = first & np.append(first[1:], True)
+    left = np.flatnonzero(first & ~alone)
+    same = np.ones(len(left), bool)
+    values = layout.column_arrays(rows, schema.values)
+    if len(left) and values:
+        same = columns_equal([v.take(pa.array(left)) for v in values], [v.take(pa.array(left + 1)) for v in values])
+    return Change(
+        added=rows.filter(pa.array(alone & is_new)),
+        before=rows.take(pa.array(left[~same])),
+        after=rows.take(pa.array(left[~same] + 1)),
+        deleted=rows.filter(pa.array(alone & ~is_new)),
+    )

@@ -1,0 +1,126 @@
+"""An epoch being written: deltas, then one commit, or nothing."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from floodplain.errors import BadInput
+from floodplain.store.readers import Readers
+from floodplain.store.runwriter import BuiltRun
+from floodplain.store.task import Report, TaskWriter, Ticket, reopen, write_object
+from floodplain.tiers import paths
+from floodplain.versions.checkpoint import maybe_checkpoint
+from floodplain.versions.commit import commit
+from floodplain.versions.edit import CommitEpoch, RunRef, SourcePosition, Update
+from floodplain.versions.history import History
+from floodplain.versions.manifest import Manifest
+from floodplain.versions.requirements import RequireEpoch, Requirement, RequireSchema, RequireStart
+from floodplain.versions.schema import PROCESSING_TIME
+
+
+class Epoch:
+    """One transaction. Either ``commit`` returns, or nothing of it is ever seen.
+
+    Write to it directly, or hand ``ticket`` to tasks elsewhere and commit their reports.
+    """
+
+    def __init__(self, history: History, readers: Readers, token: int, now_ms: int) -> None:
+        head = history.head
+        self._history = history
+        self._readers = readers
+        self._done = False
+        self.ticket = Ticket(
+            store=head.store,
+            key_groups=head.key_groups,
+            token=token,
+            epoch=head.epoch + 1,
+            start=head.position,
+            attempt=history.chance.nonce(),
+            now_ms=max(now_ms, head.watermarks.get(PROCESSING_TIME, now_ms)),
+            schemas={table: versions[-1] for table, versions in head.schemas.items()},
+        )
+        self._own = self.task("local", "0")
+
+    @property
+    def number(self) -> int:
+        return self.ticket.epoch
+
+    def task(self, operator: str, part: str) -> TaskWriter:
+        history = self._history
+        return TaskWriter(
+            self.ticket, history.blobs, history.settings, history.clock, history.chance, operator=operator, part=part
+        )
+
+    def put(self, table: str, rows: pa.Table | pa.RecordBatch) -> None:
+        """Set whole rows; a value column left out gets its default."""
+        self._own.write(table, rows, "put")
+
+    def merge(self, table: str, rows: pa.Table | pa.RecordBatch) -> None:
+        """Fold operands into columns that have a merge, without reading them first."""
+        self._own.write(table, rows, "merge")
+
+    def delete(self, table: str, keys: pa.Table | pa.RecordBatch) -> None:
+        """Delete entries by key (and sub-key). Deleting what is not there is no error."""
+        self._own.write(table, keys, "delete")
+
+    def clear(self, table: str, keys: pa.Table | pa.RecordBatch) -> None:
+        """Delete all entries of these keys, whatever their sub-keys."""
+        self._own.write(table, keys, "clear")
+
+    def commit(
+        self,
+        reports: Sequence[Report] = (),
+        *,
+        source: SourcePosition | None = None,
+        watermarks: Mapping[str, int] | None = None,
+        outputs: Sequence[str] = (),
+        also: Sequence[Update] = (),
+    ) -> Manifest:
+        """Make the epoch durable and visible, all at once.
+
+        Raises ``Fenced`` if another writer took over, ``Conflict`` if another epoch was committed meanwhile; then this
+        epoch is lost and its files are garbage.
+        """
+        if self._done:
+            raise BadInput(f"epoch {self.number} was committed or given up already: begin another")
+        self._done = True
+        head, ticket = self._history.head, self.ticket
+        runs = self._place([*reports, self._own.finish()])
+        reopen(runs, head, self._readers)
+        update = CommitEpoch(
+            epoch=ticket.epoch,
+            runs=runs,
+            source=source or head.source,
+            watermarks={**(watermarks or {}), PROCESSING_TIME: ticket.now_ms},
+            outputs=tuple(outputs),
+        )
+        requirements: list[Requirement] = [RequireEpoch(ticket.epoch - 1), RequireStart(ticket.start)]
+        requirements += [RequireSchema(table, ticket.schemas[table].id) for table in sorted({run.table for run in runs})]
+        manifest = commit(self._history, [*also, update], requirements, token=ticket.token)
+        maybe_checkpoint(self._history)
+        return manifest
+
+    def _place(self, reports: Sequence[Report]) -> tuple[RunRef, ...]:
+        """All runs of the epoch; those that came inside reports are written as one object first."""
+        small = [BuiltRun(run.ref, run.data) for report in reports for run in report.inline]
+        placed = [run for report in reports for run in report.runs]
+        if small:
+            ticket, history = self.ticket, self._history
+            name = paths.run(ticket.start, f"{ticket.token}-{ticket.epoch}-{ticket.attempt}", "small")
+            placed += write_object(small, name, history.blobs, history.settings, history.clock, history.chance)
+        _check_disjoint(placed, ticket_epoch=self.ticket.epoch)
+        return tuple(placed)
+
+
+def _check_disjoint(runs: Sequence[RunRef], ticket_epoch: int) -> None:
+    """Two tasks that wrote the same key group of a table leave open whose rows are newer."""
+    taken: dict[tuple[str, int], str] = {}
+    for run in runs:
+        for low, high in run.groups:
+            for group in range(low, high):
+                other = taken.setdefault((run.table, group), run.id)
+                if other != run.id:
+                    raise BadInput(
+                        f"epoch {ticket_epoch}: two tasks wrote key group {group} of table {run.table} ({other} and {run.id}); "
+                        "each key group belongs to one task of an epoch"
+                    )

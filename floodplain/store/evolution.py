@@ -1,0 +1,150 @@
+"""Changing a table's definition while its old runs stay as they are.
+
+A new version is made by matching columns by name; what is found keeps its field id, so old runs are read under it without
+rewriting. Everything that could change the meaning of rows already written is refused, before anything is written.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from floodplain.errors import SchemaMismatch
+from floodplain.store import layout
+from floodplain.store.layout import EXPIRES, MERGE, OP
+from floodplain.store.merge import default_array
+from floodplain.versions.schema import Field, TableSchema, field_named, same_definition
+
+
+def evolve(old: TableSchema, wanted: TableSchema, renames: Mapping[str, str] | None = None) -> TableSchema:
+    """The version after ``old`` with the columns of ``wanted``; ``old`` itself if nothing changes.
+
+    ``renames`` maps old names to new ones. Raises ``SchemaMismatch`` naming the column if the change is not one of: add, drop,
+    rename, reorder or widen a value column, rename a key column, change a time to live or a default.
+    """
+    renames = dict(renames or {})
+    for name in renames:
+        field_named(old, name)
+    known = {renames.get(field.name, field.name): field for field in old.fields}
+    if wanted.shape != old.shape:
+        raise SchemaMismatch(f"table {old.table} is of shape {old.shape} and cannot become {wanted.shape}: create another table")
+    next_field = old.next_field
+    values = []
+    for field in wanted.values:
+        before = known.get(field.name)
+        if before is not None and before not in old.values:
+            raise SchemaMismatch(f"table {old.table}: column {field.name} is a key and cannot become a value")
+        if before is None:
+            values.append(msgspec.structs.replace(field, id=next_field))
+            next_field += 1
+        else:
+            values.append(_evolved_value(old, before, field))
+    new = TableSchema(
+        table=old.table,
+        id=old.id + 1,
+        shape=old.shape,
+        keys=_same_keys(old, "key", old.keys, wanted.keys, known),
+        subkeys=_same_keys(old, "sub-key", old.subkeys, wanted.subkeys, known),
+        values=tuple(values),
+        next_field=next_field,
+        ttl_clock=old.ttl_clock if old.ttl_ms else wanted.ttl_clock,
+        ttl_ms=_evolved_ttl(old, "rows", old.ttl_ms, wanted.ttl_ms, any(field.merge for field in old.values)),
+    )
+    return old if same_definition(old, new) else new
+
+
+def adapt(rows: pa.Table, old: TableSchema, new: TableSchema) -> pa.Table:
+    """Physical rows written under ``old`` as rows of ``new``, a later version of the same table."""
+    if old.id == new.id:
+        return rows
+    had = {field.id: field for field in old.values}
+    target = layout.physical(new)
+    columns = {name: rows.column(name) for name in target.names if name in rows.column_names}
+    merging = layout.numbers(rows, OP) == MERGE
+    for field in new.values:
+        name = layout.column(field)
+        if field.id not in had:
+            columns[name] = _added(field, merging)
+        elif had[field.id].type != field.type:
+            columns[name] = rows.column(name).cast(field.arrow)
+        if field.ttl_ms and not (field.id in had and had[field.id].ttl_ms):
+            columns[layout.expires_column(field)] = pa.nulls(len(rows), pa.int64())
+    if new.ttl_ms and not old.ttl_ms:
+        columns[EXPIRES] = pa.nulls(len(rows), pa.int64())
+    return pa.Table.from_arrays([columns[name] for name in target.names], schema=target)
+
+
+def _added(field: Field, merging: np.ndarray) -> pa.Array:
+    """A column that the rows did not have: its default, but nothing in merge rows, which leave it alone."""
+    if not field.default:
+        return pa.nulls(len(merging), field.arrow)
+    pool = pa.concat_arrays([default_array(field, 1), pa.nulls(1, field.arrow)])
+    return pool.take(pa.array(merging.astype(np.int8)))
+
+
+def _same_keys(
+    old: TableSchema, what: str, before: tuple[Field, ...], wanted: tuple[Field, ...], known: Mapping[str, Field]
+) -> tuple[Field, ...]:
+    if len(before) != len(wanted):
+        raise SchemaMismatch(
+            f"table {old.table} has {len(before)} {what} columns and cannot have {len(wanted)}: create another table"
+        )
+    kept = []
+    for field, now in zip(before, wanted, strict=True):
+        if known.get(now.name) is not field:
+            raise SchemaMismatch(
+                f"table {old.table}: {what} column {field.name} cannot be replaced by {now.name}; rename it, or create a table"
+            )
+        if field.type != now.type:
+            raise SchemaMismatch(f"table {old.table}: {what} column {field.name} is {field.arrow} and cannot become {now.arrow}")
+        kept.append(msgspec.structs.replace(field, name=now.name))
+    return tuple(kept)
+
+
+def _evolved_value(old: TableSchema, before: Field, wanted: Field) -> Field:
+    if before.type != wanted.type and not _widens(before.arrow, wanted.arrow):
+        raise SchemaMismatch(
+            f"table {old.table}: column {before.name} is {before.arrow} and cannot become {wanted.arrow}: "
+            "only wider types can read what was written; add a column of another name"
+        )
+    if before.merge != wanted.merge and before.merge:
+        raise SchemaMismatch(
+            f"table {old.table}: column {before.name} folds with {before.merge!r}; operands already written cannot fold with "
+            f"{wanted.merge or 'nothing'!r}; add a column of another name"
+        )
+    ttl_ms = _evolved_ttl(old, f"column {before.name}", before.ttl_ms, wanted.ttl_ms, bool(before.merge))
+    return msgspec.structs.replace(wanted, id=before.id, ttl_ms=ttl_ms)
+
+
+def _evolved_ttl(old: TableSchema, what: str, before_ms: int, wanted_ms: int, merging: bool) -> int:
+    if before_ms and not wanted_ms:
+        raise SchemaMismatch(
+            f"table {old.table}: {what} cannot lose the time to live: ended rows would come back; set a long one"
+        )
+    if before_ms and wanted_ms != before_ms and merging:
+        raise SchemaMismatch(
+            f"table {old.table}: {what} with merges cannot change the time to live: operands were written under it"
+        )
+    return wanted_ms
+
+
+_WIDER = {
+    pa.int8(): (pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+    pa.int16(): (pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+    pa.int32(): (pa.int64(), pa.float64()),
+    pa.uint8(): (pa.uint16(), pa.uint32(), pa.uint64(), pa.int16(), pa.int32(), pa.int64()),
+    pa.uint16(): (pa.uint32(), pa.uint64(), pa.int32(), pa.int64()),
+    pa.uint32(): (pa.uint64(), pa.int64()),
+    pa.float32(): (pa.float64(),),
+    pa.string(): (pa.large_string(),),
+    pa.binary(): (pa.large_binary(),),
+    pa.date32(): (pa.date64(),),
+}
+
+
+def _widens(before: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether every value of ``before`` is also one of ``wanted``."""
+    if pa.types.is_decimal(before) and pa.types.is_decimal(wanted):
+        return wanted.scale >= before.scale and wanted.precision - wanted.scale >= before.precision - before.scale
+    return wanted in _WIDER.get(before, ())

@@ -1,0 +1,106 @@
+"""The physical columns of a table's rows, in memory and in runs.
+
+Order: ``_hash``, ``_sub`` (but for value tables), ``_op``, ``_expires`` (if rows do), then one column ``f<field id>`` per key,
+sub-key (of hashed tables; others carry it in ``_sub``) and value, and one ``t<field id>`` per value with its own time to live.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.errors import SchemaMismatch
+from floodplain.versions.schema import Field, TableSchema
+
+HASH = "_hash"
+SUB = "_sub"
+OP = "_op"
+EXPIRES = "_expires"
+
+PUT, DELETE, CLEAR, MERGE = 0, 1, 2, 3
+OPS = {"put": PUT, "delete": DELETE, "clear": CLEAR, "merge": MERGE}
+
+NEVER = int(np.iinfo(np.int64).max)
+BEGINNING = int(np.iinfo(np.int64).min)
+_SIGN = np.uint64(1 << 63)
+
+
+def column(field: Field) -> str:
+    return f"f{field.id}"
+
+
+def expires_column(field: Field) -> str:
+    """The column that holds when a value with its own time to live ends."""
+    return f"t{field.id}"
+
+
+def stored_subkeys(schema: TableSchema) -> tuple[Field, ...]:
+    """Sub-keys that stand in runs as columns; those of other shapes are their ``_sub``."""
+    return schema.subkeys if schema.shape == "hashed" else ()
+
+
+@lru_cache(maxsize=1024)
+def physical(schema: TableSchema) -> pa.Schema:
+    """The Arrow schema of the rows of this table."""
+    fields = [pa.field(HASH, pa.uint64(), nullable=False)]
+    if schema.shape != "value":
+        fields.append(pa.field(SUB, pa.uint64(), nullable=False))
+    fields.append(pa.field(OP, pa.uint8(), nullable=False))
+    if schema.ttl_ms:
+        fields.append(pa.field(EXPIRES, pa.int64()))
+    fields += [pa.field(column(field), field.arrow) for field in (*schema.keys, *stored_subkeys(schema), *schema.values)]
+    fields += [pa.field(expires_column(field), pa.int64()) for field in schema.values if field.ttl_ms]
+    return pa.schema(fields)
+
+
+def numbers(rows: pa.Table | pa.RecordBatch, name: str) -> np.ndarray:
+    """A system column as NumPy, without copying where it is one chunk and has no nulls."""
+    return one_array(rows.column(name)).to_numpy(zero_copy_only=False)
+
+
+def expiries(rows: pa.Table | pa.RecordBatch, name: str) -> np.ndarray:
+    """A column of times at which rows end; null, for a row written before the table had a time to live, is never."""
+    found = rows.column(name)
+    return one_array(found.fill_null(NEVER)).to_numpy() if found.null_count else numbers(rows, name)
+
+
+def column_arrays(rows: pa.Table | pa.RecordBatch, fields: Sequence[Field]) -> list[pa.Array]:
+    """The columns of these fields, each as one array."""
+    return [one_array(rows.column(column(field))) for field in fields]
+
+
+def sub_from_integers(values: pa.Array, field: Field, table: str) -> np.ndarray:
+    """Sub-keys of an ordered or time table as unsigned numbers in the same order."""
+    if values.null_count:
+        raise SchemaMismatch(f"table {table}: column {field.name} orders the rows of a key and cannot be null")
+    if pa.types.is_unsigned_integer(field.arrow):
+        return values.cast(pa.uint64()).to_numpy(zero_copy_only=False)
+    signed = (values.view(pa.int64()) if pa.types.is_temporal(field.arrow) else values.cast(pa.int64())).to_numpy(
+        zero_copy_only=False
+    )
+    return signed.view(np.uint64) ^ _SIGN
+
+
+def sub_to_integers(sub: np.ndarray, field: Field) -> pa.Array:
+    """The inverse of ``sub_from_integers``."""
+    if pa.types.is_unsigned_integer(field.arrow):
+        return pa.array(sub).cast(field.arrow)
+    signed = pa.array((sub ^ _SIGN).view(np.int64))
+    return signed.view(field.arrow) if pa.types.is_temporal(field.arrow) else signed.cast(field.arrow)
+
+
+def sub_of_time(time_ms: int) -> int:
+    """Where a time stands among the ``_sub`` of a time table; clamped to what 64 bits hold."""
+    return min(max(time_ms, -(1 << 63)), (1 << 63) - 1) + (1 << 63)
+
+
+def one_array(data: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if not isinstance(data, pa.ChunkedArray):
+        return data
+    return data.chunk(0) if data.num_chunks == 1 else data.combine_chunks()
+
+
+def clears_first(rows: pa.Table | pa.RecordBatch) -> np.ndarray:
+    """A sort column that puts clears before all other rows."""
+    return (numbers(rows, OP) != CLEAR).astype(np.uint8)

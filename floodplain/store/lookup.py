@@ -1,0 +1,153 @@
+"""Multi-get: all keys of an epoch in one pass over the runs, newest first."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.keys import columns_equal, key_group
+from floodplain.store import layout
+from floodplain.store.evolution import adapt
+from floodplain.store.layout import CLEAR, MERGE, OP, PUT
+from floodplain.store.merge import Rules, resolve
+from floodplain.store.runreader import Hits, RunReader
+from floodplain.versions.schema import TableSchema
+
+_Chunks: TypeAlias = Mapping[int, pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class Needles:
+    """Keys to look up, in the form the runs have them."""
+
+    keys: list[pa.Array]
+    hashes: np.ndarray
+    subs: np.ndarray | None = None
+    """Given: exactly these sub-keys. None: all rows of each key."""
+    subkeys: tuple[pa.Array, ...] = ()
+
+    def take(self, order: np.ndarray) -> "Needles":
+        at = pa.array(order)
+        subs = None if self.subs is None else self.subs[order]
+        return Needles([key.take(at) for key in self.keys], self.hashes[order], subs, tuple(key.take(at) for key in self.subkeys))
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A run as this lookup sees it: opened, with the schema it was written under."""
+
+    reader: RunReader
+    schema: TableSchema
+    member: np.ndarray
+    """Per key group, whether the run counts for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    rows: pa.Table
+    needle: np.ndarray
+    rank: np.ndarray
+
+
+def multi_get(needles: Needles, sources: Sequence[Source], schema: TableSchema, rules: Rules) -> tuple[pa.Table, np.ndarray]:
+    """Physical rows that count for the needles, and the needle of each; in no particular order. Sources come newest first."""
+    order = np.argsort(needles.hashes)
+    needles = needles.take(order)
+    pending = np.arange(len(order))
+    held = _prefetch(needles, pending, sources)
+    parts: list[_Found] = []
+    for age, source in enumerate(sources):
+        if not len(pending):
+            break
+        found = _search(source, needles, pending, schema, -age, held.get(age, {}))
+        settled = np.zeros(len(order), bool)
+        for part in found:
+            settled[part.needle[_settles(part, needles, schema)]] = True
+        parts += found
+        pending = pending[~settled[pending]]
+    if not parts:
+        return layout.physical(schema).empty_table(), np.empty(0, np.int64)
+    rows = pa.concat_tables([part.rows for part in parts]).combine_chunks()
+    needle = np.concatenate([part.needle for part in parts])
+    if _plain(rows, schema):
+        put = layout.numbers(rows, OP) == PUT
+        return (rows, order[needle]) if put.all() else (rows.filter(pa.array(put)), order[needle[put]])
+    rows, needle = resolve(rows, needle, np.concatenate([part.rank for part in parts]), schema, rules)
+    return rows, order[needle]
+
+
+def _plain(rows: pa.Table, schema: TableSchema) -> bool:
+    """Whether the first row found for a key is the answer: no operands to fold, nothing that expires, one row per key."""
+    if schema.shape != "value" or schema.ttl_ms or any(field.ttl_ms for field in schema.values):
+        return False
+    return not (layout.numbers(rows, OP) == MERGE).any()
+
+
+def _settles(part: _Found, needles: Needles, schema: TableSchema) -> np.ndarray:
+    """Rows below which nothing older matters for their needle."""
+    op = layout.numbers(part.rows, OP)
+    if schema.shape == "value" or needles.subs is not None:
+        return op != MERGE
+    return op == CLEAR
+
+
+def _search(source: Source, needles: Needles, pending: np.ndarray, schema: TableSchema, rank: int, held: _Chunks) -> list[_Found]:
+    wanted = _candidates(source, needles, pending)
+    if not len(wanted):
+        return []
+    hashes, subs = needles.hashes[wanted], None if needles.subs is None else needles.subs[wanted]
+    finds = source.reader.find(hashes, subs, held)
+    found = [_verified(hits, wanted, source, needles, schema, rank, clears=False) for hits in finds]
+    if subs is not None and source.reader.ref.deletes:
+        clears = source.reader.find(hashes, np.zeros_like(subs), held)
+        found += [_verified(hits, wanted, source, needles, schema, rank, clears=True) for hits in clears]
+    return [part for part in found if len(part.needle)]
+
+
+def _candidates(source: Source, needles: Needles, pending: np.ndarray) -> np.ndarray:
+    """The pending needles that this run may answer, still in hash order."""
+    hashes = needles.hashes[pending]
+    wanted = pending if source.member.all() else pending[source.member[key_group(hashes, len(source.member))]]
+    if source.reader.mapped:
+        return wanted
+    return wanted[source.reader.may_contain(needles.hashes[wanted])]
+
+
+def _verified(
+    hits: Hits, wanted: np.ndarray, source: Source, needles: Needles, schema: TableSchema, rank: int, *, clears: bool
+) -> _Found:
+    """Hits whose keys (and sub-keys) are equal, not only their hashes, as rows of the newest schema."""
+    needle, row = wanted[hits.needle], hits.row
+    if needles.subs is not None and len(row):
+        is_clear = layout.numbers(hits.chunk, OP)[row] == CLEAR
+        needle, row = needle[is_clear == clears], row[is_clear == clears]
+    rows = pa.Table.from_batches([hits.chunk.take(pa.array(row))])
+    fields, wanted_columns = source.schema.keys, list(needles.keys)
+    if needles.subkeys and not clears:
+        fields += layout.stored_subkeys(source.schema)
+        wanted_columns += needles.subkeys
+    if len(row):
+        of = pa.array(needle)
+        same = columns_equal(layout.column_arrays(rows, fields), [column.take(of) for column in wanted_columns])
+        if not same.all():
+            rows, needle = rows.filter(pa.array(same)), needle[same]
+    return _Found(adapt(rows, source.schema, schema), needle, np.full(len(needle), rank, np.int64))
+
+
+def _prefetch(needles: Needles, pending: np.ndarray, sources: Sequence[Source]) -> dict[int, _Chunks]:
+    """Where chunks must travel, ask all runs at once: waiting for one after the other costs more than a chunk too many."""
+    far = [age for age, source in enumerate(sources) if not source.reader.mapped]
+    if len(far) < 2:
+        return {}
+
+    def fetch(age: int) -> _Chunks:
+        source = sources[age]
+        wanted = _candidates(source, needles, pending)
+        subs = None if needles.subs is None else needles.subs[wanted]
+        return source.reader.fetch(source.reader.wanted_chunks(needles.hashes[wanted], subs))
+
+    with ThreadPoolExecutor(min(8, len(far))) as pool:
+        return dict(zip(far, pool.map(fetch, far), strict=True))

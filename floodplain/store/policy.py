@@ -1,0 +1,98 @@
+"""When to compact: a policy sees the manifest and proposes. Pure, so it can be tried on any manifest."""
+
+from dataclasses import dataclass
+
+from floodplain.versions.edit import GroupRanges, RunRef
+from floodplain.versions.groups import intersect, size
+from floodplain.versions.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Merge these runs, which are neighbours in recency, for these key groups."""
+
+    table: str
+    groups: GroupRanges
+    runs: tuple[RunRef, ...]
+    """Newest first."""
+    size_bytes: int
+    """About how much is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class TieredPolicy:
+    """Merges runs of like size, so that each row is rewritten about once per power of the fan-in.
+
+    The key groups are cut into bands small enough that a step stays below ``step_bytes``; each band is judged by itself.
+    """
+
+    step_bytes: int = 256 << 20
+    """Most a step reads. A smaller step finishes sooner and leaves more runs."""
+    fan_in: int = 4
+    """Runs of like size that make a merge worth it. Fewer: faster reads, more rewriting."""
+    likeness: float = 1.0
+    """A run joins a merge if it is at most this many times the size of all newer ones in it."""
+    most_runs: int = 10
+    """Beyond this many runs over a band the cheapest neighbours are merged, alike or not."""
+
+    def propose(self, manifest: Manifest) -> list[Proposal]:
+        """All that is worth doing now, the smallest first; no two touch the same runs in the same key groups."""
+        found = [
+            proposal
+            for table in sorted(manifest.runs)
+            for band in bands(manifest, table, self.step_bytes)
+            if (proposal := self._for_band(manifest, table, band)) is not None
+        ]
+        return sorted(found, key=lambda proposal: proposal.size_bytes)
+
+    def _for_band(self, manifest: Manifest, table: str, band: GroupRanges) -> Proposal | None:
+        runs = [run for run in manifest.runs[table] if intersect(run.groups, band)]
+        sizes = [_size_within(run, band) for run in runs]
+        span = self._alike(sizes) or self._too_many(sizes)
+        if span is None:
+            return None
+        return Proposal(table, band, tuple(runs[slice(*span)]), sum(sizes[slice(*span)]))
+
+    def _alike(self, sizes: list[int]) -> tuple[int, int] | None:
+        for first in range(len(sizes)):
+            total, end = sizes[first], first + 1
+            while end < len(sizes) and sizes[end] <= self.likeness * total:
+                total += sizes[end]
+                end += 1
+            if end - first >= self.fan_in:
+                return first, end
+        return None
+
+    def _too_many(self, sizes: list[int]) -> tuple[int, int] | None:
+        extra = len(sizes) - self.most_runs + 1
+        if extra < 2:
+            return None
+        starts = range(len(sizes) - extra + 1)
+        first = min(starts, key=lambda start: sum(sizes[start : start + extra]))
+        return first, first + extra
+
+
+def full(manifest: Manifest, step_bytes: int) -> list[Proposal]:
+    """Everything into one run per band: deletes, expired rows and merges below are settled for good."""
+    proposals = []
+    for table in sorted(manifest.runs):
+        for band in bands(manifest, table, step_bytes):
+            runs = tuple(run for run in manifest.runs[table] if intersect(run.groups, band))
+            if len(runs) > 1 or any(run.deletes or run.merges or run.first_expiry_ms for run in runs):
+                proposals.append(Proposal(table, band, runs, sum(_size_within(run, band) for run in runs)))
+    return proposals
+
+
+def bands(manifest: Manifest, table: str, step_bytes: int) -> list[GroupRanges]:
+    """Equal ranges of key groups, a power of two of them, so that larger tables only ever split bands that were there."""
+    total = sum(_size_within(run, run.groups) for run in manifest.runs.get(table, ()))
+    count = 1
+    while count < manifest.key_groups and total / count > step_bytes:
+        count *= 2
+    width = manifest.key_groups // count
+    return [((start, start + width),) for start in range(0, manifest.key_groups, width)]
+
+
+def _size_within(run: RunRef, groups: GroupRanges) -> int:
+    """The run's bytes that fall into ``groups``, as if its rows were spread evenly over the key groups it was written with."""
+    return run.length * size(intersect(run.groups, groups)) // max(run.written_groups, 1)

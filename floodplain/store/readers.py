@@ -1,0 +1,88 @@
+"""The runs that this process has open."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from floodplain.errors import NotFound
+from floodplain.store import layout
+from floodplain.store.chunkcache import ChunkCache
+from floodplain.store.lookup import Source
+from floodplain.store.runreader import RunReader, open_run
+from floodplain.tiers.blobs import Blobs
+from floodplain.versions.edit import GroupRanges, RunRef
+from floodplain.versions.groups import intersect
+from floodplain.versions.manifest import Manifest
+from floodplain.versions.schema import TableSchema
+
+_CONCURRENT_OPENS = 8
+
+
+class Readers:
+    """Opens runs once and shares them. Runs are immutable, so what is open stays true; ``keep_only`` lets go of the rest."""
+
+    def __init__(self, blobs: Blobs, store: str, memory_bytes: int) -> None:
+        self._blobs = blobs
+        self._store = store
+        self._cache = ChunkCache(memory_bytes)
+        self._open: dict[tuple[str, int], RunReader] = {}
+        self._lock = threading.Lock()
+
+    def sources(self, manifest: Manifest, table: str, groups: GroupRanges | None = None) -> list[Source]:
+        """The runs that matter for these key groups, newest first."""
+        refs = manifest.runs.get(table, ())
+        return self.sources_of(refs if groups is None else [ref for ref in refs if intersect(ref.groups, groups)], manifest)
+
+    def sources_of(self, refs: Sequence[RunRef], manifest: Manifest) -> list[Source]:
+        versions = {ref.table: manifest.schemas[ref.table] for ref in refs}
+        schemas = [versions[ref.table][ref.schema_id - 1] for ref in refs]
+        readers = self._readers(list(zip(refs, schemas, strict=True)))
+        return [
+            Source(reader, schema, _membership(ref.groups, manifest.key_groups))
+            for reader, schema, ref in zip(readers, schemas, refs, strict=True)
+        ]
+
+    def keep_only(self, refs: Iterable[RunRef]) -> None:
+        """Unmap every run that is not among ``refs``."""
+        wanted = list(refs)
+        keys, runs = {_key(ref) for ref in wanted}, {ref.id for ref in wanted}
+        with self._lock:
+            self._open = {key: reader for key, reader in self._open.items() if key in keys}
+        self._cache.drop_all_but(runs)
+
+    def _readers(self, wanted: Sequence[tuple[RunRef, TableSchema]]) -> list[RunReader]:
+        missing = [pair for pair in wanted if _key(pair[0]) not in self._open]
+        if len(missing) > 1 and self._far(missing[0][0].object):
+            with ThreadPoolExecutor(_CONCURRENT_OPENS) as pool:
+                opened = list(pool.map(self._open_one, missing))
+        else:
+            opened = [self._open_one(pair) for pair in missing]
+        fresh = {_key(pair[0]): reader for pair, reader in zip(missing, opened, strict=True)}
+        with self._lock:
+            self._open.update(fresh)
+            return [self._open.get(_key(ref)) or fresh[_key(ref)] for ref, _ in wanted]
+
+    def _far(self, name: str) -> bool:
+        try:
+            return self._blobs.map(name) is None
+        except NotFound:
+            # Opening it names the run that misses it.
+            return False
+
+    def _open_one(self, pair: tuple[RunRef, TableSchema]) -> RunReader:
+        ref, schema = pair
+        return open_run(ref, layout.physical(schema), self._store, self._blobs, self._cache)
+
+
+def _key(ref: RunRef) -> tuple[str, int]:
+    """A run narrowed to fewer key groups is still the same file."""
+    return ref.id, ref.footer_checksum
+
+
+def _membership(groups: GroupRanges, key_groups: int) -> np.ndarray:
+    member = np.zeros(key_groups, bool)
+    for low, high in groups:
+        member[low:high] = True
+    return member

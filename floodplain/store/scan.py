@@ -1,0 +1,161 @@
+"""Scans: the resolved rows of a table, a window of hashes at a time, so that memory follows the window and not the table."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.keys import group_bounds, key_group
+from floodplain.store import layout
+from floodplain.store.evolution import adapt
+from floodplain.store.identity import refine, starts_of
+from floodplain.store.layout import CLEAR, HASH, OP, SUB
+from floodplain.store.lookup import Source
+from floodplain.store.merge import Rules, resolve
+from floodplain.versions.edit import GroupRanges
+from floodplain.versions.schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Key groups ``low`` to ``high`` (exclusive), and within them the hashes from ``first`` to ``last`` (inclusive)."""
+
+    low: int
+    high: int
+    first: int
+    last: int
+
+
+def plan(sources: Sequence[Source], schema: TableSchema, groups: GroupRanges, key_groups: int, window_rows: int) -> list[Window]:
+    """Windows that cover ``groups``, each of about ``window_rows`` rows over all sources.
+
+    Windows begin where a chunk of some run begins. All rows of one hash fall into one window, so each can be resolved alone;
+    in a time table all rows of one key group do.
+    """
+    marks = np.concatenate([source.reader.first for source in sources] or [np.empty(0, np.uint64)])
+    order = np.argsort(marks, kind="stable")
+    marks, counts = marks[order], np.concatenate([source.reader.count for source in sources] or [np.empty(0, np.int64)])[order]
+    windows = []
+    for low, high in groups:
+        first, last = (low, high - 1) if schema.shape == "time" else group_bounds(low, high, key_groups)
+        inside = slice(*np.searchsorted(marks, np.array([first, last], np.uint64), "right"))
+        steps = np.cumsum(counts[inside]) // max(window_rows, 1)
+        cuts = np.unique(marks[inside][1:][np.diff(steps) > 0]).tolist() if len(steps) else []
+        bounds = [first, *(cut for cut in cuts if cut > first), last + 1]
+        windows += [_window(schema, begin, end, key_groups) for begin, end in pairwise(bounds)]
+    return windows
+
+
+def _window(schema: TableSchema, begin: int, end: int, key_groups: int) -> Window:
+    if schema.shape == "time":
+        return Window(begin, end, *group_bounds(begin, end, key_groups))
+    bounds = key_group(np.array([begin, end - 1], np.uint64), key_groups)
+    return Window(int(bounds[0]), int(bounds[1]) + 1, begin, end - 1)
+
+
+def resolved(
+    window: Window,
+    sources: Sequence[Source],
+    schema: TableSchema,
+    rules: Rules,
+    *,
+    bottom: np.ndarray | None = None,
+    times: tuple[int, int] | None = None,
+) -> pa.Table:
+    """The physical rows of one window that count. Sources come newest first; ``bottom`` is per key group, None for all.
+
+    ``times``: of a time table, the half-open range of ``_sub`` wanted.
+    """
+    parts, ranks = [], []
+    for age, source in enumerate(sources):
+        rows = _window_rows(window, source, schema, times)
+        if len(rows):
+            parts.append(adapt(rows, source.schema, schema))
+            ranks.append(np.full(len(rows), -age, np.int64))
+    if not parts:
+        return layout.physical(schema).empty_table()
+    if len(parts) == 1 and _settled(parts[0], schema):
+        return parts[0]
+    rows, rank = pa.concat_tables(parts).combine_chunks(), np.concatenate(ranks)
+    by = [layout.numbers(rows, HASH)] if schema.shape == "value" else [layout.numbers(rows, SUB), layout.numbers(rows, HASH)]
+    order = np.lexsort(by)
+    rows, rank = rows.take(pa.array(order)), rank[order]
+    hashes = by[-1][order]
+    owner = refine(starts_of(hashes), layout.column_arrays(rows, schema.keys))
+    at_bottom = None if bottom is None else bottom[key_group(hashes, len(bottom))]
+    return resolve(rows, owner, rank, schema, rules, at_bottom)[0]
+
+
+def _settled(rows: pa.Table, schema: TableSchema) -> bool:
+    """Whether rows of one run are already what counts: puts only, nothing that expires, one row per key."""
+    if schema.shape != "value" or schema.ttl_ms or any(field.ttl_ms for field in schema.values):
+        return False
+    return not layout.numbers(rows, OP).any() and bool(starts_of(layout.numbers(rows, HASH)).all())
+
+
+def _window_rows(window: Window, source: Source, schema: TableSchema, times: tuple[int, int] | None) -> pa.Table:
+    wanted = source.member[window.low : window.high]
+    if not wanted.any():
+        return layout.physical(source.schema).empty_table()
+    if schema.shape == "time":
+        batches = _timed_batches(window, source, times)
+    else:
+        span = source.reader.span(window.first, window.last)
+        batches = [_between(batch, window.first, window.last) for batch in source.reader.fetch(list(span)).values()]
+    rows = pa.Table.from_batches(batches, layout.physical(source.schema))
+    if wanted.all():
+        return rows
+    return rows.filter(pa.array(source.member[key_group(layout.numbers(rows, HASH), len(source.member))]))
+
+
+def _between(batch: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
+    hashes = layout.numbers(batch, HASH)
+    begin = int(np.searchsorted(hashes, np.uint64(first), "left"))
+    return batch.slice(begin, int(np.searchsorted(hashes, np.uint64(last), "right")) - begin)
+
+
+def _timed_batches(window: Window, source: Source, times: tuple[int, int] | None) -> list[pa.RecordBatch]:
+    reader = source.reader
+    span = np.array(reader.span(window.low, window.high - 1), np.int64)
+    if times is not None and len(span):
+        # A chunk within one key group is sorted by time; clears stand first, with a sub-key of 0, and always count.
+        alone = (reader.first[span] == reader.last[span]) & (reader.first_sub[span] > 0)
+        outside = (reader.last_sub[span] < np.uint64(times[0])) | _at_or_after(reader.first_sub[span], times[1])
+        span = span[~(alone & outside)]
+    batches = []
+    for batch in reader.fetch(span.tolist()).values():
+        hashes, sub = layout.numbers(batch, HASH), layout.numbers(batch, SUB)
+        keep = (hashes >= np.uint64(window.first)) & (hashes <= np.uint64(window.last))
+        if times is not None:
+            keep &= ((sub >= np.uint64(times[0])) & ~_at_or_after(sub, times[1])) | (layout.numbers(batch, OP) == CLEAR)
+        batches.append(batch if keep.all() else batch.filter(pa.array(keep)))
+    return batches
+
+
+def _at_or_after(sub: np.ndarray, end: int) -> np.ndarray:
+    """``sub >= end``, where ``end`` may be one past the largest number of 64 bits."""
+    return np.zeros(len(sub), bool) if end >= 1 << 64 else sub >= np.uint64(end)
+
+
+def in_time_order(rows: pa.Table, key_groups: int) -> pa.Table:
+    """Rows of a time table by (key group, time, hash)."""
+    hashes = layout.numbers(rows, HASH)
+    return rows.take(pa.array(np.lexsort((hashes, layout.numbers(rows, SUB), key_group(hashes, key_groups)))))
+
+
+def windows_rows(
+    sources: Sequence[Source],
+    schema: TableSchema,
+    rules: Rules,
+    groups: GroupRanges,
+    key_groups: int,
+    window_rows: int,
+    times: tuple[int, int] | None = None,
+) -> Iterator[pa.Table]:
+    """The physical rows of a table that count, window by window; windows without rows are left out."""
+    for window in plan(sources, schema, groups, key_groups, window_rows):
+        rows = resolved(window, sources, schema, rules, times=times)
+        if len(rows):
+            yield in_time_order(rows, key_groups) if schema.shape == "time" else rows

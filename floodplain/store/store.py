@@ -1,0 +1,194 @@
+"""The store: the one object a program opens. Everything else hangs off it."""
+
+import os
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+
+import pyarrow as pa
+
+from floodplain.clock import Chance, Clock, SystemChance, SystemClock
+from floodplain.errors import BadInput, Conflict
+from floodplain.metrics import Counters
+from floodplain.settings import StoreSettings
+from floodplain.store import policy
+from floodplain.store.compactor import Compacted, compact
+from floodplain.store.diff import Change, changes
+from floodplain.store.epoch import Epoch
+from floodplain.store.evolution import evolve
+from floodplain.store.readers import Readers
+from floodplain.store.verify import Progress, Verdict, verify
+from floodplain.store.view import Snapshot, epoch_rules
+from floodplain.tiers.open import open_blobs
+from floodplain.tiers.probe import probe
+from floodplain.versions import garbage, lease, tags
+from floodplain.versions.commit import commit
+from floodplain.versions.edit import PutSchema
+from floodplain.versions.history import History
+from floodplain.versions.manifest import Manifest
+from floodplain.versions.pins import pin
+from floodplain.versions.requirements import RequireSchema
+from floodplain.versions.schema import TableSchema
+
+
+class Store:
+    """A store opened for reading. ``writer`` takes the lease and writes; maintenance needs no lease.
+
+    Safe to use from several threads; any number of processes may open one store.
+    """
+
+    def __init__(self, history: History, counters: Counters) -> None:
+        """Use ``Store.open``."""
+        self.history = history
+        self.counters = counters
+        self.readers = Readers(history.blobs, history.format.store, history.settings.memory_bytes)
+
+    @classmethod
+    def open(
+        cls,
+        location: str | os.PathLike[str],
+        *,
+        create: bool = False,
+        settings: StoreSettings | None = None,
+        options: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+        chance: Chance | None = None,
+    ) -> "Store":
+        """Open the store at a directory or URL. ``create`` makes one where there is none, after probing the place.
+
+        Costs the same however large the state is. Raises ``StoreNotFound``, or ``UnsafeStore`` where commits would not be safe.
+        """
+        settings, clock, chance = settings or StoreSettings(), clock or SystemClock(), chance or SystemChance()
+        counters = Counters()
+        blobs = open_blobs(location, settings, options=options, clock=clock, chance=chance, counters=counters)
+        if create:
+            probe(blobs, clock, chance)
+            return cls(History.create(blobs, settings.key_groups, settings=settings, clock=clock, chance=chance), counters)
+        return cls(History.open(blobs, settings=settings, clock=clock, chance=chance), counters)
+
+    @property
+    def head(self) -> Manifest:
+        """The newest manifest this process has read."""
+        return self.history.head
+
+    def snapshot(self, *, pinned: bool = False) -> Snapshot:
+        """The newest epoch. ``pinned`` keeps its files from garbage collection by others until the snapshot is closed."""
+        return self._snapshot(self.history.refresh(), pinned)
+
+    def at(self, epoch: int | None = None, *, tag: str | None = None, pinned: bool = False) -> Snapshot:
+        """A past epoch, by number or tag. Raises ``SnapshotExpired`` if it is no longer retained."""
+        if (epoch is None) == (tag is None):
+            raise BadInput("give either an epoch or a tag")
+        self.history.refresh()
+        return self._snapshot(self.history.tagged(tag) if tag is not None else self.history.at(epoch or 0), pinned)
+
+    def _snapshot(self, manifest: Manifest, pinned: bool) -> Snapshot:
+        held = pin(self.history, manifest.epoch) if pinned else None
+        return Snapshot(held.manifest if held else manifest, self.readers, self.history.settings.scan_rows, held)
+
+    def diff(self, table: str, older: int, newer: int) -> Iterator[Change]:
+        """What was added, changed and deleted in a table between two epochs, in bounded pieces."""
+        self.history.refresh()
+        was, now = self.history.at(older), self.history.at(newer)
+        schema = now.schema(table)
+        if schema is None:
+            raise BadInput(f"there is no table {table!r} at epoch {newer}")
+        yield from changes(was, now, table, self.readers, epoch_rules(now, schema), self.history.settings.scan_rows)
+
+    def writer(self, owner: str, *, force: bool = False) -> "Writer":
+        """Take the lease. Raises ``LeaseHeld`` while another owner has it, unless ``force``: that one is then fenced off."""
+        probe(self.history.blobs, self.history.clock, self.history.chance)
+        return Writer(self, lease.take(self.history, owner, force=force))
+
+    def compact(self, *, full: bool = False, step_bytes: int | None = None) -> Iterator[Compacted]:
+        """Do the compaction that is worth doing, one bounded step at a time. A step that loses a race is dropped."""
+        tiered = policy.TieredPolicy() if step_bytes is None else policy.TieredPolicy(step_bytes=step_bytes)
+        while True:
+            manifest = self.history.refresh()
+            proposals = policy.full(manifest, tiered.step_bytes) if full else tiered.propose(manifest)
+            if not proposals:
+                return
+            for proposal in proposals:
+                try:
+                    yield compact(self.history, self.readers, proposal, manifest)
+                except Conflict:
+                    break
+            if full:
+                return
+
+    def collect_garbage(self) -> garbage.Collected:
+        """Forget epochs as the retention settings say and delete what nothing needs. Leaves running epochs alone."""
+        collected = garbage.collect(self.history)
+        self._let_go()
+        return collected
+
+    def _let_go(self) -> None:
+        self.readers.keep_only(run for runs in self.head.runs.values() for run in runs)
+
+    def tag(self, name: str, epoch: int | None = None) -> None:
+        """Keep an epoch (the newest if not given) readable until the tag is dropped."""
+        tags.set_tag(self.history, name, self.history.refresh().epoch if epoch is None else epoch)
+
+    def drop_tag(self, name: str) -> None:
+        tags.drop_tag(self.history, name)
+
+    def verify(self, progress: Progress | None = None) -> Verdict:
+        """Check every byte of every retained epoch. ``progress`` is told after each run."""
+        return verify(self.history, progress)
+
+    def close(self) -> None:
+        self.readers.keep_only(())
+        self.history.blobs.close()
+
+
+class Writer:
+    """Holds the lease: the one that may commit epochs. Close it to let the next one in at once."""
+
+    def __init__(self, store: Store, token: int) -> None:
+        self.store = store
+        self.token = token
+
+    def define(self, schema: TableSchema, *, renames: Mapping[str, str] | None = None) -> TableSchema:
+        """Create the table, or change it to this definition. Returns its newest schema.
+
+        Raises ``SchemaMismatch`` naming the column if what is already written could not be read under it.
+        """
+        history = self.store.history
+        old = history.head.schema(schema.table)
+        if old is None:
+            new = schema
+        else:
+            new = evolve(old, schema, renames)
+            if new is old:
+                return old
+        commit(history, [PutSchema(new)], [RequireSchema(schema.table, old.id if old else 0)], token=self.token)
+        return new
+
+    def epoch(self, *, now_ms: int | None = None) -> Epoch:
+        """Begin the next epoch. ``now_ms`` is its processing time, from which rows count their time to live."""
+        history = self.store.history
+        return Epoch(history, self.store.readers, self.token, history.clock.now_ms() if now_ms is None else now_ms)
+
+    def put(self, table: str, rows: pa.Table | pa.RecordBatch) -> Manifest:
+        """An epoch of one delta."""
+        epoch = self.epoch()
+        epoch.put(table, rows)
+        return epoch.commit()
+
+    def collect_garbage(self) -> garbage.Collected:
+        """As ``Store.collect_garbage``, between two epochs of this writer: nothing of its own is running.
+
+        A compaction that runs elsewhere at this moment has to start over.
+        """
+        history = self.store.history
+        collected = garbage.collect(history, token=self.token, horizon=history.refresh().position)
+        self.store._let_go()
+        return collected
+
+    def close(self) -> None:
+        lease.release(self.store.history, self.token)
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,117 @@
+"""Writing a task's share of an epoch: rows in, one report out."""
+
+import msgspec
+import pyarrow as pa
+
+from floodplain.clock import Chance, Clock
+from floodplain.errors import BadInput
+from floodplain.settings import StoreSettings
+from floodplain.store.delta import physical_rows, settle
+from floodplain.store.readers import Readers
+from floodplain.store.runwriter import BuiltRun, RunOptions, build_run, pack
+from floodplain.tiers import paths
+from floodplain.tiers.blobs import Blobs
+from floodplain.tiers.create import create_or_read
+from floodplain.versions.edit import RunRef
+from floodplain.versions.manifest import Manifest
+from floodplain.versions.schema import TableSchema
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    """What a task needs to know of the epoch it writes for. Small, and the same for all tasks of the epoch."""
+
+    store: str
+    key_groups: int
+    token: int
+    epoch: int
+    start: int
+    """The log position that the epoch started from."""
+    attempt: str
+    """Tells this try at the epoch from another try under the same lease."""
+    now_ms: int
+    schemas: dict[str, TableSchema]
+
+
+class InlineRun(msgspec.Struct, frozen=True):
+    """A small run on its way to the driver, which finds it a place."""
+
+    ref: RunRef
+    data: bytes
+
+
+class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a task wrote: runs in objects of its own, or so small that they travel in here."""
+
+    runs: tuple[RunRef, ...] = ()
+    inline: tuple[InlineRun, ...] = ()
+    rows: int = 0
+
+
+class TaskWriter:
+    """Collects the deltas of one task and writes them as one object. Used by one thread."""
+
+    def __init__(
+        self, ticket: Ticket, blobs: Blobs, settings: StoreSettings, clock: Clock, chance: Chance, *, operator: str, part: str
+    ) -> None:
+        """``operator`` and ``part`` name the object: together they must not repeat within a try at an epoch."""
+        self._ticket = ticket
+        self._blobs = blobs
+        self._settings = settings
+        self._clock = clock
+        self._chance = chance
+        self._name = paths.run(
+            ticket.start, f"{ticket.token}-{ticket.epoch}-{ticket.attempt}", f"{paths.checked_name('operator', operator)}-{part}"
+        )
+        self._deltas: dict[str, list[pa.Table]] = {}
+
+    def write(self, table: str, rows: pa.Table | pa.RecordBatch, op: str = "put") -> None:
+        """Add a delta. Rows that speak of the same entry count in the order they are written."""
+        schema = self._ticket.schemas.get(table)
+        if schema is None:
+            raise BadInput(f"there is no table {table!r}; there are: {', '.join(sorted(self._ticket.schemas)) or 'none'}")
+        physical = physical_rows(schema, rows, op, self._ticket.now_ms)
+        if len(physical):
+            self._deltas.setdefault(table, []).append(physical)
+
+    def finish(self) -> Report:
+        """Write what was collected; nothing refers to it until its report is committed."""
+        runs = [self._build(table, parts) for table, parts in sorted(self._deltas.items())]
+        self._deltas = {}
+        if not runs:
+            return Report()
+        rows = sum(run.ref.rows for run in runs)
+        if sum(len(run.data) for run in runs) < self._settings.inline_bytes:
+            inline = tuple(InlineRun(run.ref, bytes(run.data)) for run in runs)
+            return Report(inline=inline, rows=rows)
+        refs = write_object(runs, self._name, self._blobs, self._settings, self._clock, self._chance)
+        return Report(runs=refs, rows=rows)
+
+    def _build(self, table: str, parts: list[pa.Table]) -> BuiltRun:
+        ticket = self._ticket
+        schema = ticket.schemas[table]
+        rows = settle(schema, parts, ticket.now_ms, ticket.key_groups)
+        options = run_options(self._settings, self._blobs, ticket.store, ticket.key_groups)
+        return build_run(rows, schema, ticket.epoch, ticket.epoch, ticket.epoch, options)
+
+
+def run_options(settings: StoreSettings, blobs: Blobs, store: str, key_groups: int) -> RunOptions:
+    local = blobs.tier in ("directory", "memory")
+    compression = settings.compression
+    if compression == "auto":
+        compression = "none" if local else "zstd"
+    return RunOptions(store, key_groups, settings.chunk_bytes, None if compression == "none" else compression, filtered=not local)
+
+
+def write_object(
+    runs: list[BuiltRun], name: str, blobs: Blobs, settings: StoreSettings, clock: Clock, chance: Chance
+) -> tuple[RunRef, ...]:
+    """Store runs as one object and, where they can be mapped, look at them again before anyone refers to them."""
+    data, refs = pack(runs, name)
+    if create_or_read(blobs, name, data, settings.retry, clock, chance) is not None:
+        raise BadInput(f"{name} was written already by another task: operator and part must name a task once per try")
+    return refs
+
+
+def reopen(refs: tuple[RunRef, ...], manifest: Manifest, readers: Readers) -> None:
+    """Open runs that are about to be committed. Raises ``Corrupt`` if what was stored is not what was written."""
+    readers.sources_of(refs, manifest)

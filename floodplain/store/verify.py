@@ -1,0 +1,136 @@
+"""Checking every byte that any retained epoch rests on."""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from floodplain.clock import Chance, Clock
+from floodplain.errors import Corrupt, NotFound
+from floodplain.settings import StoreSettings
+from floodplain.store import layout
+from floodplain.store.chunkcache import ChunkCache
+from floodplain.store.runreader import open_run
+from floodplain.tiers.blobs import Blobs
+from floodplain.versions.audit import audit
+from floodplain.versions.edit import RunRef
+from floodplain.versions.history import History
+from floodplain.versions.manifest import Manifest
+
+Progress = Callable[[int, int, int], None]
+"""Told after each run: runs checked, runs in all, bytes checked so far."""
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """One thing that is wrong, and which retained epochs it touches."""
+
+    file: str
+    expected: str
+    found: str
+    last_good_epoch: int | None
+    """The newest epoch that this damage does not touch."""
+    epochs: tuple[int, ...]
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    damages: tuple[Damage, ...]
+    epochs: int
+    runs: int
+    size_bytes: int
+    last_good_epoch: int | None = None
+    """The newest retained epoch that no damage touches; None if there is none."""
+
+    @property
+    def good(self) -> bool:
+        return not self.damages
+
+
+def verify(history: History, progress: Progress | None = None) -> Verdict:
+    """Reads the metadata and every run of every retained epoch, past all caches of this process.
+
+    May run beside a writer and a garbage collection: what is forgotten meanwhile is not damage. A salvaged history is
+    checked as far as it goes.
+    """
+    head = history.head if history.damage else history.refresh()
+    found = _Damages()
+    if history.damage:
+        found.add(history.damage, (), head.epoch)
+    manifest_of: dict[int, Manifest] = {head.epoch: head}
+    for mark in head.epochs:
+        try:
+            manifest_of[mark.epoch] = history.manifest_at(mark)
+        except Corrupt as damage:
+            found.add(damage, _still_retained(history, (mark.epoch,)), head.epoch)
+    damages, metadata_bytes = audit(history)
+    for broken in damages:
+        found.add(broken, (), broken.last_good_epoch or head.epoch, once=True)
+    runs, run_bytes = _verify_runs(history, manifest_of, found, progress)
+    touched = {epoch for damage in found.listed for epoch in damage.epochs}
+    good = max((epoch for epoch in manifest_of if epoch not in touched), default=None)
+    return Verdict(tuple(found.listed), len(manifest_of), runs, metadata_bytes + run_bytes, good)
+
+
+def verify_blobs(
+    blobs: Blobs, *, settings: StoreSettings, clock: Clock, chance: Chance, progress: Progress | None = None
+) -> Verdict:
+    """As ``verify``, also of a store that is too damaged to be opened. Raises ``StoreNotFound`` where there is none."""
+    try:
+        history = History.salvage(blobs, settings=settings, clock=clock, chance=chance)
+    except Corrupt as damage:
+        return Verdict((Damage(damage.file, damage.expected, damage.found, damage.last_good_epoch, ()),), 0, 0, 0)
+    return verify(history, progress)
+
+
+class _Damages:
+    """What was found, one entry per file and finding, with the epochs of all who ran into it."""
+
+    def __init__(self) -> None:
+        self.listed: list[Damage] = []
+
+    def add(self, damage: Corrupt, epochs: tuple[int, ...] | None, last_good: int | None, *, once: bool = False) -> None:
+        """``epochs`` is None if all that needed the file were forgotten. ``once``: not if the file is listed already."""
+        if epochs is None or (once and any(known.file == damage.file for known in self.listed)):
+            return
+        entry = Damage(damage.file, damage.expected, damage.found, last_good, epochs)
+        for at, known in enumerate(self.listed):
+            if (known.file, known.expected, known.found) == (entry.file, entry.expected, entry.found):
+                self.listed[at] = msgspec.structs.replace(known, epochs=tuple(sorted({*known.epochs, *epochs})))
+                return
+        self.listed.append(entry)
+
+
+def _verify_runs(
+    history: History, manifest_of: dict[int, Manifest], found: _Damages, progress: Progress | None
+) -> tuple[int, int]:
+    users: dict[str, tuple[RunRef, Manifest, list[int]]] = {}
+    for epoch, manifest in sorted(manifest_of.items()):
+        for run in (run for runs in manifest.runs.values() for run in runs):
+            users.setdefault(run.id, (run, manifest, []))[2].append(epoch)
+    size_bytes = 0
+    for done, (run, manifest, epochs) in enumerate(users.values(), start=1):
+        try:
+            size_bytes += _verify_run(history, run, manifest)
+        except Corrupt as damage:
+            untouched = [epoch for epoch in manifest_of if epoch not in epochs]
+            found.add(damage, _still_retained(history, epochs), max(untouched, default=damage.last_good_epoch))
+        if progress is not None:
+            progress(done, len(users), size_bytes)
+    return len(users), size_bytes
+
+
+def _still_retained(history: History, epochs: Iterable[int]) -> tuple[int, ...] | None:
+    """Those of the epochs that were not forgotten since; None if all were. A damaged log forgets nothing any more."""
+    head = history.head if history.damage else history.refresh()
+    kept = tuple(epoch for epoch in epochs if head.mark(epoch) is not None)
+    return kept or None
+
+
+def _verify_run(history: History, run: RunRef, manifest: Manifest) -> int:
+    schema = manifest.schemas[run.table][run.schema_id - 1]
+    try:
+        size = history.blobs.size(run.object)
+    except NotFound:
+        size = -1
+    if size != run.object_size:
+        found = "no such file" if size < 0 else f"{size} bytes"
+        raise Corrupt(run.object, f"{run.object_size} bytes", found, max(run.added - 1, 0))
+    return open_run(run, layout.physical(schema), history.format.store, history.blobs, ChunkCache(0)).verify()

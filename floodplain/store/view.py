@@ -1,0 +1,222 @@
+"""Reading a snapshot: one manifest, seen as tables."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.errors import BadInput, SchemaMismatch
+from floodplain.keys import hash_columns, normalize_keys
+from floodplain.store import layout, lookup, scan
+from floodplain.store.delta import cast_column
+from floodplain.store.layout import EXPIRES, HASH, SUB
+from floodplain.store.merge import Rules, default_array
+from floodplain.store.readers import Readers
+from floodplain.versions.edit import GroupRanges
+from floodplain.versions.manifest import Manifest
+from floodplain.versions.pins import Pin
+from floodplain.versions.schema import Field, TableSchema, field_named
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """What a multi-get found."""
+
+    schema: TableSchema
+    hashes: np.ndarray
+    """Of the keys asked for, in their order: hand them on as ``_hash`` when writing the same keys."""
+    _rows: pa.Table
+    _needle: np.ndarray
+
+    @cached_property
+    def _order(self) -> np.ndarray:
+        return np.argsort(self._needle, kind="stable")
+
+    @cached_property
+    def rows(self) -> pa.Table:
+        """The rows found, by the number of the key they answer, then by sub-key."""
+        return self._rows.take(pa.array(self._order))
+
+    @cached_property
+    def needle(self) -> np.ndarray:
+        """Per row, the number of the key that it answers."""
+        return self._needle[self._order]
+
+    @property
+    def found(self) -> np.ndarray:
+        """Per key asked for, whether there is any row."""
+        mask = np.zeros(len(self.hashes), bool)
+        mask[self._needle] = True
+        return mask
+
+    def aligned(self) -> pa.Table:
+        """One row per key asked for, in their order, with defaults where there is none; of tables with one row per key.
+
+        Key columns are left out: the caller has them.
+        """
+        place = np.full(len(self.hashes), len(self._needle))
+        place[self._needle] = np.arange(len(self._needle))
+        if np.count_nonzero(place < len(self._needle)) < len(self._needle):
+            raise BadInput(f"table {self.schema.table} has several rows per key: use rows and needle")
+        columns = {}
+        for field in self.schema.values:
+            if field.name in self._rows.column_names:
+                found = layout.one_array(self._rows.column(field.name))
+                columns[field.name] = pa.concat_arrays([found, default_array(field, 1)]).take(pa.array(place))
+        return pa.table(columns)
+
+
+def epoch_rules(manifest: Manifest, schema: TableSchema, *, keep_unfolded: bool = False) -> Rules:
+    """Expiry as of the epoch: by a watermark in the manifest, not a clock, so every reader of an epoch sees the same rows."""
+    return Rules(manifest.watermarks.get(schema.ttl_clock, layout.BEGINNING), keep_unfolded)
+
+
+class TableView:
+    """One table at one epoch. All reads see exactly that epoch."""
+
+    def __init__(self, manifest: Manifest, schema: TableSchema, readers: Readers, scan_rows: int, pin: Pin | None) -> None:
+        self.schema = schema
+        self._manifest = manifest
+        self._readers = readers
+        self._scan_rows = scan_rows
+        self._pin = pin
+
+    def multi_get(
+        self,
+        keys: pa.Table | pa.RecordBatch,
+        *,
+        columns: Sequence[str] | None = None,
+        now_ms: int | None = None,
+        expiries: bool = False,
+    ) -> Lookup:
+        """Look up many keys at once. ``keys`` has the key columns, by name; with sub-key columns too, only those entries.
+
+        ``now_ms`` decides what has expired; if not given, the time of the epoch does. A column ``_hash`` is believed.
+        ``expiries`` adds the columns ``_expires`` and ``_expires_<column>``.
+        """
+        needles = self._needles(keys)
+        self._check_pin()
+        sources = self._readers.sources(self._manifest, self.schema.table)
+        rows, needle = lookup.multi_get(needles, sources, self.schema, self._rules(now_ms))
+        return Lookup(self.schema, needles.hashes, self._logical(rows, columns, expiries), needle)
+
+    def scan(
+        self,
+        *,
+        groups: GroupRanges | None = None,
+        columns: Sequence[str] | None = None,
+        times: tuple[int, int] | None = None,
+        now_ms: int | None = None,
+        expiries: bool = False,
+    ) -> Iterator[pa.Table]:
+        """The rows of some key groups (all if not given) in bounded pieces, by hash; a timer table's by (key group, time).
+
+        ``times`` is a half-open range of the time of a timer table: only what may hold it is read.
+        """
+        wanted = ((0, self._manifest.key_groups),) if groups is None else groups
+        self._check_groups(wanted)
+        subs = self._sub_range(times)
+        rules = self._rules(now_ms)
+        self._check_pin()
+        sources = self._readers.sources(self._manifest, self.schema.table, wanted)
+        for rows in scan.windows_rows(sources, self.schema, rules, wanted, self._manifest.key_groups, self._scan_rows, subs):
+            self._check_pin()
+            yield self._logical(rows, columns, expiries)
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, now_ms: int | None = None) -> pa.Table:
+        """The whole table in memory."""
+        empty = self._logical(layout.physical(self.schema).empty_table(), columns, False)
+        return pa.concat_tables([empty, *self.scan(columns=columns, now_ms=now_ms)])
+
+    def count(self, *, now_ms: int | None = None) -> int:
+        key = self.schema.keys[0].name
+        return sum(len(rows) for rows in self.scan(columns=[key], now_ms=now_ms))
+
+    def _rules(self, now_ms: int | None) -> Rules:
+        return epoch_rules(self._manifest, self.schema) if now_ms is None else Rules(now_ms)
+
+    def _check_pin(self) -> None:
+        if self._pin is not None:
+            self._pin.check()
+
+    def _check_groups(self, groups: GroupRanges) -> None:
+        for low, high in groups:
+            if not 0 <= low < high <= self._manifest.key_groups:
+                raise BadInput(f"key groups {low} to {high} do not exist: there are {self._manifest.key_groups}")
+
+    def _sub_range(self, times: tuple[int, int] | None) -> tuple[int, int] | None:
+        if times is None:
+            return None
+        if self.schema.shape != "time":
+            raise BadInput(f"table {self.schema.table} is not in time order: scan it without times and filter")
+        return layout.sub_of_time(times[0]), layout.sub_of_time(times[1])
+
+    def _needles(self, keys: pa.Table | pa.RecordBatch) -> lookup.Needles:
+        keys = keys if isinstance(keys, pa.Table) else pa.Table.from_batches([keys])
+        names = set(keys.column_names)
+        missing = [field.name for field in self.schema.keys if field.name not in names]
+        if missing:
+            raise SchemaMismatch(f"table {self.schema.table}: key column {missing[0]!r} is missing from the keys to look up")
+        columns = normalize_keys([cast_column(self.schema, keys, field) for field in self.schema.keys])
+        hashes = np.asarray(keys.column(HASH)).view(np.uint64) if HASH in names else hash_columns(columns)
+        given = [field for field in self.schema.subkeys if field.name in names]
+        if not given:
+            return lookup.Needles(columns, hashes)
+        if len(given) != len(self.schema.subkeys):
+            raise SchemaMismatch(f"table {self.schema.table}: give all of its sub-key columns to look up, or none")
+        subkeys = [cast_column(self.schema, keys, field) for field in given]
+        if self.schema.shape == "hashed":
+            subkeys = normalize_keys(subkeys)
+            return lookup.Needles(columns, hashes, hash_columns(subkeys), tuple(subkeys))
+        return lookup.Needles(columns, hashes, layout.sub_from_integers(subkeys[0], given[0], self.schema.table))
+
+    def _logical(self, rows: pa.Table, columns: Sequence[str] | None, expiries: bool) -> pa.Table:
+        fields = self.schema.fields if columns is None else [field_named(self.schema, name) for name in columns]
+        out = {field.name: self._logical_column(rows, field) for field in fields}
+        if expiries:
+            out |= {f"_expires_{f.name}": rows.column(layout.expires_column(f)) for f in self.schema.values if f.ttl_ms}
+            if self.schema.ttl_ms:
+                out[EXPIRES] = rows.column(EXPIRES)
+        return pa.table(out)
+
+    def _logical_column(self, rows: pa.Table, field: Field) -> pa.Array | pa.ChunkedArray:
+        if field in self.schema.subkeys and self.schema.shape != "hashed":
+            return layout.sub_to_integers(layout.numbers(rows, SUB), field)
+        return rows.column(layout.column(field))
+
+
+class Snapshot:
+    """A store at one epoch. As a context manager it lets go of its pin, if it has one, at the end."""
+
+    def __init__(self, manifest: Manifest, readers: Readers, scan_rows: int, pin: Pin | None = None) -> None:
+        self.manifest = manifest
+        self._readers = readers
+        self._scan_rows = scan_rows
+        self.pin = pin
+
+    @property
+    def epoch(self) -> int:
+        return self.manifest.epoch
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return tuple(sorted(self.manifest.schemas))
+
+    def table(self, name: str) -> TableView:
+        schema = self.manifest.schema(name)
+        if schema is None:
+            raise BadInput(f"there is no table {name!r} at epoch {self.epoch}; there are: {', '.join(self.tables) or 'none'}")
+        return TableView(self.manifest, schema, self._readers, self._scan_rows, self.pin)
+
+    def __enter__(self) -> "Snapshot":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.pin is not None:
+            self.pin.close()

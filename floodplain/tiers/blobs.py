@@ -1,0 +1,85 @@
+"""The blob contract that every tier keeps."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from floodplain.clock import Clock
+
+Data: TypeAlias = bytes | memoryview | pa.Buffer
+Range: TypeAlias = tuple[int, int]
+"""(offset, length)"""
+
+
+@dataclass(frozen=True, slots=True)
+class BlobInfo:
+    name: str
+    size_bytes: int
+
+
+class Blobs(ABC):
+    """A flat space of immutable-by-convention blobs under one root.
+
+    Names are made by ``paths.py`` only: relative, ``/``-separated, never from a user's string.
+    All methods are safe to call from several threads. Errors are those of ``floodplain.errors``:
+    ``NotFound``, ``AlreadyExists``, ``Unavailable`` (passing), ``Refused`` (for good), and nothing else.
+    """
+
+    tier: str
+    """The label of this tier in counters: ``memory``, ``disk``, ``tmpfs``, ``object``, ``directory``."""
+    url: str
+    """Where it is, for messages; carries no credentials."""
+
+    @abstractmethod
+    def create(self, name: str, data: Data) -> None:
+        """Store ``data`` under ``name`` unless the name is taken.
+
+        Atomic and durable on return: readers see all of it or nothing. Any error is ambiguous, ``AlreadyExists``
+        included; ``create.create_or_read`` settles it by reading back.
+        """
+
+    @abstractmethod
+    def put(self, name: str, data: Data) -> None:
+        """Store ``data`` under ``name``, replacing what was there. Atomic and durable on return."""
+
+    @abstractmethod
+    def get(self, name: str) -> pa.Buffer: ...
+
+    @abstractmethod
+    def get_ranges(self, name: str, ranges: Sequence[Range]) -> list[pa.Buffer]:
+        """One buffer per range, in order; fetched concurrently and coalesced where that saves requests.
+
+        A range that reaches past the end gives a shorter buffer, never an error: the caller's checksum names the damage.
+        """
+
+    @abstractmethod
+    def map(self, name: str) -> pa.Buffer | None:
+        """The blob memory-mapped, or None where this tier is not a local file system."""
+
+    @abstractmethod
+    def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
+        """Blobs whose name starts with ``prefix``, in ascending name order, only those greater than ``after``.
+
+        A blob that exists before the call and through it is listed.
+        """
+
+    @abstractmethod
+    def delete(self, names: Iterable[str]) -> None:
+        """A missing name is not an error."""
+
+    @abstractmethod
+    def size(self, name: str) -> int: ...
+
+    def sweep(self, clock: Clock, older_than_ms: int) -> int:  # noqa: ARG002
+        """Delete what killed processes left unfinished and last wrote to that long ago; returns how many.
+
+        Such leftovers are never listed or read and only take room. A write that has been going on for longer may start
+        over. Most tiers leave none.
+        """
+        return 0
+
+    def close(self) -> None:
+        """Release connections and mappings. Further calls are undefined."""

@@ -1,0 +1,190 @@
+"""Blobs as files in a directory: durable on return, and memory-mapped by every process on the machine."""
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from floodplain.clock import Chance, Clock
+from floodplain.errors import AlreadyExists, NotFound
+from floodplain.metrics import Counters
+from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range
+from floodplain.tiers.folders import Folders
+from floodplain.tiers.meter import Meter
+from floodplain.tiers.oserrors import as_ours, os_error
+from floodplain.tiers.paths import TEMPS, checked_blob, checked_prefix
+from floodplain.tiers.ranges import EMPTY, checked_ranges
+from floodplain.tiers.walk import walk
+
+
+class DirectoryBlobs(Blobs):
+    """One file per blob under ``root``.
+
+    A file gets its name only when it is whole: it is written and synced under ``tmp/``, then linked (``create``) or
+    renamed (``put``), then its directory is synced. ``link`` fails if the name is taken, in one step, on every POSIX
+    file system, so it is what ``create`` rests on.
+
+    A process that is killed may leave a file in ``tmp/``; it is never listed and ``sweep`` removes it. With ``sync``
+    off nothing is synced: a power cut can lose or tear blobs, a killed process cannot.
+    """
+
+    tier = "directory"
+
+    def __init__(self, root: str | os.PathLike[str], *, sync: bool, chance: Chance, counters: Counters) -> None:
+        self._root = Path(os.path.abspath(root))  # noqa: PTH100 — resolve() would follow a symbolic link to the store
+        self._chance = chance
+        self._meter = Meter(counters, self.tier)
+        self._folders = Folders(self._root, sync=sync)
+        self._sync = sync
+        self.url = self._root.as_uri()
+
+    def create(self, name: str, data: Data) -> None:
+        def link(temp: Path, path: Path) -> None:
+            try:
+                os.link(temp, path, follow_symlinks=False)
+            except FileExistsError:
+                # Whoever sees the name as taken may build on it, so it must outlast a power cut from here on.
+                self._folders.sync(path.parent)
+                raise AlreadyExists(f"{name} exists at {self.url}") from None
+            self._folders.sync(path.parent)
+
+        self._store(name, data, link)
+
+    def put(self, name: str, data: Data) -> None:
+        def rename(temp: Path, path: Path) -> None:
+            temp.rename(path)
+            self._folders.sync(path.parent)
+
+        self._store(name, data, rename)
+
+    def get(self, name: str) -> pa.Buffer:
+        with self._opened(name) as fd:
+            return self._read(fd, 0, os.fstat(fd).st_size)
+
+    def get_ranges(self, name: str, ranges: Sequence[Range]) -> list[pa.Buffer]:
+        checked_ranges(name, ranges)
+        with self._opened(name) as fd:
+            size = os.fstat(fd).st_size
+            return [self._read(fd, offset, min(length, size - offset)) for offset, length in ranges]
+
+    def map(self, name: str) -> pa.Buffer | None:
+        with self._opened(name) as fd:
+            size = os.fstat(fd).st_size
+        if not size:
+            return EMPTY
+        try:
+            with pa.memory_map(str(self._root / name)) as mapped:
+                return mapped.read_buffer()
+        except FileNotFoundError:
+            raise NotFound(f"{name} does not exist at {self.url}") from None
+        except OSError as error:
+            raise os_error(error, f"mapping {name} at {self.url}") from error
+
+    def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
+        self._meter.asked()
+        with as_ours(f"listing {checked_prefix(prefix)!r} at {self.url}"):
+            for name, size in walk(self._root, prefix, after):
+                yield BlobInfo(name, size)
+
+    def delete(self, names: Iterable[str]) -> None:
+        touched = set()
+        for name in names:
+            path = self._root / checked_blob(name)
+            self._meter.asked()
+            with as_ours(f"deleting {name} at {self.url}"):
+                try:
+                    path.unlink()
+                except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                    continue
+            touched.add(path.parent)
+        for folder in sorted(touched):
+            with as_ours(f"deleting in {folder}"):
+                self._folders.sync(folder)
+
+    def size(self, name: str) -> int:
+        with self._opened(name) as fd:
+            return os.fstat(fd).st_size
+
+    def sweep(self, clock: Clock, older_than_ms: int) -> int:
+        swept = 0
+        limit_s = (clock.now_ms() - older_than_ms) / 1000
+        with as_ours(f"sweeping {self.url}"), suppress(FileNotFoundError), os.scandir(self._root / TEMPS) as found:
+            for temp in found:
+                with suppress(FileNotFoundError):
+                    if temp.stat(follow_symlinks=False).st_mtime <= limit_s:
+                        Path(temp.path).unlink()
+                        swept += 1
+        return swept
+
+    def _store(self, name: str, data: Data, publish: Callable[[Path, Path], None]) -> None:
+        path = self._root / checked_blob(name)
+        view = memoryview(data).cast("B")
+        self._meter.asked()
+        with as_ours(f"writing {name} at {self.url}"):
+            try:
+                self._store_once(path, view, publish)
+            except FileNotFoundError:
+                # A sweep took the temporary file, or someone removed an empty directory: neither stored the name.
+                self._folders.forget()
+                self._store_once(path, view, publish)
+        self._meter.wrote(len(view))
+
+    def _store_once(self, path: Path, view: memoryview, publish: Callable[[Path, Path], None]) -> None:
+        self._folders.make(path.parent)
+        temp = self._write_temp(view)
+        try:
+            publish(temp, path)
+        finally:
+            temp.unlink(missing_ok=True)
+
+    def _write_temp(self, view: memoryview) -> Path:
+        temps = self._root / TEMPS
+        self._folders.make(temps)
+        while True:
+            temp = temps / self._chance.nonce()
+            with suppress(FileExistsError):
+                fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                break
+        try:
+            written = 0
+            while written < len(view):
+                written += os.write(fd, view[written:])
+            if self._sync:
+                os.fsync(fd)
+        except BaseException:
+            temp.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(fd)
+        return temp
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[int]:
+        path = self._root / checked_blob(name)
+        self._meter.asked()
+        with as_ours(f"reading {name} at {self.url}"):
+            self._folders.settle(path.parent)
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except (FileNotFoundError, NotADirectoryError):
+                raise NotFound(f"{name} does not exist at {self.url}") from None
+            try:
+                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                    raise NotFound(f"{name} does not exist at {self.url}")
+                yield fd
+            finally:
+                os.close(fd)
+
+    def _read(self, fd: int, offset: int, length: int) -> pa.Buffer:
+        if length <= 0:
+            return EMPTY
+        buffer = pa.allocate_buffer(length)
+        view = memoryview(buffer)
+        done = 0
+        while done < length and (got := os.preadv(fd, [view[done:]], offset + done)):
+            done += got
+        self._meter.read(done)
+        return buffer.slice(0, done)

@@ -1,0 +1,71 @@
+"""From a location to the stack of tiers behind it."""
+
+import os
+import threading
+from collections.abc import Mapping
+from urllib.parse import unquote, urlsplit
+
+from floodplain.clock import Chance, Clock
+from floodplain.errors import BadInput
+from floodplain.metrics import Counters
+from floodplain.settings import StoreSettings
+from floodplain.tiers.blobs import Blobs
+from floodplain.tiers.cache import CachedBlobs
+from floodplain.tiers.directory import DirectoryBlobs
+from floodplain.tiers.memory import MemoryBlobs, Space
+from floodplain.tiers.objects import ObjectBlobs
+from floodplain.tiers.retry import Retrying
+
+_spaces: dict[str, Space] = {}
+_spaces_lock = threading.Lock()
+
+
+def open_blobs(
+    location: str | os.PathLike[str],
+    settings: StoreSettings,
+    *,
+    options: Mapping[str, str] | None = None,
+    clock: Clock,
+    chance: Chance,
+    counters: Counters,
+) -> Blobs:
+    """The blobs at ``location``.
+
+    A path or ``file://`` URL is a directory, made when first written to. ``memory://name`` is the same space each
+    time it is opened in one process. ``s3://``, ``gs://`` and ``az://`` are object stores, with the caches that
+    ``settings`` ask for; ``options`` (endpoint, credentials, ...) go before what the environment says.
+    """
+    text = os.fspath(location)
+    if not text:
+        raise BadInput("cannot open '': give a path or a URL")
+    scheme, separator, _ = text.partition("://")
+    if not separator:
+        return DirectoryBlobs(text, sync=settings.sync, chance=chance, counters=counters)
+    if scheme == "file":
+        return DirectoryBlobs(_path_of(text), sync=settings.sync, chance=chance, counters=counters)
+    if scheme == "memory":
+        with _spaces_lock:
+            space = _spaces.setdefault(text.rstrip("/"), Space())
+        return MemoryBlobs(text, counters, space)
+    if scheme in ("s3", "gs", "az"):
+        return _object_store(text, settings, options or {}, clock, chance, counters)
+    raise BadInput(f"cannot open {text!r}: use a path, or a file://, memory://, s3://, gs:// or az:// URL")
+
+
+def _object_store(
+    url: str, settings: StoreSettings, options: Mapping[str, str], clock: Clock, chance: Chance, counters: Counters
+) -> Blobs:
+    blobs: Blobs = ObjectBlobs(url, options, settings.retry, counters)
+    blobs = Retrying(blobs, settings.retry, clock=clock, chance=chance, counters=counters)
+    if settings.cache:
+        blobs = CachedBlobs(blobs, settings.cache, tier="disk", clock=clock, counters=counters)
+    if settings.tmpfs:
+        blobs = CachedBlobs(blobs, settings.tmpfs, tier="tmpfs", clock=clock, counters=counters)
+    return blobs
+
+
+def _path_of(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        raise BadInput(f"cannot open {url!r}: a file URL has an absolute path, as in file:///srv/state")
+    return unquote(parts.path)

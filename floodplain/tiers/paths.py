@@ -1,0 +1,83 @@
+"""Every blob name, made and parsed in one place. Positions are padded so that name order is number order."""
+
+import re
+
+from floodplain.errors import BadName, Refused
+
+FORMAT = "format"
+LOG = "log/"
+MANIFESTS = "manifest/"
+RUNS = "runs/"
+PINS = "pins/"
+PROBES = "probe/"
+TEMPS = "tmp/"
+"""Taken by the directory tier for files that are not yet blobs."""
+
+_DIGITS = 20
+_NAME = re.compile(r"[a-z0-9_]{1,64}\Z")
+_SEGMENT = r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}"
+_BLOB = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{0,7}}\Z")
+_RUN_START = re.compile(rf"runs/(\d{{{_DIGITS}}})-")
+
+
+def checked_name(what: str, name: str) -> str:
+    """``name`` if it is one a user may give to a table, column, tag or owner; raises ``BadName`` otherwise."""
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise BadName.of(what, name)
+    return name
+
+
+def is_blob(name: object) -> bool:
+    """Whether every tier can hold ``name``, under its root and nowhere else."""
+    return isinstance(name, str) and _BLOB.match(name) is not None and not name.startswith(TEMPS)
+
+
+def checked_blob(name: str) -> str:
+    """``name`` if it is a blob name; raises ``Refused`` otherwise."""
+    if not is_blob(name):
+        raise Refused(f"blob name {name!r} is not allowed: use relative names made by tiers/paths.py")
+    return name
+
+
+def checked_prefix(prefix: str) -> str:
+    """``prefix`` if some blob name can start with it; raises ``Refused`` otherwise."""
+    if prefix != "" and not is_blob(str(prefix).removesuffix("/")):
+        raise Refused(f"prefix {prefix!r} is not allowed: use the start of a name made by tiers/paths.py")
+    return prefix
+
+
+def _number(n: int) -> str:
+    return f"{n:0{_DIGITS}d}"
+
+
+def log(position: int) -> str:
+    return f"{LOG}{_number(position)}.edit"
+
+
+def manifest(position: int) -> str:
+    return f"{MANIFESTS}{_number(position)}.manifest"
+
+
+def pin(nonce: str) -> str:
+    return f"{PINS}{nonce}.pin"
+
+
+def probe(nonce: str) -> str:
+    return f"{PROBES}{nonce}"
+
+
+def run(start: int, author: str, part: str) -> str:
+    """The object of one task: ``start`` is the log position its writer started from, ``part`` is unique within it."""
+    return f"{RUNS}{_number(start)}-{author}-{part}.run"
+
+
+def position_of(name: str) -> int | None:
+    """The position in a log or manifest name, or None if it is not such a name."""
+    stem = name.rpartition("/")[2].partition(".")[0]
+    return int(stem) if len(stem) == _DIGITS and stem.isdigit() else None
+
+
+def start_of_run(name: str) -> int | None:
+    """The log position that the writer of this run object started from, or None if it is not such a name."""
+    match = _RUN_START.match(name)
+    return int(match[1]) if match else None

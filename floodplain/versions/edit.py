@@ -1,0 +1,160 @@
+"""What a commit changes: an edit is a list of updates at one position of the log."""
+
+from typing import Annotated
+
+import msgspec
+
+from floodplain.versions.schema import TableSchema
+
+GroupRanges = tuple[tuple[int, int], ...]
+"""Half-open ranges of key groups, ascending, neither empty nor touching."""
+
+
+class RunRef(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A run as the manifest knows it: where its bytes are, what vouches for them, and how recent its rows are."""
+
+    object: str
+    offset: int
+    length: int
+    """Of the run within its object, footer included. The footer is the last ``footer_length`` bytes."""
+    footer_length: int
+    footer_checksum: int
+    """xxh3-64 of the footer, which in turn holds a checksum for each chunk."""
+    object_size: int
+    table: str
+    schema_id: int
+    low: int
+    high: int
+    """The epochs whose changes it holds: recency is by this interval, never by place in the log."""
+    groups: GroupRanges
+    """The key groups for which it still counts; a compaction may take over some of them and leave the rest."""
+    rows: int
+    written_groups: int
+    """How many key groups its rows fall into; ``groups`` shrinks, this does not."""
+    added: int
+    """The epoch of the manifest that first named it."""
+    deletes: bool = False
+    """Whether it holds rows that an older run needs to see: deletes and clears."""
+    merges: bool = False
+    first_expiry_ms: int = 0
+    """When the first of its rows expires; 0 if none does."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.object}@{self.offset}"
+
+
+class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far the input was read: the engine's own record, kept as text."""
+
+    query_id: str = ""
+    batch_id: int = -1
+    offsets: str = ""
+    sources: dict[str, str] = {}
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """Key group → slot, as ``(first key group, slot)`` where the slot changes."""
+
+    version: int
+    slots: int
+    starts: tuple[tuple[int, int], ...]
+
+
+class PutSchema(msgspec.Struct, frozen=True, tag="schema"):
+    """A table is created (schema id 1) or evolves (the next id)."""
+
+    schema: TableSchema
+
+
+class CommitEpoch(msgspec.Struct, frozen=True, tag="epoch", omit_defaults=True):
+    """One epoch's changes, all or nothing."""
+
+    epoch: int
+    runs: tuple[RunRef, ...]
+    source: SourcePosition = SourcePosition()
+    watermarks: dict[str, int] = {}
+    outputs: tuple[str, ...] = ()
+    """Names of staged output, to be published after the commit."""
+
+
+class ReplaceRuns(msgspec.Struct, frozen=True, tag="replace"):
+    """A compaction: the named runs no longer count for these key groups; the added ones hold the same content."""
+
+    table: str
+    groups: GroupRanges
+    dropped: tuple[str, ...]
+    added: tuple[RunRef, ...]
+
+
+class TakeLease(msgspec.Struct, frozen=True, tag="lease"):
+    token: int
+    owner: str
+    expires_ms: int
+    """A hint to others when to try; fencing rests on the token alone. Every edit under the token renews it."""
+
+
+class ReleaseLease(msgspec.Struct, frozen=True, tag="release"):
+    token: int
+
+
+class SetAssignment(msgspec.Struct, frozen=True, tag="assign"):
+    assignment: Assignment
+
+
+class SetTag(msgspec.Struct, frozen=True, tag="tag"):
+    name: str
+    epoch: int
+
+
+class DropTag(msgspec.Struct, frozen=True, tag="untag"):
+    name: str
+
+
+class DropEpochs(msgspec.Struct, frozen=True, tag="forget"):
+    """These epochs can no longer be read."""
+
+    epochs: tuple[int, ...]
+
+
+class AdvanceHorizon(msgspec.Struct, frozen=True, tag="horizon"):
+    """Files of writers that started at or below this position, and that nothing names, may be deleted from now on."""
+
+    position: int
+
+
+class AdvancePublished(msgspec.Struct, frozen=True, tag="published"):
+    epoch: int
+
+
+Update = (
+    PutSchema
+    | CommitEpoch
+    | ReplaceRuns
+    | TakeLease
+    | ReleaseLease
+    | SetAssignment
+    | SetTag
+    | DropTag
+    | DropEpochs
+    | AdvanceHorizon
+    | AdvancePublished
+)
+
+
+class Edit(msgspec.Struct, frozen=True):
+    """One object of the log."""
+
+    store: str
+    """Id of the store, so that a file of another store is not taken for ours."""
+    position: int
+    previous: str
+    """Checksum of the edit before it: the log is a chain."""
+    nonce: str
+    """Tells its writer from all others (I3)."""
+    at_ms: int
+    token: int
+    """Lease under which it was written; 0 for none."""
+    updates: Annotated[tuple[Update, ...], msgspec.Meta(min_length=1)]
+    lease_expires_ms: int = 0
+    """Renews the lease of ``token`` up to then."""

@@ -1,0 +1,46 @@
+"""The lease of the one writer of epochs. Its token fences; its time only tells others when to try."""
+
+from datetime import UTC, datetime
+
+from floodplain.errors import Conflict, Fenced, LeaseHeld
+from floodplain.tiers.paths import checked_name
+from floodplain.versions.commit import commit
+from floodplain.versions.edit import ReleaseLease, TakeLease
+from floodplain.versions.history import History
+from floodplain.versions.manifest import Lease
+
+
+def take(history: History, owner: str, *, force: bool = False) -> int:
+    """Take the lease and return its token: whoever had one before can commit nothing more.
+
+    Raises ``LeaseHeld`` while another owner's lease has not ended by the clock, unless ``force``.
+    """
+    checked_name("owner", owner)
+    while True:
+        head = history.refresh()
+        now_ms = history.clock.now_ms()
+        if head.lease.owner != owner and head.lease.expires_ms > now_ms and not force:
+            raise LeaseHeld(_held(head.lease))
+        update = TakeLease(head.lease.token + 1, owner, now_ms + history.settings.lease_ms)
+        try:
+            commit(history, [update])
+        except Conflict:
+            # Another took it first: its token is the one we asked for, so ours no longer fits.
+            continue
+        return update.token
+
+
+def release(history: History, token: int) -> None:
+    """Let others take the lease at once. Does nothing if it is no longer ours."""
+    try:
+        commit(history, [ReleaseLease(token)], token=token)
+    except Fenced:
+        return
+
+
+def _held(lease: Lease) -> str:
+    ends = datetime.fromtimestamp(lease.expires_ms / 1000, UTC).isoformat(timespec="seconds")
+    return (
+        f"{lease.owner!r} holds lease {lease.token} until {ends}: wait, stop that writer, "
+        "or force the lease from it (it then can commit nothing more)"
+    )

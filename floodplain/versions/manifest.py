@@ -1,0 +1,203 @@
+"""The manifest: the fold of all edits up to a position. ``apply`` is the only way it changes."""
+
+import msgspec
+
+from floodplain.tiers import paths
+from floodplain.versions.edit import (
+    AdvanceHorizon,
+    AdvancePublished,
+    Assignment,
+    CommitEpoch,
+    DropEpochs,
+    DropTag,
+    Edit,
+    PutSchema,
+    ReleaseLease,
+    ReplaceRuns,
+    RunRef,
+    SetAssignment,
+    SetTag,
+    SourcePosition,
+    TakeLease,
+    Update,
+)
+from floodplain.versions.groups import subtract
+from floodplain.versions.schema import TableSchema
+
+REMEMBERED_EDITS = 256
+
+
+class BrokenHistory(Exception):
+    """An edit that contradicts the manifest it should apply to. Recovery turns it into ``Corrupt`` with the file's name."""
+
+
+class EpochMark(msgspec.Struct, frozen=True):
+    """A retained epoch and where in the log its manifest ends."""
+
+    epoch: int
+    position: int
+    at_ms: int
+    chain: str
+    """Checksum of the edit there: tells its manifest from a stray one at the same position."""
+
+
+class Lease(msgspec.Struct, frozen=True):
+    token: int = 0
+    owner: str = ""
+    expires_ms: int = 0
+    """0 once released."""
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    store: str
+    key_groups: int
+    position: int = 0
+    chain: str = ""
+    """Checksum of the edit at ``position``."""
+    at_ms: int = 0
+    """When that edit was made."""
+    epoch: int = 0
+    lease: Lease = Lease()
+    schemas: dict[str, tuple[TableSchema, ...]] = {}
+    """Table → its versions, oldest first; runs written under an old one are read under the newest."""
+    runs: dict[str, tuple[RunRef, ...]] = {}
+    """Table → its live runs, newest interval first."""
+    assignment: Assignment | None = None
+    source: SourcePosition = SourcePosition()
+    watermarks: dict[str, int] = {}
+    outputs: tuple[str, ...] = ()
+    published: int = 0
+    horizon: int = 0
+    tags: dict[str, int] = {}
+    epochs: tuple[EpochMark, ...] = ()
+    """Retained epochs, oldest first; the newest is always among them."""
+    nonces: tuple[tuple[int, str], ...] = ()
+    """The last few (position, nonce): lets a slow writer learn that its edit was counted."""
+
+    def schema(self, table: str) -> TableSchema | None:
+        versions = self.schemas.get(table)
+        return versions[-1] if versions else None
+
+    def mark(self, epoch: int) -> EpochMark | None:
+        return next((mark for mark in self.epochs if mark.epoch == epoch), None)
+
+    def objects(self) -> set[str]:
+        """The names of all run objects this manifest needs."""
+        return {run.object for runs in self.runs.values() for run in runs}
+
+
+def apply(manifest: Manifest, edit: Edit, checksum: str) -> Manifest:
+    """The manifest after ``edit``, whose encoded bytes have ``checksum``. Pure; raises ``BrokenHistory``."""
+    _require(edit.store == manifest.store, f"store {manifest.store}", f"store {edit.store}")
+    _require(edit.position == manifest.position + 1, f"position {manifest.position + 1}", f"position {edit.position}")
+    _require(edit.previous == manifest.chain, f"predecessor {manifest.chain}", f"predecessor {edit.previous}")
+    lease = manifest.lease
+    _require(edit.token in (0, lease.token), f"an edit under lease {lease.token}", f"one under lease {edit.token}")
+    if edit.token and lease.expires_ms and edit.lease_expires_ms:
+        manifest = msgspec.structs.replace(manifest, lease=msgspec.structs.replace(lease, expires_ms=edit.lease_expires_ms))
+    for update in edit.updates:
+        manifest = _apply_update(manifest, update, edit, checksum)
+    nonces = (*manifest.nonces, (edit.position, edit.nonce))[-REMEMBERED_EDITS:]
+    return msgspec.structs.replace(manifest, position=edit.position, chain=checksum, at_ms=edit.at_ms, nonces=nonces)
+
+
+def _require(holds: bool, expected: str, found: str) -> None:
+    if not holds:
+        raise BrokenHistory(expected, found)
+
+
+def _apply_update(manifest: Manifest, update: Update, edit: Edit, checksum: str) -> Manifest:
+    change = msgspec.structs.replace
+    match update:
+        case CommitEpoch():
+            return _commit_epoch(manifest, update, edit, checksum)
+        case PutSchema(schema):
+            return _put_schema(manifest, schema)
+        case ReplaceRuns():
+            return _replace_runs(manifest, update)
+        case TakeLease(token, owner, expires_ms):
+            _require(token == manifest.lease.token + 1, f"lease token {manifest.lease.token + 1}", f"{token}")
+            return change(manifest, lease=Lease(token, owner, expires_ms))
+        case ReleaseLease(token):
+            _require(token == manifest.lease.token, f"lease token {manifest.lease.token}", f"{token}")
+            return change(manifest, lease=change(manifest.lease, expires_ms=0))
+        case SetAssignment(assignment):
+            return change(manifest, assignment=assignment)
+        case SetTag(name, epoch):
+            _require(manifest.mark(epoch) is not None, "a tag on a retained epoch", f"epoch {epoch}")
+            return change(manifest, tags={**manifest.tags, name: epoch})
+        case DropTag(name):
+            return change(manifest, tags={tag: epoch for tag, epoch in manifest.tags.items() if tag != name})
+        case _:
+            return _advance(manifest, update)
+
+
+def _advance(manifest: Manifest, update: Update) -> Manifest:
+    change = msgspec.structs.replace
+    match update:
+        case DropEpochs(epochs):
+            gone = set(epochs)
+            _require(manifest.epoch not in gone, "the newest epoch kept", f"epoch {manifest.epoch} dropped")
+            tagged = gone & set(manifest.tags.values())
+            _require(not tagged, "tagged epochs kept", f"epochs {sorted(tagged)} dropped")
+            return change(manifest, epochs=tuple(mark for mark in manifest.epochs if mark.epoch not in gone))
+        case AdvanceHorizon(position):
+            possible = manifest.horizon <= position <= manifest.position
+            _require(possible, f"a horizon from {manifest.horizon} to {manifest.position}", f"{position}")
+            return change(manifest, horizon=position)
+        case AdvancePublished(epoch):
+            _require(manifest.published <= epoch <= manifest.epoch, f"published from {manifest.published} up", f"{epoch}")
+            return change(manifest, published=epoch)
+        case _:
+            raise BrokenHistory("a known update", type(update).__name__)
+
+
+def _commit_epoch(manifest: Manifest, update: CommitEpoch, edit: Edit, checksum: str) -> Manifest:
+    _require(update.epoch == manifest.epoch + 1, f"epoch {manifest.epoch + 1}", f"epoch {update.epoch}")
+    for name, watermark in update.watermarks.items():
+        floor = manifest.watermarks.get(name, watermark)
+        _require(watermark >= floor, f"watermark {name} from {floor} up", f"{watermark}")
+    runs = dict(manifest.runs)
+    for run in update.runs:
+        _require(run.table in manifest.schemas, "a run of a known table", run.table)
+        _require_reachable(manifest, run)
+        runs[run.table] = _newest_first((*runs.get(run.table, ()), run))
+    return msgspec.structs.replace(
+        manifest,
+        epoch=update.epoch,
+        runs=runs,
+        source=update.source,
+        watermarks={**manifest.watermarks, **update.watermarks},
+        outputs=update.outputs,
+        epochs=(*manifest.epochs, EpochMark(update.epoch, edit.position, edit.at_ms, checksum)),
+    )
+
+
+def _put_schema(manifest: Manifest, schema: TableSchema) -> Manifest:
+    versions = manifest.schemas.get(schema.table, ())
+    _require(schema.id == len(versions) + 1, f"schema {len(versions) + 1} of {schema.table}", f"schema {schema.id}")
+    return msgspec.structs.replace(manifest, schemas={**manifest.schemas, schema.table: (*versions, schema)})
+
+
+def _replace_runs(manifest: Manifest, update: ReplaceRuns) -> Manifest:
+    runs = manifest.runs.get(update.table, ())
+    missing = set(update.dropped) - {run.id for run in runs}
+    _require(not missing, "replaced runs that are there", f"none called {', '.join(sorted(missing))}")
+    for run in update.added:
+        _require_reachable(manifest, run)
+    kept = []
+    for run in runs:
+        groups = subtract(run.groups, update.groups) if run.id in update.dropped else run.groups
+        if groups:
+            kept.append(msgspec.structs.replace(run, groups=groups))
+    return msgspec.structs.replace(manifest, runs={**manifest.runs, update.table: _newest_first((*kept, *update.added))})
+
+
+def _require_reachable(manifest: Manifest, run: RunRef) -> None:
+    """What started at or below the horizon may be deleted by now (I8), so no edit can name it for the first time."""
+    start = paths.start_of_run(run.object)
+    _require(start is None or start > manifest.horizon, f"a run begun after the horizon {manifest.horizon}", run.object)
+
+
+def _newest_first(runs: tuple[RunRef, ...]) -> tuple[RunRef, ...]:
+    return tuple(sorted(runs, key=lambda run: (-run.high, run.groups, run.id)))

