@@ -6,9 +6,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from floodplain.store import scan
+from floodplain.errors import Corrupt
+from floodplain.store import layout, scan
 from floodplain.store.delta import sort_rows
 from floodplain.store.lookup import Source
+from floodplain.store.merge import Rules
 from floodplain.store.policy import Proposal
 from floodplain.store.readers import Readers
 from floodplain.store.runwriter import build_run
@@ -44,15 +46,22 @@ def compact(history: History, readers: Readers, proposal: Proposal, manifest: Ma
     """
     schema = manifest.schema(proposal.table)
     assert schema is not None
-    rows = _merged(readers, proposal, manifest, schema, history.settings.scan_rows)
-    added = _written(history, rows, proposal, manifest, schema)
-    reopen(added, manifest, readers)
-    update = ReplaceRuns(proposal.table, proposal.groups, tuple(run.id for run in proposal.runs), added)
     requirements: list[Requirement] = [
         *RequireRuns.of(proposal.runs, proposal.groups),
         RequireStart(manifest.position),
         RequireSchema(schema.table, schema.id),
     ]
+    try:
+        rows = _merged(readers, proposal, manifest, schema, history.settings.scan_rows)
+    except Corrupt:
+        # Runs that were replaced may be deleted by now, and that is no damage.
+        head = history.refresh()
+        for requirement in requirements:
+            requirement.check(head)
+        raise
+    added = _written(history, rows, proposal, manifest, schema)
+    reopen(added, manifest, readers, history.blobs)
+    update = ReplaceRuns(proposal.table, proposal.groups, tuple(run.id for run in proposal.runs), added)
     commit(history, [update], requirements)
     maybe_checkpoint(history)
     return Compacted(
@@ -68,10 +77,22 @@ def compact(history: History, readers: Readers, proposal: Proposal, manifest: Ma
 def _merged(readers: Readers, proposal: Proposal, manifest: Manifest, schema: TableSchema, window_rows: int) -> pa.Table:
     sources = _within(readers.sources_of(proposal.runs, manifest), proposal, manifest.key_groups)
     bottom = _bottom(proposal, manifest)
-    rules = epoch_rules(manifest, schema, keep_unfolded=True)
+    rules = _rules(proposal, manifest, schema)
     windows = scan.plan(sources, schema, proposal.groups, manifest.key_groups, window_rows)
     parts = [scan.resolved(window, sources, schema, rules, bottom=bottom) for window in windows]
     return sort_rows(schema, pa.concat_tables(parts).combine_chunks(), manifest.key_groups)
+
+
+def _rules(proposal: Proposal, manifest: Manifest, schema: TableSchema) -> Rules:
+    """What has ended by now may go, unless a newer run that stays has operands.
+
+    They fold onto what had not ended when they were written. Operands that commit later are written later than now.
+    """
+    newest = max(run.high for run in proposal.runs)
+    others = (run for run in manifest.runs[proposal.table] if run.merges and run.high > newest)
+    if any(intersect(run.groups, proposal.groups) for run in others):
+        return Rules(layout.BEGINNING, keep_unfolded=True)
+    return epoch_rules(manifest, schema, keep_unfolded=True)
 
 
 def _within(sources: Sequence[Source], proposal: Proposal, key_groups: int) -> list[Source]:

@@ -1,12 +1,13 @@
 """Defining a table: what a user says of it, checked and turned into a schema."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
-from floodplain.errors import SchemaMismatch
+from floodplain.errors import BadName, Corrupt, SchemaMismatch
 from floodplain.keys import check_key_type
 from floodplain.store import folds
 from floodplain.tiers.paths import checked_name
@@ -23,6 +24,12 @@ class Column:
     """``sum``, ``min``, ``max``, ``count``, ``append``, or what ``register_merge`` returned."""
     ttl_ms: int = 0
 
+
+MOST_TTL_MS = 1 << 53
+"""Some 285,000 years: far enough that times of day plus this stay within 64 bits."""
+
+MOST_DEPTH = 32
+"""Of nested types; Arrow's own format ends at 64."""
 
 Types = Mapping[str, pa.DataType]
 Values = Mapping[str, pa.DataType | Column]
@@ -53,19 +60,10 @@ def timer_table(name: str, keys: Types, values: Values | None = None, *, time: s
 
 
 def _schema(name: str, shape: Shape, keys: Types, subkeys: Types, values: Values, ttl_ms: int, ttl_clock: str) -> TableSchema:
-    checked_name("table", name)
     columns = {column: Column(given) if isinstance(given, pa.DataType) else given for column, given in values.items()}
     names = [*keys, *subkeys, *columns]
-    for column in names:
-        checked_name("column", column)
-        if column.startswith("_"):
-            raise SchemaMismatch(f"table {name}: column {column} starts with _, which is kept for the store's own")
-    if len(set(names)) != len(names):
-        raise SchemaMismatch(f"table {name}: a column name stands twice among {', '.join(names)}")
-    if not keys or (shape == "hashed" and not subkeys):
-        raise SchemaMismatch(f"table {name} needs at least one {'key' if not keys else 'sub-key'} column")
-    for column, type_ in {**keys, **(subkeys if shape == "hashed" else {})}.items():
-        check_key_type(column, type_)
+    _check_names(name, names)
+    _check_keys(name, shape, keys, subkeys)
     _check_ttl(name, "the table", ttl_ms)
     ids = iter(range(1, len(names) + 1))
     return TableSchema(
@@ -81,7 +79,86 @@ def _schema(name: str, shape: Shape, keys: Types, subkeys: Types, values: Values
     )
 
 
+@lru_cache(maxsize=1024)
+def recorded(schema: TableSchema) -> TableSchema:
+    """``schema`` as it stands in the log. Raises ``Corrupt`` if no definition can have led to it."""
+    try:
+        _check_recorded(schema)
+    except (SchemaMismatch, BadName, pa.ArrowException, OSError, ValueError, IndexError, StopIteration) as error:
+        raise Corrupt(f"schema {schema.id} of table {schema.table!r}", "a definition", str(error)) from error
+    return schema
+
+
+def _check_recorded(schema: TableSchema) -> None:
+    _check_names(schema.table, [field.name for field in schema.fields])
+    keys, subkeys = ({field.name: field.arrow for field in fields} for fields in (schema.keys, schema.subkeys))
+    _check_keys(schema.table, schema.shape, keys, subkeys)
+    _check_ttl(schema.table, "the table", schema.ttl_ms)
+    checked_name("watermark", schema.ttl_clock)
+    ids = [field.id for field in schema.fields]
+    if len(set(ids)) != len(ids) or not all(0 < id_ < schema.next_field for id_ in ids):
+        raise SchemaMismatch(f"table {schema.table}: field ids {ids} are not different numbers below {schema.next_field}")
+    for field in schema.values:
+        _check_type(schema.table, field.name, field.arrow)
+        _check_ttl(schema.table, f"column {field.name}", field.ttl_ms)
+        problem = folds.check_type(field.merge, field.arrow)
+        if problem or not _is_default(field):
+            raise SchemaMismatch(f"table {schema.table}: column {field.name}: {problem or 'a default of another type'}")
+
+
+def _is_default(field: Field) -> bool:
+    if not field.default:
+        return True
+    with pa.ipc.open_stream(pa.py_buffer(field.default)) as reader:
+        batch = reader.read_next_batch()
+    batch.validate(full=True)
+    return len(batch) == 1 and batch.schema.types == [field.arrow]
+
+
+def _check_names(table: str, names: Sequence[str]) -> None:
+    checked_name("table", table)
+    for column in names:
+        checked_name("column", column)
+        if column.startswith("_"):
+            raise SchemaMismatch(f"table {table}: column {column} starts with _, which is kept for the store's own")
+    if len(set(names)) != len(names):
+        raise SchemaMismatch(f"table {table}: a column name stands twice among {', '.join(names)}")
+
+
+def _check_keys(table: str, shape: Shape, keys: Types, subkeys: Types) -> None:
+    if not keys or (shape == "hashed" and not subkeys):
+        raise SchemaMismatch(f"table {table} needs at least one {'key' if not keys else 'sub-key'} column")
+    for column, type_ in {**keys, **(subkeys if shape == "hashed" else {})}.items():
+        check_key_type(column, type_)
+        _check_type(table, column, type_)
+    wanted = {"value": [], "ordered": [pa.uint64()], "time": [pa.int64()]}.get(shape, [*subkeys.values()])
+    if [*subkeys.values()] != wanted:
+        raise SchemaMismatch(f"table {table} of shape {shape} has sub-keys of types {wanted}, not {[*subkeys.values()]}")
+
+
+def _check_type(table: str, column: str, type_: pa.DataType, depth: int = 0) -> None:
+    """Refuse what Arrow cannot sort, compare and write chunk by chunk."""
+    refused = any(is_one(type_) for is_one in _REFUSED) or isinstance(type_, pa.BaseExtensionType)
+    if refused or depth > MOST_DEPTH:
+        problem = f"{type_} cannot be stored: cast it to a plain type" if refused else f"is nested more than {MOST_DEPTH} deep"
+        raise SchemaMismatch(f"table {table}: column {column}: {problem}")
+    for position in range(type_.num_fields):
+        _check_type(table, column, type_.field(position).type, depth + 1)
+
+
+_REFUSED = (
+    pa.types.is_dictionary,
+    pa.types.is_run_end_encoded,
+    pa.types.is_union,
+    pa.types.is_string_view,
+    pa.types.is_binary_view,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+)
+
+
 def _value(table: str, id_: int, name: str, column: Column) -> Field:
+    _check_type(table, name, column.type)
     _check_ttl(table, f"column {name}", column.ttl_ms)
     if column.merge:
         known = folds.is_builtin(column.merge) or folds.find(column.merge) is not None
@@ -100,5 +177,5 @@ def _value(table: str, id_: int, name: str, column: Column) -> Field:
 
 
 def _check_ttl(table: str, what: str, ttl_ms: int) -> None:
-    if ttl_ms < 0:
-        raise SchemaMismatch(f"table {table}: {what} has a negative time to live of {ttl_ms} ms")
+    if not 0 <= ttl_ms <= MOST_TTL_MS:
+        raise SchemaMismatch(f"table {table}: {what} has a time to live of {ttl_ms} ms; use 0 (for ever) to {MOST_TTL_MS}")

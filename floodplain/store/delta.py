@@ -31,7 +31,7 @@ def physical_rows(schema: TableSchema, rows: pa.Table | pa.RecordBatch, op: str,
     rows = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     _check_names(schema, rows, op)
     keys = normalize_keys([cast_column(schema, rows, field) for field in schema.keys])
-    columns: dict[str, pa.Array] = {HASH: _hashes(rows, keys)}
+    columns: dict[str, pa.Array] = {HASH: hashes_of(schema.table, rows, keys)}
     if schema.shape != "value":
         columns.update(_sub_columns(schema, rows, op))
     columns[OP] = pa.repeat(pa.scalar(OPS[op], pa.uint8()), len(rows))
@@ -109,22 +109,29 @@ def _check_names(schema: TableSchema, rows: pa.Table, op: str) -> None:
 
 
 def cast_column(schema: TableSchema, rows: pa.Table, field: Field) -> pa.Array:
-    given = layout.one_array(rows.column(field.name))
-    if given.type == field.arrow:
-        return given
+    """The column of this field, of its type and sound: what readers refuse must not be written."""
+    return _cast(schema.table, rows, field.name, field.arrow)
+
+
+def _cast(table: str, rows: pa.Table, name: str, type_: pa.DataType) -> pa.Array:
+    given = layout.one_array(rows.column(name))
     try:
-        return layout.one_array(pc.cast(given, field.arrow, safe=True))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        array = given if given.type == type_ else layout.one_array(pc.cast(given, type_, safe=True))
+        array.validate(full=True)
+    except pa.ArrowException as error:
         reason = str(error).partition("\n")[0]
-        raise SchemaMismatch(
-            f"table {schema.table}: column {field.name} is {field.arrow}, and {given.type} was given: {reason}"
-        ) from error
+        raise SchemaMismatch(f"table {table}: column {name} is {type_}, and {given.type} was given: {reason}") from error
+    return array
 
 
-def _hashes(rows: pa.Table, keys: list[pa.Array]) -> pa.Array:
+def hashes_of(table: str, rows: pa.Table, keys: list[pa.Array]) -> pa.Array:
+    """The hash of each row's key; a column ``_hash`` is believed."""
     if HASH in rows.column_names:
-        given = layout.one_array(rows.column(HASH))
-        return given.view(pa.uint64()) if given.type == pa.int64() else given.cast(pa.uint64())
+        signed = rows.schema.field(HASH).type == pa.int64()
+        given = _cast(table, rows, HASH, pa.int64() if signed else pa.uint64())
+        if given.null_count:
+            raise SchemaMismatch(f"table {table}: column {HASH} has nulls: leave it out, or give every row's hash")
+        return given.view(pa.uint64())
     return pa.array(hash_columns(keys))
 
 
@@ -150,15 +157,17 @@ def _value_columns(schema: TableSchema, rows: pa.Table, op: int, now_ms: int) ->
         else:
             columns[layout.column(field)] = default_array(field, len(rows)) if op == PUT else pa.nulls(len(rows), field.arrow)
         if field.ttl_ms:
-            columns[layout.expires_column(field)] = _ends(rows, EXPIRES_OF + field.name, now_ms + field.ttl_ms, valued)
+            columns[layout.expires_column(field)] = _ends(
+                schema.table, rows, EXPIRES_OF + field.name, now_ms + field.ttl_ms, valued
+            )
     if schema.ttl_ms:
-        columns[EXPIRES] = _ends(rows, EXPIRES, now_ms + schema.ttl_ms, valued)
+        columns[EXPIRES] = _ends(schema.table, rows, EXPIRES, now_ms + schema.ttl_ms, valued)
     return columns
 
 
-def _ends(rows: pa.Table, name: str, otherwise_ms: int, valued: bool) -> pa.Array:
+def _ends(table: str, rows: pa.Table, name: str, otherwise_ms: int, valued: bool) -> pa.Array:
     if not valued:
         return pa.nulls(len(rows), pa.int64())
     if name in rows.column_names:
-        return layout.one_array(rows.column(name)).cast(pa.int64())
+        return _cast(table, rows, name, pa.int64())
     return pa.repeat(pa.scalar(otherwise_ms, pa.int64()), len(rows))

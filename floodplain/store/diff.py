@@ -9,11 +9,12 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.keys import columns_equal
 from floodplain.store import layout, scan
+from floodplain.store.claims import membership
 from floodplain.store.evolution import adapt
 from floodplain.store.identity import refine, starts_of
 from floodplain.store.layout import HASH, SUB
-from floodplain.store.merge import Rules
 from floodplain.store.readers import Readers
+from floodplain.store.view import epoch_rules
 from floodplain.versions.groups import from_members
 from floodplain.versions.manifest import Manifest
 from floodplain.versions.schema import TableSchema
@@ -29,8 +30,8 @@ class Change:
     deleted: pa.Table
 
 
-def changes(older: Manifest, newer: Manifest, table: str, readers: Readers, rules: Rules, window_rows: int) -> Iterator[Change]:
-    """Window by window. Key groups whose runs are the same in both are not read."""
+def changes(older: Manifest, newer: Manifest, table: str, readers: Readers, window_rows: int) -> Iterator[Change]:
+    """Window by window, each side as its own epoch saw it. Key groups that cannot differ are not read."""
     schema, old_schema = newer.schema(table), older.schema(table)
     if schema is None:
         raise BadInput(f"there is no table {table!r} at epoch {newer.epoch}")
@@ -40,22 +41,24 @@ def changes(older: Manifest, newer: Manifest, table: str, readers: Readers, rule
     was = readers.sources(older, table, groups)
     now = readers.sources(newer, table, groups)
     for window in scan.plan([*was, *now], schema, groups, newer.key_groups, window_rows):
-        after = scan.resolved(window, now, schema, rules)
-        before = adapt(scan.resolved(window, was, old_schema, rules), old_schema, schema) if old_schema else after.slice(0, 0)
+        after = scan.resolved(window, now, schema, epoch_rules(newer, schema))
+        before = after.slice(0, 0)
+        if old_schema is not None:
+            before = adapt(scan.resolved(window, was, old_schema, epoch_rules(older, old_schema)), old_schema, schema)
         yield _compare(before, after, schema)
 
 
 def _differs(older: Manifest, newer: Manifest, table: str) -> np.ndarray:
-    """Per key group, whether it is read from other runs, or under another schema."""
-    if older.schema(table) != newer.schema(table):
+    """Per key group, whether it is read from other runs, or under another schema, or holds rows that may have expired."""
+    expiring = any(run.first_expiry_ms for run in newer.runs.get(table, ()))
+    if expiring or older.schema(table) != newer.schema(table):
         return np.ones(newer.key_groups, bool)
     sets: list[list[set[str]]] = []
     for manifest in (older, newer):
         members: list[set[str]] = [set() for _ in range(newer.key_groups)]
         for run in manifest.runs.get(table, ()):
-            for low, high in run.groups:
-                for group in range(low, high):
-                    members[group].add(run.id)
+            for group in np.flatnonzero(membership(run, newer.key_groups)):
+                members[group].add(run.id)
         sets.append(members)
     return np.array([a != b for a, b in zip(*sets, strict=True)])
 

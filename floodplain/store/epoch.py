@@ -17,6 +17,8 @@ from floodplain.versions.manifest import Manifest
 from floodplain.versions.requirements import RequireEpoch, Requirement, RequireSchema, RequireStart
 from floodplain.versions.schema import PROCESSING_TIME
 
+MOST_TIME_MS = 1 << 62
+
 
 class Epoch:
     """One transaction. Either ``commit`` returns, or nothing of it is ever seen.
@@ -36,7 +38,7 @@ class Epoch:
             epoch=head.epoch + 1,
             start=head.position,
             attempt=history.chance.nonce(),
-            now_ms=max(now_ms, head.watermarks.get(PROCESSING_TIME, now_ms)),
+            now_ms=_checked_time("processing", max(now_ms, head.watermarks.get(PROCESSING_TIME, now_ms))),
             schemas={table: versions[-1] for table, versions in head.schemas.items()},
         )
         self._own = self.task("local", "0")
@@ -83,10 +85,12 @@ class Epoch:
         """
         if self._done:
             raise BadInput(f"epoch {self.number} was committed or given up already: begin another")
+        for name, watermark in (watermarks or {}).items():
+            _checked_time(paths.checked_name("watermark", name), watermark)
         self._done = True
         head, ticket = self._history.head, self.ticket
         runs = self._place([*reports, self._own.finish()])
-        reopen(runs, head, self._readers)
+        reopen(runs, head, self._readers, self._history.blobs)
         update = CommitEpoch(
             epoch=ticket.epoch,
             runs=runs,
@@ -110,6 +114,13 @@ class Epoch:
             placed += write_object(small, name, history.blobs, history.settings, history.clock, history.chance)
         _check_disjoint(placed, ticket_epoch=self.ticket.epoch)
         return tuple(placed)
+
+
+def _checked_time(name: str, time_ms: int) -> int:
+    """Times far from the ends of 64 bits, so that any time to live can be added."""
+    if not -MOST_TIME_MS <= time_ms <= MOST_TIME_MS:
+        raise BadInput(f"{time_ms} ms cannot be the time of {name}: use a time within {MOST_TIME_MS} ms of 1970")
+    return time_ms
 
 
 def _check_disjoint(runs: Sequence[RunRef], ticket_epoch: int) -> None:

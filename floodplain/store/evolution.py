@@ -5,6 +5,7 @@ rewriting. Everything that could change the meaning of rows already written is r
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -48,7 +49,7 @@ def evolve(old: TableSchema, wanted: TableSchema, renames: Mapping[str, str] | N
         subkeys=_same_keys(old, "sub-key", old.subkeys, wanted.subkeys, known),
         values=tuple(values),
         next_field=next_field,
-        ttl_clock=old.ttl_clock if old.ttl_ms else wanted.ttl_clock,
+        ttl_clock=_evolved_clock(old, wanted),
         ttl_ms=_evolved_ttl(old, "rows", old.ttl_ms, wanted.ttl_ms, any(field.merge for field in old.values)),
     )
     return old if same_definition(old, new) else new
@@ -117,6 +118,19 @@ def _evolved_value(old: TableSchema, before: Field, wanted: Field) -> Field:
     return msgspec.structs.replace(wanted, id=before.id, ttl_ms=ttl_ms)
 
 
+def _evolved_clock(old: TableSchema, wanted: TableSchema) -> str:
+    if old.ttl_clock != wanted.ttl_clock and _expires(old) and _expires(wanted):
+        raise SchemaMismatch(
+            f"table {old.table} expires by {old.ttl_clock} and cannot expire by {wanted.ttl_clock}: "
+            "ends already written are times of the other; create another table"
+        )
+    return wanted.ttl_clock
+
+
+def _expires(schema: TableSchema) -> bool:
+    return bool(schema.ttl_ms) or any(field.ttl_ms for field in schema.values)
+
+
 def _evolved_ttl(old: TableSchema, what: str, before_ms: int, wanted_ms: int, merging: bool) -> int:
     if before_ms and not wanted_ms:
         raise SchemaMismatch(
@@ -141,6 +155,22 @@ _WIDER = {
     pa.binary(): (pa.large_binary(),),
     pa.date32(): (pa.date64(),),
 }
+
+
+@lru_cache(maxsize=1024)
+def can_read(old: TableSchema, new: TableSchema) -> bool:
+    """Whether rows written under ``old`` can be read under ``new``: what ``evolve`` makes sure of."""
+    told_apart = [[(field.id, field.type) for field in (*schema.keys, *schema.subkeys)] for schema in (old, new)]
+    had = {field.id: field for field in old.values}
+    kept = [(had[field.id], field) for field in new.values if field.id in had]
+    return (
+        old.shape == new.shape
+        and len(old.keys) == len(new.keys)
+        and told_apart[0] == told_apart[1]
+        and all(before.type == now.type or _widens(before.arrow, now.arrow) for before, now in kept)
+        and bool(new.ttl_ms or not old.ttl_ms)
+        and all(now.ttl_ms or not before.ttl_ms for before, now in kept)
+    )
 
 
 def _widens(before: pa.DataType, wanted: pa.DataType) -> bool:

@@ -56,8 +56,18 @@ def check_type(name: str, type_: pa.DataType) -> str | None:
         return f"{name} needs a number, not {type_}"
     if name == "append" and not (pa.types.is_list(type_) or pa.types.is_large_list(type_)):
         return f"append needs a list, not {type_}"
-    if name in ("min", "max") and pa.types.is_nested(type_):
-        return f"{name} needs a type with an order, not {type_}"
+    if name in ("min", "max") or pa.types.is_decimal(type_):
+        return _untried(name, type_)
+    return None
+
+
+def _untried(name: str, type_: pa.DataType) -> str | None:
+    fold = _BUILTIN.get(name)
+    try:
+        if fold is not None:
+            fold(pa.nulls(1, type_), np.zeros(1, np.int64))
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        return f"{name} needs a type with {'an order' if name in ('min', 'max') else 'sums'}, not {type_}"
     return None
 
 
@@ -70,8 +80,11 @@ def _sum(operands: pa.Array, starts: np.ndarray) -> pa.Array:
 
 def _decimal_sum(operands: pa.Array, starts: np.ndarray) -> pa.Array:
     segment = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(operands))))
-    grouped = pa.table({"s": segment, "v": operands}).group_by("s", use_threads=False).aggregate([("v", "sum")])
-    return grouped.sort_by("s")["v_sum"].combine_chunks().cast(operands.type)
+    try:
+        grouped = pa.table({"s": segment, "v": operands}).group_by("s", use_threads=False).aggregate([("v", "sum")])
+        return grouped.sort_by("s")["v_sum"].combine_chunks().cast(operands.type)
+    except pa.ArrowInvalid as error:
+        raise BadInput(f"a sum does not fit {operands.type}: declare the column wider ({error})") from error
 
 
 def _extreme(reduce: np.ufunc) -> Fold:

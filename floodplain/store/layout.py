@@ -91,8 +91,8 @@ def sub_to_integers(sub: np.ndarray, field: Field) -> pa.Array:
 
 
 def sub_of_time(time_ms: int) -> int:
-    """Where a time stands among the ``_sub`` of a time table; clamped to what 64 bits hold."""
-    return min(max(time_ms, -(1 << 63)), (1 << 63) - 1) + (1 << 63)
+    """Where a time stands among the ``_sub`` of a time table; clamped to what 64 bits hold, and one past that."""
+    return min(max(time_ms, -(1 << 63)), 1 << 63) + (1 << 63)
 
 
 def one_array(data: pa.Array | pa.ChunkedArray) -> pa.Array:

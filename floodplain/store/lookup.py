@@ -13,7 +13,7 @@ from floodplain.store import layout
 from floodplain.store.evolution import adapt
 from floodplain.store.layout import CLEAR, MERGE, OP, PUT
 from floodplain.store.merge import Rules, resolve
-from floodplain.store.runreader import Hits, RunReader
+from floodplain.store.runreader import FETCH_BYTES, Hits, RunReader
 from floodplain.versions.schema import TableSchema
 
 _Chunks: TypeAlias = Mapping[int, pa.RecordBatch]
@@ -138,16 +138,19 @@ def _verified(
 
 
 def _prefetch(needles: Needles, pending: np.ndarray, sources: Sequence[Source]) -> dict[int, _Chunks]:
-    """Where chunks must travel, ask all runs at once: waiting for one after the other costs more than a chunk too many."""
-    far = [age for age, source in enumerate(sources) if not source.reader.mapped]
-    if len(far) < 2:
+    """Where chunks must travel, ask all runs at once: waiting for one after the other costs more than a chunk too many.
+
+    Not where that would bring too much into memory; then each run is asked in its turn, a few chunks at a time.
+    """
+    wanted = {age: _chunks_wanted(source, needles, pending) for age, source in enumerate(sources) if not source.reader.mapped}
+    if len(wanted) < 2 or sum(sources[age].reader.stored_bytes(chunks) for age, chunks in wanted.items()) > FETCH_BYTES:
         return {}
+    with ThreadPoolExecutor(min(8, len(wanted))) as pool:
+        fetched = pool.map(lambda age: sources[age].reader.fetch(wanted[age]), wanted)
+        return dict(zip(wanted, fetched, strict=True))
 
-    def fetch(age: int) -> _Chunks:
-        source = sources[age]
-        wanted = _candidates(source, needles, pending)
-        subs = None if needles.subs is None else needles.subs[wanted]
-        return source.reader.fetch(source.reader.wanted_chunks(needles.hashes[wanted], subs))
 
-    with ThreadPoolExecutor(min(8, len(far))) as pool:
-        return dict(zip(far, pool.map(fetch, far), strict=True))
+def _chunks_wanted(source: Source, needles: Needles, pending: np.ndarray) -> list[int]:
+    candidates = _candidates(source, needles, pending)
+    subs = None if needles.subs is None else needles.subs[candidates]
+    return source.reader.wanted_chunks(needles.hashes[candidates], subs)

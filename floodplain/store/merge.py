@@ -3,7 +3,8 @@
 The rules, newest row first:
 
 * a put or a delete hides everything older; a clear hides every older row of its key, whatever the sub-key;
-* merge rows fold, column by column, onto the newest put below them; a null operand leaves its column alone;
+* merge rows fold, column by column, onto the newest put below them, or onto the column's default where there is none; a null
+  operand leaves its column alone;
 * a row whose time to live has ended acts as a delete. Below a newer merge that is judged at the time the merge was written,
   so that a blind merge gives what reading, adding and writing back would have given;
 * deletes, clears and merges without a base are kept unless nothing older exists below (``bottom``): dropped any earlier, an
@@ -84,7 +85,7 @@ def _resolve_entries(
     else:
         picked, out = heads, rows if len(heads) == len(op) else rows.take(pa.array(heads))
         out = _with_ops(out, op[heads])
-    out = _expire_values(out, schema, rules)
+    out = _expire_values(out, starts_of(entry[picked]), schema, rules)
     keep = (layout.numbers(out, OP) != DELETE) | ~bottom[picked]
     if not keep.all():
         out, picked = out.filter(pa.array(keep)), picked[keep]
@@ -133,10 +134,12 @@ def _judged_at(ends: np.ndarray, first: np.ndarray, ttl_ms: int, now_ms: int) ->
     return judged
 
 
-def _expire_values(rows: pa.Table, schema: TableSchema, rules: Rules) -> pa.Table:
+def _expire_values(rows: pa.Table, newest: np.ndarray, schema: TableSchema, rules: Rules) -> pa.Table:
+    """Ended values become defaults; but for operands, and what lies below operands: those are judged when they fold."""
+    settled = newest & (layout.numbers(rows, OP) == PUT)
     for field in schema.values:
         if field.ttl_ms:
-            ended = layout.expiries(rows, layout.expires_column(field)) <= rules.now_ms
+            ended = settled & (layout.expiries(rows, layout.expires_column(field)) <= rules.now_ms)
             if ended.any():
                 name = layout.column(field)
                 choice = np.where(ended, len(ended) + np.arange(len(ended)), np.arange(len(ended)))
@@ -205,8 +208,8 @@ class _Folding:
         return mask
 
     def _unfoldable(self) -> np.ndarray:
-        """Entries that need a merge this process does not have."""
-        entries: list[np.ndarray] = []
+        """Entries that need a merge this process does not have, or whose operands must stay apart."""
+        entries = [self._written_apart()]
         for field in self.schema.values:
             if not field.merge or folds.find(field.merge) is not None:
                 continue
@@ -215,31 +218,55 @@ class _Folding:
             if len(given) and not self.rules.keep_unfolded:
                 folds.required(field.merge, self.schema.table)
             entries.append(given)
-        return np.unique(np.concatenate(entries)) if entries else np.empty(0, np.int64)
+        return np.unique(np.concatenate(entries))
+
+    def _written_apart(self) -> np.ndarray:
+        """Entries without a base yet, with operands of different times: the base's end will be judged at the first of them."""
+        names = [EXPIRES] if self.schema.ttl_ms else []
+        names += [layout.expires_column(field) for field in self.schema.values if field.ttl_ms]
+        loose = self.involved[~self.grounded[self.entry[self.involved]]]
+        apart = np.zeros(max(len(loose) - 1, 0), bool)
+        for name in names:
+            ends = layout.expiries(self.rows, name)[loose]
+            apart |= ends[1:] != ends[:-1]
+        of = self.entry[loose]
+        return of[1:][apart & (of[1:] == of[:-1])]
 
     def _fold_field(self, out: pa.Table, field: Field) -> pa.Table:
         name = layout.column(field)
-        baseless = np.flatnonzero(self.merging & self.grounded & (self.base_op != PUT))
+        baseless = self.merging & self.grounded & (self.base_op != PUT)
         values = layout.one_array(out.column(name))
         choice = np.arange(len(values))
         choice[baseless] = len(values)
         pool = [values, default_array(field, 1)]
         if field.merge and folds.find(field.merge) is not None:
-            used = self._operands(field)
+            used, cut = self._operands(field)
             if len(used):
-                operands = layout.one_array(self.rows.column(name)).take(pa.array(used[::-1]))
-                of = self.entry[used[::-1]]
-                starts = np.flatnonzero(starts_of(of))
-                pool.append(folds.required(field.merge, self.schema.table)(operands, starts))
-                choice[of[starts]] = len(values) + 1 + np.arange(len(starts))
+                folded, of = self._folded(field, used, baseless | cut)
+                pool.append(folded)
+                choice[of] = len(values) + 1 + np.arange(len(of))
                 if field.ttl_ms:
                     out = self._newest_expiry(out, field, used)
         return _with_column(out, name, pa.concat_arrays(pool).take(pa.array(choice)))
 
-    def _operands(self, field: Field) -> np.ndarray:
-        """Involved rows with an operand (or base value) for this field, in row order, cut where an older one had ended."""
+    def _folded(self, field: Field, used: np.ndarray, on_default: np.ndarray) -> tuple[pa.Array, np.ndarray]:
+        """The operands at ``used`` folded, oldest first, and the entry of each value; some entries start from the default."""
+        values = pa.concat_arrays([layout.one_array(self.rows.column(layout.column(field))), default_array(field, 1)])
+        row, of = used[::-1], self.entry[used[::-1]]
+        if field.default:
+            starts = np.flatnonzero(starts_of(of) & on_default[of])
+            row, of = np.insert(row, starts, len(values) - 1), np.insert(of, starts, of[starts])
+        starts = np.flatnonzero(starts_of(of))
+        return folds.required(field.merge, self.schema.table)(values.take(pa.array(row)), starts), of[starts]
+
+    def _operands(self, field: Field) -> tuple[np.ndarray, np.ndarray]:
+        """Involved rows with an operand (or base value) for this field, in row order, cut where an older one had ended.
+
+        And per entry whether it was cut.
+        """
         valid = self.rows.column(layout.column(field)).is_valid().to_numpy()
         used = self.involved[valid[self.involved]]
+        cut = np.zeros(len(self.heads), bool)
         if field.ttl_ms and len(used):
             ends = layout.expiries(self.rows, layout.expires_column(field))[used]
             first = starts_of(self.entry[used])
@@ -247,8 +274,9 @@ class _Folding:
             broken = np.cumsum(ended)
             heads = np.flatnonzero(first)
             before = (broken[heads] - ended[heads])[np.cumsum(first) - 1]
+            cut[self.entry[used[broken != before]]] = True
             used = used[broken == before]
-        return used
+        return used, cut
 
     def _newest_expiry(self, out: pa.Table, field: Field, used: np.ndarray) -> pa.Table:
         name = layout.expires_column(field)

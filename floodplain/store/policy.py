@@ -1,6 +1,7 @@
 """When to compact: a policy sees the manifest and proposes. Pure, so it can be tried on any manifest."""
 
 from dataclasses import dataclass
+from itertools import groupby
 
 from floodplain.versions.edit import GroupRanges, RunRef
 from floodplain.versions.groups import intersect, size
@@ -9,7 +10,7 @@ from floodplain.versions.manifest import Manifest
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Merge these runs, which are neighbours in recency, for these key groups."""
+    """Merge these runs for these key groups: whole levels, neighbours in recency."""
 
     table: str
     groups: GroupRanges
@@ -33,7 +34,7 @@ class TieredPolicy:
     likeness: float = 1.0
     """A run joins a merge if it is at most this many times the size of all newer ones in it."""
     most_runs: int = 10
-    """Beyond this many runs over a band the cheapest neighbours are merged, alike or not."""
+    """Beyond this many levels over a band the cheapest neighbours are merged, alike or not."""
 
     def propose(self, manifest: Manifest) -> list[Proposal]:
         """All that is worth doing now, the smallest first; no two touch the same runs in the same key groups."""
@@ -46,12 +47,13 @@ class TieredPolicy:
         return sorted(found, key=lambda proposal: proposal.size_bytes)
 
     def _for_band(self, manifest: Manifest, table: str, band: GroupRanges) -> Proposal | None:
-        runs = [run for run in manifest.runs[table] if intersect(run.groups, band)]
-        sizes = [_size_within(run, band) for run in runs]
+        found = levels(manifest, table, band)
+        sizes = [sum(_size_within(run, band) for run in level) for level in found]
         span = self._alike(sizes) or self._too_many(sizes)
         if span is None:
             return None
-        return Proposal(table, band, tuple(runs[slice(*span)]), sum(sizes[slice(*span)]))
+        runs = tuple(run for level in found[slice(*span)] for run in level)
+        return Proposal(table, band, runs, sum(sizes[slice(*span)]))
 
     def _alike(self, sizes: list[int]) -> tuple[int, int] | None:
         for first in range(len(sizes)):
@@ -81,6 +83,16 @@ def full(manifest: Manifest, step_bytes: int) -> list[Proposal]:
             if len(runs) > 1 or any(run.deletes or run.merges or run.first_expiry_ms for run in runs):
                 proposals.append(Proposal(table, band, runs, sum(_size_within(run, band) for run in runs)))
     return proposals
+
+
+def levels(manifest: Manifest, table: str, band: GroupRanges) -> list[list[RunRef]]:
+    """The runs over these key groups, newest first, those that end with the same epoch together.
+
+    A compaction takes all runs of a level or none. They hold different key groups; merged with older runs, a part of them
+    would give a run that ends with the same epoch as the rest and has key groups in common: which is newer could not be told.
+    """
+    runs = [run for run in manifest.runs.get(table, ()) if intersect(run.groups, band)]
+    return [list(level) for _, level in groupby(runs, key=lambda run: run.high)]
 
 
 def bands(manifest: Manifest, table: str, step_bytes: int) -> list[GroupRanges]:

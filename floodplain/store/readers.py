@@ -4,10 +4,8 @@ import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
-
 from floodplain.errors import NotFound
-from floodplain.store import layout
+from floodplain.store import claims
 from floodplain.store.chunkcache import ChunkCache
 from floodplain.store.lookup import Source
 from floodplain.store.runreader import RunReader, open_run
@@ -18,6 +16,8 @@ from floodplain.versions.manifest import Manifest
 from floodplain.versions.schema import TableSchema
 
 _CONCURRENT_OPENS = 8
+LOCAL_TIERS = ("directory", "memory")
+"""Where a run is at hand without a request."""
 
 
 class Readers:
@@ -36,11 +36,10 @@ class Readers:
         return self.sources_of(refs if groups is None else [ref for ref in refs if intersect(ref.groups, groups)], manifest)
 
     def sources_of(self, refs: Sequence[RunRef], manifest: Manifest) -> list[Source]:
-        versions = {ref.table: manifest.schemas[ref.table] for ref in refs}
-        schemas = [versions[ref.table][ref.schema_id - 1] for ref in refs]
-        readers = self._readers(list(zip(refs, schemas, strict=True)))
+        schemas = [claims.schema_of(ref, manifest) for ref in refs]
+        readers = self._readers(list(zip(refs, schemas, strict=True)), manifest.key_groups)
         return [
-            Source(reader, schema, _membership(ref.groups, manifest.key_groups))
+            Source(reader, schema, claims.membership(ref, manifest.key_groups))
             for reader, schema, ref in zip(readers, schemas, refs, strict=True)
         ]
 
@@ -52,13 +51,13 @@ class Readers:
             self._open = {key: reader for key, reader in self._open.items() if key in keys}
         self._cache.drop_all_but(runs)
 
-    def _readers(self, wanted: Sequence[tuple[RunRef, TableSchema]]) -> list[RunReader]:
+    def _readers(self, wanted: Sequence[tuple[RunRef, TableSchema]], key_groups: int) -> list[RunReader]:
         missing = [pair for pair in wanted if _key(pair[0]) not in self._open]
         if len(missing) > 1 and self._far(missing[0][0].object):
             with ThreadPoolExecutor(_CONCURRENT_OPENS) as pool:
-                opened = list(pool.map(self._open_one, missing))
+                opened = list(pool.map(lambda pair: self._open_one(pair, key_groups), missing))
         else:
-            opened = [self._open_one(pair) for pair in missing]
+            opened = [self._open_one(pair, key_groups) for pair in missing]
         fresh = {_key(pair[0]): reader for pair, reader in zip(missing, opened, strict=True)}
         with self._lock:
             self._open.update(fresh)
@@ -71,18 +70,11 @@ class Readers:
             # Opening it names the run that misses it.
             return False
 
-    def _open_one(self, pair: tuple[RunRef, TableSchema]) -> RunReader:
+    def _open_one(self, pair: tuple[RunRef, TableSchema], key_groups: int) -> RunReader:
         ref, schema = pair
-        return open_run(ref, layout.physical(schema), self._store, self._blobs, self._cache)
+        return open_run(ref, schema, key_groups, self._store, self._blobs, self._cache)
 
 
 def _key(ref: RunRef) -> tuple[str, int]:
     """A run narrowed to fewer key groups is still the same file."""
     return ref.id, ref.footer_checksum
-
-
-def _membership(groups: GroupRanges, key_groups: int) -> np.ndarray:
-    member = np.zeros(key_groups, bool)
-    for low, high in groups:
-        member[low:high] = True
-    return member

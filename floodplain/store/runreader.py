@@ -7,13 +7,17 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from floodplain.errors import NotFound
-from floodplain.store import filters, layout
+from floodplain.errors import Corrupt, NotFound
+from floodplain.store import claims, layout
 from floodplain.store.chunkcache import ChunkCache
 from floodplain.store.footer import Footer, Place, damaged, decode
-from floodplain.store.layout import HASH, MERGE, OP, SUB
+from floodplain.store.layout import HASH, SUB
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.edit import RunRef
+from floodplain.versions.schema import TableSchema
+
+FETCH_BYTES = 16 << 20
+"""Chunks of one run that are fetched and decoded at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +33,20 @@ class RunReader:
     """One run, opened. Safe to share between threads: what it caches is immutable."""
 
     def __init__(
-        self, ref: RunRef, footer: Footer, expected: pa.Schema, body: pa.Buffer | None, blobs: Blobs, cache: ChunkCache
+        self,
+        ref: RunRef,
+        footer: Footer,
+        table: TableSchema,
+        key_groups: int,
+        body: pa.Buffer | None,
+        blobs: Blobs,
+        cache: ChunkCache,
     ) -> None:
         self.ref = ref
         self._footer = footer
-        self._schema = _checked_schema(ref, footer, expected)
+        self._table = table
+        self._key_groups = key_groups
+        self._schema = _checked_schema(ref, footer, table)
         self._body = body
         self._blobs = blobs
         self._cache = cache
@@ -60,7 +73,7 @@ class RunReader:
         missing = [chunk for chunk, batch in found.items() if batch is None]
         ranges = [(int(self._offset[chunk]), int(self._length[chunk])) for chunk in missing]
         for chunk, data in zip(missing, self._read(ranges), strict=True):
-            found[chunk] = self._decode(chunk, data)
+            found[chunk] = self._decode_or_ask_again(chunk, data)
             self._cache.put(self.ref.id, chunk, found[chunk], held=self._zero_copy(found[chunk]))
         return {chunk: batch for chunk, batch in found.items() if batch is not None}
 
@@ -72,8 +85,21 @@ class RunReader:
             yield from self._find_by_index(hashes, subs, held)
             return
         needles = self._needles_by_chunk(hashes, subs)
-        for chunk, batch in self.fetch(list(needles), held).items():
+        for chunk, batch in self._fetch_each(list(needles), held):
             yield self._match(batch, needles[chunk], hashes, subs)
+
+    def stored_bytes(self, chunks: Sequence[int]) -> int:
+        return int(self._length[list(chunks)].sum())
+
+    def _fetch_each(self, chunks: list[int], held: Mapping[int, pa.RecordBatch] | None) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Chunk by chunk, asked for a few at a time: keys spread over a large run must not bring all of it into memory."""
+        start = 0
+        while start < len(chunks):
+            stop = start + 1
+            while stop < len(chunks) and self.stored_bytes(chunks[start : stop + 1]) <= FETCH_BYTES:
+                stop += 1
+            yield from self.fetch(chunks[start:stop], held).items()
+            start = stop
 
     def wanted_chunks(self, hashes: np.ndarray, subs: np.ndarray | None) -> list[int]:
         """The chunks that ``find`` would read."""
@@ -86,10 +112,7 @@ class RunReader:
         """False for hashes that are surely not in this run. Asks the filter only where reading the rows would travel."""
         if self.mapped or self._footer.filter is None:
             return np.ones(len(hashes), bool)
-        bits = self._part(self._footer.filter)
-        if not bits.size or bits.size % filters.BLOCK_BYTES:
-            raise damaged(self.ref, f"a filter of {filters.BLOCK_BYTES}-byte blocks", f"{bits.size} bytes")
-        return filters.may_contain(np.frombuffer(bits, np.uint8), hashes)
+        return claims.in_filter(self._part(self._footer.filter), hashes, self.ref)
 
     def span(self, low: int, high: int) -> range:
         """The chunks that hold hashes (key groups in a time table) from ``low`` to ``high``, both inclusive."""
@@ -101,11 +124,13 @@ class RunReader:
         """Check every byte; returns how many. Raises ``Corrupt``."""
         if self._read_header() != self._footer.arrow:
             raise damaged(self.ref, "the schema message", "other bytes")
+        hashes = []
         for chunk in range(len(self.count)):
-            self._decode(chunk, self._read([(int(self._offset[chunk]), int(self._length[chunk]))])[0])
-        for place in (self._footer.index, self._footer.filter):
+            batch = self._decode(chunk, self._read([(int(self._offset[chunk]), int(self._length[chunk]))])[0])
+            hashes.append(layout.numbers(batch, HASH).copy())
+        for place, check in ((self._footer.index, claims.check_index), (self._footer.filter, claims.check_filter)):
             if place is not None:
-                self._check_part(place, self._read([(place.offset, place.length)])[0])
+                check(self._check_part(place, self._read([(place.offset, place.length)])[0]), np.concatenate(hashes), self.ref)
         self._check_gaps()
         return self.ref.length
 
@@ -119,20 +144,28 @@ class RunReader:
         except NotFound as error:
             raise damaged(self.ref, "the file", "no such file") from error
 
+    def _decode_or_ask_again(self, chunk: int, data: pa.Buffer) -> pa.RecordBatch:
+        """A copy that was damaged on its way here, or in a cache, is not the file: fetch it once more before giving up."""
+        try:
+            return self._decode(chunk, data)
+        except Corrupt:
+            if self.mapped:
+                raise
+            self._blobs.forget([self.ref.object])
+            return self._decode(chunk, self._read([(int(self._offset[chunk]), int(self._length[chunk]))])[0])
+
     def _decode(self, chunk: int, data: pa.Buffer) -> pa.RecordBatch:
         expected, found = int(self._checksum[chunk]), xxhash.xxh3_64_intdigest(data)
         if data.size != self._length[chunk] or found != expected:
             raise damaged(self.ref, f"chunk {chunk} with checksum {expected:016x}", f"{data.size} bytes with {found:016x}")
         try:
+            if (claimed := claims.unpacked_bytes(data)) > claims.MOST_CHUNK_BYTES:
+                raise damaged(self.ref, f"chunk {chunk} within {claims.MOST_CHUNK_BYTES} bytes", f"{claimed} when unpacked")
             batch = pa.ipc.read_record_batch(data, self._schema)
             batch.validate(full=True)
         except (pa.ArrowException, ValueError, OSError) as error:
             raise damaged(self.ref, f"chunk {chunk} in Arrow's format", str(error)) from error
-        if len(batch) != self.count[chunk]:
-            raise damaged(self.ref, f"{self.count[chunk]} rows in chunk {chunk}", f"{len(batch)}")
-        system = [batch.column(name) for name in (HASH, SUB, OP) if name in self._schema.names]
-        if any(column.null_count for column in system) or layout.numbers(batch, OP).max(initial=0) > MERGE:
-            raise damaged(self.ref, f"known ops in chunk {chunk}", "others")
+        claims.check_rows(batch, chunk, self.ref, self._footer, self._table, self._key_groups)
         return batch
 
     def _zero_copy(self, batch: pa.RecordBatch) -> bool:
@@ -204,21 +237,27 @@ class RunReader:
 
     def _index_rows(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         assert self._footer.index is not None
+        fresh = self._footer.index not in self._parts
         index = np.frombuffer(self._part(self._footer.index), "<u8")
         present, rows = index[: len(index) // 2], index[len(index) // 2 :]
-        if len(index) != 2 * self.ref.rows or rows.max(initial=0) >= self.ref.rows:
-            raise damaged(self.ref, f"an index of {self.ref.rows} rows", "other rows")
+        if fresh and (present[1:] < present[:-1]).any():
+            raise damaged(self.ref, "an index in order", "hashes out of order")
         needle, place = _expand(np.searchsorted(present, hashes, "left"), np.searchsorted(present, hashes, "right"))
-        return needle, rows[place].astype(np.int64)
+        found = rows[place]
+        if found.max(initial=0) >= self.ref.rows:
+            raise damaged(self.ref, f"an index of {self.ref.rows} rows", "other rows")
+        return needle, found.astype(np.int64)
 
     def _find_by_index(
         self, hashes: np.ndarray, subs: np.ndarray | None, held: Mapping[int, pa.RecordBatch] | None
     ) -> Iterator[Hits]:
         needle, row = self._index_rows(hashes)
         chunk = np.searchsorted(self._ends, row, "right")
-        for which, batch in self.fetch(np.unique(chunk).tolist(), held).items():
+        for which, batch in self._fetch_each(np.unique(chunk).tolist(), held):
             in_chunk = chunk == which
             hits = Hits(batch, needle[in_chunk], row[in_chunk] - (self._ends[which] - self.count[which]))
+            if (layout.numbers(batch, HASH)[hits.row] != hashes[hits.needle]).any():
+                raise damaged(self.ref, "an index that leads to its keys", "other rows")
             if subs is not None:
                 same = layout.numbers(batch, SUB)[hits.row] == subs[hits.needle]
                 hits = Hits(batch, hits.needle[same], hits.row[same])
@@ -228,27 +267,36 @@ class RunReader:
 _END_MARK = b"\xff\xff\xff\xff\0\0\0\0"
 
 
-def open_run(ref: RunRef, expected: pa.Schema, store: str, blobs: Blobs, cache: ChunkCache) -> RunReader:
-    """Reads the footer only. Raises ``Corrupt`` if the file is not the one that ``ref`` vouches for."""
+def open_run(ref: RunRef, table: TableSchema, key_groups: int, store: str, blobs: Blobs, cache: ChunkCache) -> RunReader:
+    """Reads the footer only. Raises ``Corrupt`` if the file is not the one that ``ref`` vouches for.
+
+    ``table`` is the schema that it was written under.
+    """
+    claims.check_ref(ref)
     try:
         body = blobs.map(ref.object)
         if body is not None:
-            return RunReader(ref, *_from_map(ref, body, expected, store), blobs, cache)
+            footer, run = _from_map(ref, body, store)
+            return RunReader(ref, footer, table, key_groups, run, blobs, cache)
         place = (ref.offset + ref.length - ref.footer_length, ref.footer_length)
         data = blobs.get_ranges(ref.object, [place])[0]
     except NotFound as error:
         raise damaged(ref, "the file", "no such file") from error
-    return RunReader(ref, decode(data, ref, store), expected, None, blobs, cache)
+    return RunReader(ref, decode(data, ref, store), table, key_groups, None, blobs, cache)
 
 
-def _from_map(ref: RunRef, body: pa.Buffer, expected: pa.Schema, store: str) -> tuple[Footer, pa.Schema, pa.Buffer]:
+def _from_map(ref: RunRef, body: pa.Buffer, store: str) -> tuple[Footer, pa.Buffer]:
     if body.size != ref.object_size:
         raise damaged(ref, f"{ref.object_size} bytes", f"{body.size} bytes")
     run = body.slice(ref.offset, ref.length)
-    return decode(run.slice(ref.length - ref.footer_length), ref, store), expected, run
+    return decode(run.slice(ref.length - ref.footer_length), ref, store), run
 
 
-def _checked_schema(ref: RunRef, footer: Footer, expected: pa.Schema) -> pa.Schema:
+def _checked_schema(ref: RunRef, footer: Footer, table: TableSchema) -> pa.Schema:
+    claims.check_chunk_order(footer, ref)
+    if (footer.index is not None) != (table.shape == "time"):
+        raise damaged(ref, f"a run of shape {table.shape}", "another shape")
+    expected = layout.physical(table)
     if footer.arrow != expected.serialize().to_pybytes():
         raise damaged(ref, f"rows of schema {ref.schema_id} of table {ref.table}", "another Arrow schema")
     return expected

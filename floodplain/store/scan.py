@@ -1,6 +1,6 @@
 """Scans: the resolved rows of a table, a window of hashes at a time, so that memory follows the window and not the table."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -122,14 +122,14 @@ def _timed_batches(window: Window, source: Source, times: tuple[int, int] | None
     if times is not None and len(span):
         # A chunk within one key group is sorted by time; clears stand first, with a sub-key of 0, and always count.
         alone = (reader.first[span] == reader.last[span]) & (reader.first_sub[span] > 0)
-        outside = (reader.last_sub[span] < np.uint64(times[0])) | _at_or_after(reader.first_sub[span], times[1])
+        outside = ~_at_or_after(reader.last_sub[span], times[0]) | _at_or_after(reader.first_sub[span], times[1])
         span = span[~(alone & outside)]
     batches = []
     for batch in reader.fetch(span.tolist()).values():
         hashes, sub = layout.numbers(batch, HASH), layout.numbers(batch, SUB)
         keep = (hashes >= np.uint64(window.first)) & (hashes <= np.uint64(window.last))
         if times is not None:
-            keep &= ((sub >= np.uint64(times[0])) & ~_at_or_after(sub, times[1])) | (layout.numbers(batch, OP) == CLEAR)
+            keep &= (_at_or_after(sub, times[0]) & ~_at_or_after(sub, times[1])) | (layout.numbers(batch, OP) == CLEAR)
         batches.append(batch if keep.all() else batch.filter(pa.array(keep)))
     return batches
 
@@ -143,19 +143,3 @@ def in_time_order(rows: pa.Table, key_groups: int) -> pa.Table:
     """Rows of a time table by (key group, time, hash)."""
     hashes = layout.numbers(rows, HASH)
     return rows.take(pa.array(np.lexsort((hashes, layout.numbers(rows, SUB), key_group(hashes, key_groups)))))
-
-
-def windows_rows(
-    sources: Sequence[Source],
-    schema: TableSchema,
-    rules: Rules,
-    groups: GroupRanges,
-    key_groups: int,
-    window_rows: int,
-    times: tuple[int, int] | None = None,
-) -> Iterator[pa.Table]:
-    """The physical rows of a table that count, window by window; windows without rows are left out."""
-    for window in plan(sources, schema, groups, key_groups, window_rows):
-        rows = resolved(window, sources, schema, rules, times=times)
-        if len(rows):
-            yield in_time_order(rows, key_groups) if schema.shape == "time" else rows

@@ -17,7 +17,7 @@ from floodplain.store.epoch import Epoch
 from floodplain.store.evolution import evolve
 from floodplain.store.readers import Readers
 from floodplain.store.verify import Progress, Verdict, verify
-from floodplain.store.view import Snapshot, epoch_rules
+from floodplain.store.view import Snapshot
 from floodplain.tiers.open import open_blobs
 from floodplain.tiers.probe import probe
 from floodplain.versions import garbage, lease, tags
@@ -28,6 +28,9 @@ from floodplain.versions.manifest import Manifest
 from floodplain.versions.pins import pin
 from floodplain.versions.requirements import RequireSchema
 from floodplain.versions.schema import TableSchema
+
+STALE_TEMP_MS = 3_600_000
+"""A file that has been half written for this long has no writer any more."""
 
 
 class Store:
@@ -83,16 +86,12 @@ class Store:
 
     def _snapshot(self, manifest: Manifest, pinned: bool) -> Snapshot:
         held = pin(self.history, manifest.epoch) if pinned else None
-        return Snapshot(held.manifest if held else manifest, self.readers, self.history.settings.scan_rows, held)
+        return Snapshot(held.manifest if held else manifest, self.readers, self.history, held)
 
     def diff(self, table: str, older: int, newer: int) -> Iterator[Change]:
         """What was added, changed and deleted in a table between two epochs, in bounded pieces."""
         self.history.refresh()
-        was, now = self.history.at(older), self.history.at(newer)
-        schema = now.schema(table)
-        if schema is None:
-            raise BadInput(f"there is no table {table!r} at epoch {newer}")
-        yield from changes(was, now, table, self.readers, epoch_rules(now, schema), self.history.settings.scan_rows)
+        yield from changes(self.history.at(older), self.history.at(newer), table, self.readers, self.history.settings.scan_rows)
 
     def writer(self, owner: str, *, force: bool = False) -> "Writer":
         """Take the lease. Raises ``LeaseHeld`` while another owner has it, unless ``force``: that one is then fenced off."""
@@ -118,10 +117,12 @@ class Store:
     def collect_garbage(self) -> garbage.Collected:
         """Forget epochs as the retention settings say and delete what nothing needs. Leaves running epochs alone."""
         collected = garbage.collect(self.history)
-        self._let_go()
+        self.let_go()
         return collected
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """Unmap runs that the newest epoch does not need, and sweep what killed processes left half written."""
+        self.history.blobs.sweep(self.history.clock, STALE_TEMP_MS)
         self.readers.keep_only(run for runs in self.head.runs.values() for run in runs)
 
     def tag(self, name: str, epoch: int | None = None) -> None:
@@ -166,6 +167,7 @@ class Writer:
     def epoch(self, *, now_ms: int | None = None) -> Epoch:
         """Begin the next epoch. ``now_ms`` is its processing time, from which rows count their time to live."""
         history = self.store.history
+        history.refresh()
         return Epoch(history, self.store.readers, self.token, history.clock.now_ms() if now_ms is None else now_ms)
 
     def put(self, table: str, rows: pa.Table | pa.RecordBatch) -> Manifest:
@@ -181,7 +183,7 @@ class Writer:
         """
         history = self.store.history
         collected = garbage.collect(history, token=self.token, horizon=history.refresh().position)
-        self.store._let_go()
+        self.store.let_go()
         return collected
 
     def close(self) -> None:

@@ -6,8 +6,9 @@ import pyarrow as pa
 from floodplain.clock import Chance, Clock
 from floodplain.errors import BadInput
 from floodplain.settings import StoreSettings
+from floodplain.store.definition import recorded
 from floodplain.store.delta import physical_rows, settle
-from floodplain.store.readers import Readers
+from floodplain.store.readers import LOCAL_TIERS, Readers
 from floodplain.store.runwriter import BuiltRun, RunOptions, build_run, pack
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
@@ -69,7 +70,7 @@ class TaskWriter:
         schema = self._ticket.schemas.get(table)
         if schema is None:
             raise BadInput(f"there is no table {table!r}; there are: {', '.join(sorted(self._ticket.schemas)) or 'none'}")
-        physical = physical_rows(schema, rows, op, self._ticket.now_ms)
+        physical = physical_rows(recorded(schema), rows, op, self._ticket.now_ms)
         if len(physical):
             self._deltas.setdefault(table, []).append(physical)
 
@@ -95,7 +96,7 @@ class TaskWriter:
 
 
 def run_options(settings: StoreSettings, blobs: Blobs, store: str, key_groups: int) -> RunOptions:
-    local = blobs.tier in ("directory", "memory")
+    local = blobs.tier in LOCAL_TIERS
     compression = settings.compression
     if compression == "auto":
         compression = "none" if local else "zstd"
@@ -105,13 +106,17 @@ def run_options(settings: StoreSettings, blobs: Blobs, store: str, key_groups: i
 def write_object(
     runs: list[BuiltRun], name: str, blobs: Blobs, settings: StoreSettings, clock: Clock, chance: Chance
 ) -> tuple[RunRef, ...]:
-    """Store runs as one object and, where they can be mapped, look at them again before anyone refers to them."""
+    """Store runs as one object; returns where each is."""
     data, refs = pack(runs, name)
     if create_or_read(blobs, name, data, settings.retry, clock, chance) is not None:
         raise BadInput(f"{name} was written already by another task: operator and part must name a task once per try")
     return refs
 
 
-def reopen(refs: tuple[RunRef, ...], manifest: Manifest, readers: Readers) -> None:
-    """Open runs that are about to be committed. Raises ``Corrupt`` if what was stored is not what was written."""
-    readers.sources_of(refs, manifest)
+def reopen(refs: tuple[RunRef, ...], manifest: Manifest, readers: Readers, blobs: Blobs) -> None:
+    """Look once more at runs that are about to be committed, where that costs no request.
+
+    Raises ``Corrupt`` if what was stored is not what was written.
+    """
+    if blobs.tier in LOCAL_TIERS:
+        readers.sources_of(refs, manifest)

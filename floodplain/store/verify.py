@@ -7,8 +7,8 @@ import msgspec
 from floodplain.clock import Chance, Clock
 from floodplain.errors import Corrupt, NotFound
 from floodplain.settings import StoreSettings
-from floodplain.store import layout
 from floodplain.store.chunkcache import ChunkCache
+from floodplain.store.claims import membership, schema_of
 from floodplain.store.runreader import open_run
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.audit import audit
@@ -54,19 +54,20 @@ def verify(history: History, progress: Progress | None = None) -> Verdict:
     found = _Damages()
     if history.damage:
         found.add(history.damage, (), head.epoch)
-    manifest_of: dict[int, Manifest] = {head.epoch: head}
+    # The head may hold compactions that came after its epoch's own manifest: both can be read.
+    manifests = [head]
     for mark in head.epochs:
         try:
-            manifest_of[mark.epoch] = history.manifest_at(mark)
+            manifests.append(history.manifest_at(mark))
         except Corrupt as damage:
             found.add(damage, _still_retained(history, (mark.epoch,)), head.epoch)
     damages, metadata_bytes = audit(history)
     for broken in damages:
         found.add(broken, (), broken.last_good_epoch or head.epoch, once=True)
-    runs, run_bytes = _verify_runs(history, manifest_of, found, progress)
+    runs, run_bytes = _verify_runs(history, manifests, found, progress)
     touched = {epoch for damage in found.listed for epoch in damage.epochs}
-    good = max((epoch for epoch in manifest_of if epoch not in touched), default=None)
-    return Verdict(tuple(found.listed), len(manifest_of), runs, metadata_bytes + run_bytes, good)
+    epochs = {manifest.epoch for manifest in manifests}
+    return Verdict(tuple(found.listed), len(epochs), runs, metadata_bytes + run_bytes, max(epochs - touched, default=None))
 
 
 def verify_blobs(
@@ -98,20 +99,19 @@ class _Damages:
         self.listed.append(entry)
 
 
-def _verify_runs(
-    history: History, manifest_of: dict[int, Manifest], found: _Damages, progress: Progress | None
-) -> tuple[int, int]:
-    users: dict[str, tuple[RunRef, Manifest, list[int]]] = {}
-    for epoch, manifest in sorted(manifest_of.items()):
+def _verify_runs(history: History, manifests: list[Manifest], found: _Damages, progress: Progress | None) -> tuple[int, int]:
+    users: dict[str, tuple[RunRef, Manifest, set[int]]] = {}
+    for manifest in manifests:
         for run in (run for runs in manifest.runs.values() for run in runs):
-            users.setdefault(run.id, (run, manifest, []))[2].append(epoch)
+            users.setdefault(run.id, (run, manifest, set()))[2].add(manifest.epoch)
+    all_epochs = {manifest.epoch for manifest in manifests}
     size_bytes = 0
     for done, (run, manifest, epochs) in enumerate(users.values(), start=1):
         try:
             size_bytes += _verify_run(history, run, manifest)
         except Corrupt as damage:
-            untouched = [epoch for epoch in manifest_of if epoch not in epochs]
-            found.add(damage, _still_retained(history, epochs), max(untouched, default=damage.last_good_epoch))
+            last_good = max(all_epochs - epochs, default=damage.last_good_epoch)
+            found.add(damage, _still_retained(history, sorted(epochs)), last_good)
         if progress is not None:
             progress(done, len(users), size_bytes)
     return len(users), size_bytes
@@ -125,7 +125,8 @@ def _still_retained(history: History, epochs: Iterable[int]) -> tuple[int, ...] 
 
 
 def _verify_run(history: History, run: RunRef, manifest: Manifest) -> int:
-    schema = manifest.schemas[run.table][run.schema_id - 1]
+    schema = schema_of(run, manifest)
+    membership(run, manifest.key_groups)
     try:
         size = history.blobs.size(run.object)
     except NotFound:
@@ -133,4 +134,4 @@ def _verify_run(history: History, run: RunRef, manifest: Manifest) -> int:
     if size != run.object_size:
         found = "no such file" if size < 0 else f"{size} bytes"
         raise Corrupt(run.object, f"{run.object_size} bytes", found, max(run.added - 1, 0))
-    return open_run(run, layout.physical(schema), history.format.store, history.blobs, ChunkCache(0)).verify()
+    return open_run(run, schema, manifest.key_groups, history.format.store, history.blobs, ChunkCache(0)).verify()

@@ -1,6 +1,7 @@
 """Reading a snapshot: one manifest, seen as tables."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
@@ -8,14 +9,16 @@ from types import TracebackType
 import numpy as np
 import pyarrow as pa
 
-from floodplain.errors import BadInput, SchemaMismatch
+from floodplain.errors import BadInput, Corrupt, SchemaMismatch, SnapshotExpired
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.store import layout, lookup, scan
-from floodplain.store.delta import cast_column
-from floodplain.store.layout import EXPIRES, HASH, SUB
+from floodplain.store.definition import recorded
+from floodplain.store.delta import cast_column, hashes_of
+from floodplain.store.layout import EXPIRES, SUB
 from floodplain.store.merge import Rules, default_array
 from floodplain.store.readers import Readers
 from floodplain.versions.edit import GroupRanges
+from floodplain.versions.history import History
 from floodplain.versions.manifest import Manifest
 from floodplain.versions.pins import Pin
 from floodplain.versions.schema import Field, TableSchema, field_named
@@ -71,17 +74,18 @@ class Lookup:
 
 def epoch_rules(manifest: Manifest, schema: TableSchema, *, keep_unfolded: bool = False) -> Rules:
     """Expiry as of the epoch: by a watermark in the manifest, not a clock, so every reader of an epoch sees the same rows."""
-    return Rules(manifest.watermarks.get(schema.ttl_clock, layout.BEGINNING), keep_unfolded)
+    watermark = manifest.watermarks.get(schema.ttl_clock, layout.BEGINNING)
+    return Rules(min(max(watermark, layout.BEGINNING), layout.NEVER), keep_unfolded)
 
 
 class TableView:
     """One table at one epoch. All reads see exactly that epoch."""
 
-    def __init__(self, manifest: Manifest, schema: TableSchema, readers: Readers, scan_rows: int, pin: Pin | None) -> None:
+    def __init__(self, manifest: Manifest, schema: TableSchema, readers: Readers, history: History, pin: Pin | None) -> None:
         self.schema = schema
         self._manifest = manifest
         self._readers = readers
-        self._scan_rows = scan_rows
+        self._history = history
         self._pin = pin
 
     def multi_get(
@@ -98,9 +102,9 @@ class TableView:
         ``expiries`` adds the columns ``_expires`` and ``_expires_<column>``.
         """
         needles = self._needles(keys)
-        self._check_pin()
-        sources = self._readers.sources(self._manifest, self.schema.table)
-        rows, needle = lookup.multi_get(needles, sources, self.schema, self._rules(now_ms))
+        with self._reading():
+            sources = self._readers.sources(self._manifest, self.schema.table)
+            rows, needle = lookup.multi_get(needles, sources, self.schema, self._rules(now_ms))
         return Lookup(self.schema, needles.hashes, self._logical(rows, columns, expiries), needle)
 
     def scan(
@@ -119,12 +123,15 @@ class TableView:
         wanted = ((0, self._manifest.key_groups),) if groups is None else groups
         self._check_groups(wanted)
         subs = self._sub_range(times)
-        rules = self._rules(now_ms)
-        self._check_pin()
-        sources = self._readers.sources(self._manifest, self.schema.table, wanted)
-        for rows in scan.windows_rows(sources, self.schema, rules, wanted, self._manifest.key_groups, self._scan_rows, subs):
-            self._check_pin()
-            yield self._logical(rows, columns, expiries)
+        window_rows, key_groups = self._history.settings.scan_rows, self._manifest.key_groups
+        with self._reading():
+            sources = self._readers.sources(self._manifest, self.schema.table, wanted)
+        for window in scan.plan(sources, self.schema, wanted, key_groups, window_rows):
+            with self._reading():
+                rows = scan.resolved(window, sources, self.schema, self._rules(now_ms), times=subs)
+            if len(rows):
+                rows = scan.in_time_order(rows, key_groups) if self.schema.shape == "time" else rows
+                yield self._logical(rows, columns, expiries)
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, now_ms: int | None = None) -> pa.Table:
         """The whole table in memory."""
@@ -138,9 +145,20 @@ class TableView:
     def _rules(self, now_ms: int | None) -> Rules:
         return epoch_rules(self._manifest, self.schema) if now_ms is None else Rules(now_ms)
 
-    def _check_pin(self) -> None:
-        if self._pin is not None:
-            self._pin.check()
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """A pin that ran out, or an epoch forgotten meanwhile, is not damage: say what it is."""
+        try:
+            yield
+        except Corrupt as damage:
+            if self._pin is None and self._manifest.epoch and self._history.refresh().mark(self._manifest.epoch) is None:
+                raise SnapshotExpired(
+                    f"epoch {self._manifest.epoch} was forgotten while it was being read: pin the snapshot to keep its files"
+                ) from damage
+            raise
+        finally:
+            if self._pin is not None:
+                self._pin.check()
 
     def _check_groups(self, groups: GroupRanges) -> None:
         for low, high in groups:
@@ -161,7 +179,7 @@ class TableView:
         if missing:
             raise SchemaMismatch(f"table {self.schema.table}: key column {missing[0]!r} is missing from the keys to look up")
         columns = normalize_keys([cast_column(self.schema, keys, field) for field in self.schema.keys])
-        hashes = np.asarray(keys.column(HASH)).view(np.uint64) if HASH in names else hash_columns(columns)
+        hashes = hashes_of(self.schema.table, keys, columns).to_numpy()
         given = [field for field in self.schema.subkeys if field.name in names]
         if not given:
             return lookup.Needles(columns, hashes)
@@ -191,10 +209,10 @@ class TableView:
 class Snapshot:
     """A store at one epoch. As a context manager it lets go of its pin, if it has one, at the end."""
 
-    def __init__(self, manifest: Manifest, readers: Readers, scan_rows: int, pin: Pin | None = None) -> None:
+    def __init__(self, manifest: Manifest, readers: Readers, history: History, pin: Pin | None = None) -> None:
         self.manifest = manifest
         self._readers = readers
-        self._scan_rows = scan_rows
+        self._history = history
         self.pin = pin
 
     @property
@@ -209,7 +227,7 @@ class Snapshot:
         schema = self.manifest.schema(name)
         if schema is None:
             raise BadInput(f"there is no table {name!r} at epoch {self.epoch}; there are: {', '.join(self.tables) or 'none'}")
-        return TableView(self.manifest, schema, self._readers, self._scan_rows, self.pin)
+        return TableView(self.manifest, recorded(schema), self._readers, self._history, self.pin)
 
     def __enter__(self) -> "Snapshot":
         return self

@@ -73,6 +73,10 @@ class Blobs(ABC):
     @abstractmethod
     def size(self, name: str) -> int: ...
 
+    def forget(self, names: Iterable[str]) -> None:  # noqa: ARG002
+        """Drop what caches hold of these blobs, so that the next read asks the lowest tier. For bytes that turn out damaged."""
+        return
+
     def sweep(self, clock: Clock, older_than_ms: int) -> int:  # noqa: ARG002
         """Delete what killed processes left unfinished and last wrote to that long ago; returns how many.
 

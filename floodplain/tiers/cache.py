@@ -41,6 +41,8 @@ class CachedBlobs(Blobs):
     nothing is remembered. Several processes share one directory; the bound is over all of them and includes files
     being written. An evicted file that someone still has mapped frees its room on disk when the last mapping goes.
 
+    ``space`` tells this store from others that share the directory, where its URL alone does not.
+
     A cache never makes a read fail: a file that is missing, damaged or another's counts as a miss, and a full or
     broken disk as a cache that keeps nothing.
     """
@@ -53,6 +55,7 @@ class CachedBlobs(Blobs):
         tier: str = "disk",
         cacheable: Callable[[str], bool] = is_run,
         keep_created: bool = False,
+        space: str | None = None,
         clock: Clock,
         counters: Counters,
     ) -> None:
@@ -61,6 +64,7 @@ class CachedBlobs(Blobs):
         self._lower = lower
         self._cacheable = cacheable
         self._keep_created = keep_created
+        self._space = space or lower.url
         self._clock = clock
         self._meter = Meter(counters, tier)
         self._verified: dict[str, Mark] = {}
@@ -85,7 +89,7 @@ class CachedBlobs(Blobs):
 
     def put(self, name: str, data: Data) -> None:
         self._lower.put(name, data)
-        self.forget([name])
+        self._drop([name])
 
     def get(self, name: str) -> pa.Buffer:
         if not self._cacheable(checked_blob(name)):
@@ -132,7 +136,7 @@ class CachedBlobs(Blobs):
     def delete(self, names: Iterable[str]) -> None:
         held = [*names]
         self._lower.delete(held)
-        self.forget(held)
+        self._drop(held)
 
     def size(self, name: str) -> int:
         return self._lower.size(name)
@@ -144,8 +148,13 @@ class CachedBlobs(Blobs):
         self._lower.close()
 
     def forget(self, names: Iterable[str]) -> None:
-        """Keep nothing of these blobs; a read that is under way elsewhere may still keep a part of one."""
-        stems = {stem_of(self.url, name) for name in names if self._cacheable(name)}
+        held = [*names]
+        self._lower.forget(held)
+        self._drop(held)
+
+    def _drop(self, names: Sequence[str]) -> None:
+        """A read that is under way elsewhere may still keep a part of one of them."""
+        stems = {stem_of(self._space, name) for name in names if self._cacheable(name)}
         if stems:
             with suppress(OSError), self._ledger.locked() as book:
                 book.drop_blobs(stems)
@@ -158,7 +167,7 @@ class CachedBlobs(Blobs):
         return {range_: data for range_, data in found.items() if data is not None}
 
     def _find(self, name: str, part: str, *, count: bool = True) -> pa.Buffer | None:
-        key = key_of(self.url, name, part)
+        key = key_of(self._space, name, part)
         if count and self._sketch:
             self._sketch.add(key)
         path = self._ledger.path(key)
@@ -166,7 +175,7 @@ class CachedBlobs(Blobs):
             status = path.stat()
             with pa.memory_map(str(path)) as file:
                 mapped = file.read_buffer()
-            data = unsealed(mapped, self.url, name, part, verify=self._verified.get(key) != _mark(status))
+            data = unsealed(mapped, self._space, name, part, verify=self._verified.get(key) != _mark(status))
             if data is None:
                 self._discard(key)
             else:
@@ -196,7 +205,7 @@ class CachedBlobs(Blobs):
 
     def _keep(self, pieces: Sequence[tuple[str, str, pa.Buffer]]) -> None:
         """Write what there is room for. Whatever goes wrong, the caller has its bytes already."""
-        files = {key_of(self.url, name, part): (data, trailer(self.url, name, part, data)) for name, part, data in pieces}
+        files = {key_of(self._space, name, part): (data, trailer(self._space, name, part, data)) for name, part, data in pieces}
         held: list[Reservation] = []
         with suppress(OSError):
             try:

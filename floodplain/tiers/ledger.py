@@ -15,6 +15,8 @@ NAME_BYTES = 256
 """Charged for each file's name in its directory."""
 LOCK_WAIT_S = 2.0
 LOCK_POLL_S = 0.001
+HURRY_S = 30.0
+"""For this long after a wait that failed, others do not wait at all: one stopped process must not slow every read."""
 _USED = struct.Struct("<Q")
 
 
@@ -45,6 +47,7 @@ class Ledger:
         self.queue: list[Entry] | None = None
         """Entries as last scanned, the first to go last. None: not scanned yet, and the sum is another process's word."""
         self._clock = clock
+        self._hurry_until_s = 0.0
         self._block_bytes = os.statvfs(root).f_frsize
 
     def path(self, key: str) -> Path:
@@ -76,13 +79,15 @@ class Ledger:
                 os.close(fd)
 
     def _wait_for(self, fd: int) -> None:
-        give_up_s = self._clock.monotonic_s() + LOCK_WAIT_S
+        now_s = self._clock.monotonic_s()
+        give_up_s = now_s if now_s < self._hurry_until_s else now_s + LOCK_WAIT_S
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
                 if self._clock.monotonic_s() >= give_up_s:
+                    self._hurry_until_s = now_s + HURRY_S
                     raise
             self._clock.sleep_s(LOCK_POLL_S)
 
@@ -172,17 +177,19 @@ class Book:
 
     def _scan(self) -> None:
         """Set the sum right and rank the entries anew."""
-        found = [entry for path in self._ledger.entries.iterdir() if (entry := self._entry(path.name))]
+        with os.scandir(self._ledger.entries) as files:
+            found = [entry for file in files if (entry := self._entry(file))]
         held_bytes = sum(self._held_bytes(temp) for temp in self._ledger.temps.iterdir())
         self._set_used(held_bytes + sum(entry.charge_bytes for entry in found))
         self._ledger.queue = self._ledger.policy.order(found)[::-1]
 
-    def _entry(self, key: str) -> Entry | None:
+    def _entry(self, file: os.DirEntry[str]) -> Entry | None:
         try:
-            status = self._ledger.path(key).stat()
+            status = file.stat()
         except FileNotFoundError:
             return None
-        return Entry(key, self._ledger.charge(status.st_size), status.st_mtime_ns, self._ledger.frequency(key))
+        charge = self._ledger.charge(status.st_size)
+        return Entry(file.name, charge, status.st_mtime_ns, self._ledger.frequency(file.name))
 
     def _held_bytes(self, temp: Path) -> int:
         """What a file being written may grow to; one whose writer died is deleted."""

@@ -16,6 +16,7 @@ from floodplain.tiers.memory import MemoryBlobs, Space
 from floodplain.tiers.objects import ObjectBlobs
 from floodplain.tiers.retry import Retrying
 
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 _spaces: dict[str, Space] = {}
 _spaces_lock = threading.Lock()
 
@@ -57,11 +58,18 @@ def _object_store(
 ) -> Blobs:
     blobs: Blobs = ObjectBlobs(url, options, settings.retry, counters)
     blobs = Retrying(blobs, settings.retry, clock=clock, chance=chance, counters=counters)
+    space = f"{blobs.url} {_endpoint(options)}"
     if settings.cache:
-        blobs = CachedBlobs(blobs, settings.cache, tier="disk", clock=clock, counters=counters)
+        blobs = CachedBlobs(blobs, settings.cache, tier="disk", space=space, clock=clock, counters=counters)
     if settings.tmpfs:
-        blobs = CachedBlobs(blobs, settings.tmpfs, tier="tmpfs", clock=clock, counters=counters)
+        blobs = CachedBlobs(blobs, settings.tmpfs, tier="tmpfs", space=space, clock=clock, counters=counters)
     return blobs
+
+
+def _endpoint(options: Mapping[str, str]) -> str:
+    """The endpoint as far as it was set: the same bucket at another endpoint is another store."""
+    asked = [value for key, value in sorted(options.items()) if "endpoint" in key.lower()]
+    return " ".join(asked or [os.environ[key] for key in _ENDPOINTS if key in os.environ])
 
 
 def _path_of(url: str) -> str:

@@ -72,6 +72,9 @@ class Retrying(Blobs):
     def size(self, name: str) -> int:
         return self._ask(lambda: self._lower.size(name))
 
+    def forget(self, names: Iterable[str]) -> None:
+        self._lower.forget(names)
+
     def sweep(self, clock: Clock, older_than_ms: int) -> int:
         return self._ask(lambda: self._lower.sweep(clock, older_than_ms))
 

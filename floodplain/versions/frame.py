@@ -51,7 +51,7 @@ def decode(kind: Kind, type_: type[Record], data: Data, file: str) -> Record:
         msgspec.msgpack.decode(payload, type=msgspec.Raw)
         return msgspec.msgpack.decode(payload, type=type_)
     except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError) as error:
-        raise Corrupt(file, f"a {kind.name.lower()} record", f"undecodable content ({error})") from None
+        raise Corrupt(file, f"a record of kind {kind.name.lower()}", f"undecodable content ({error})") from None
 
 
 def _payload(kind: Kind, view: memoryview, file: str) -> memoryview:

@@ -28,7 +28,9 @@ from floodplain.versions.history import History
 from floodplain.versions.manifest import EpochMark, Manifest
 from floodplain.versions.retention import epochs_to_drop
 
-_TRIES = 8
+PROBE_MS = 600_000
+"""Far longer than a probe takes: one deleted while it runs would find its store unsafe."""
+_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Collected:
     edits: int = 0
     checkpoints: int = 0
     pins: int = 0
+    probes: int = 0
     metadata_bytes: int = 0
     """Of the edits and checkpoints deleted."""
 
@@ -66,9 +69,7 @@ def collect(history: History, *, token: int = 0, horizon: int | None = None) -> 
             # An epoch was tagged, or another collection went further: decide again.
             last: Conflict | Corrupt = conflict
         except Corrupt as damage:
-            if history.refresh().position == head.position:
-                raise
-            # What could not be read may have been deleted by another collection, which knew more: decide again.
+            # What could not be read may have been let go of, and deleted by another collection: look again.
             last = damage
     raise last
 
@@ -146,6 +147,8 @@ def _delete(history: History, head: Manifest, plan: _Plan, trim_to: int) -> Coll
     listed = _positions(history, paths.MANIFESTS)
     checkpoints = [info for position, info in listed if position < trim_to and position not in kept]
     blobs.delete(info.name for info in checkpoints)
+    probes = _old_probes(history)
+    blobs.delete(probes)
     return Collected(
         epochs=plan.dropped,
         horizon=head.horizon,
@@ -154,6 +157,7 @@ def _delete(history: History, head: Manifest, plan: _Plan, trim_to: int) -> Coll
         edits=len(edits),
         checkpoints=len(checkpoints),
         pins=len(expired),
+        probes=len(probes),
         metadata_bytes=sum(info.size_bytes for info in (*edits, *checkpoints)),
     )
 
@@ -187,6 +191,14 @@ def _unreachable_runs(history: History, head: Manifest, needed: Iterable[EpochMa
         for name in history.manifest_at(mark).objects():
             loose.pop(name, None)
     return list(loose.values())
+
+
+def _old_probes(history: History) -> list[str]:
+    """What a process that died while probing left behind. A probe has no age, so this counts from when it was first seen."""
+    now_ms = history.clock.now_ms()
+    found = {info.name: history.probes_seen.get(info.name, now_ms) for info in history.blobs.list(paths.PROBES)}
+    history.probes_seen = found
+    return [name for name, seen_ms in found.items() if now_ms - seen_ms >= PROBE_MS]
 
 
 def _positions(history: History, prefix: str) -> Iterator[tuple[int, BlobInfo]]:

@@ -45,6 +45,8 @@ class History:
         """Why the last manifest checkpoint could not be written; None once one could. Costs opening time, not safety."""
         self.damage: Corrupt | None = None
         """What ``salvage`` could not read past."""
+        self.probes_seen: dict[str, int] = {}
+        """Probes found by collections, and when first."""
         self._lock = threading.Lock()
         self._checkpointed = 0
         self._head = Manifest(format_.store, format_.key_groups)

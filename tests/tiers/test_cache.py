@@ -18,7 +18,9 @@ from floodplain.clock import ManualClock
 from floodplain.errors import FloodplainError, NotFound, UnsafeStore
 from floodplain.metrics import TIER_EVICTED_BYTES, TIER_HITS, TIER_MISSES, TIER_READ_BYTES, TIER_REQUESTS, Counters
 from floodplain.tiers.cache import CachedBlobs
+from floodplain.tiers.ledger import LOCK_WAIT_S, Ledger
 from floodplain.tiers.memory import MemoryBlobs
+from floodplain.tiers.policy import Lru
 from tests.tiers.conftest import cached
 from tests.tiers.workers import Endless, hammer_cache, piece
 
@@ -144,6 +146,25 @@ class TestReading:
                 assert cached(store, root, counters).get("runs/a").to_pybytes() == b"store %d" % n
         assert asked(counters) == (2, 2)
 
+    def test_one_url_at_two_endpoints_is_two_stores(self, root: Path, counters: Counters) -> None:
+        for endpoint in ("one", "two"):
+            store = MemoryBlobs("s3://bucket/x", counters)
+            store.create("runs/a", endpoint.encode())
+            assert (
+                cached(store, root, counters, space=f"s3://bucket/x {endpoint}").get("runs/a").to_pybytes() == endpoint.encode()
+            )
+
+    def test_what_is_forgotten_is_read_from_the_lowest_tier(
+        self, cache: CachedBlobs, below: MemoryBlobs, tmp_path: Path, counters: Counters
+    ) -> None:
+        top = cached(cache, tmp_path / "top", counters, tier="tmpfs")
+        below.create("runs/a", b"damaged")
+        assert top.get("runs/a").to_pybytes() == b"damaged"
+        below.put("runs/a", b"mended")
+        assert top.get("runs/a").to_pybytes() == b"damaged"
+        top.forget(["runs/a"])
+        assert top.get("runs/a").to_pybytes() == b"mended"
+
     def test_a_second_cache_is_filled_from_the_first(
         self, cache: CachedBlobs, below: MemoryBlobs, tmp_path: Path, counters: Counters
     ) -> None:
@@ -176,7 +197,7 @@ class TestDamage:
         assert again.stat().st_ino != bad or again.read_bytes()[:5000] == self.DATA[:5000]
         assert reader.get_ranges("runs/a", [(0, 5000)])[0].to_pybytes() == self.DATA[:5000]
 
-    @pytest.mark.parametrize("at", [0, 1, 2500, 4999, 5000, 5010, -1, -8, -9, -24, -25, -28, -29, -36])
+    @pytest.mark.parametrize("at", [0, 1, 2500, 4999, 5000, 5001, 5030, -1, -16, -17, -18])
     def test_a_flipped_bit(self, reader: CachedBlobs, root: Path, counters: Counters, at: int) -> None:
         (file,) = files(root)
         data = bytearray(file.read_bytes())
@@ -313,6 +334,14 @@ class TestRoom:
         self.fill(cache, range(500, 505))
         assert asked(counters)[0] == before + 5
 
+    def test_no_descriptor_is_left_open(self, endless: CachedBlobs) -> None:
+        self.fill(endless, range(1))
+        before = len(os.listdir("/proc/self/fd"))
+        self.fill(endless, range(60))
+        held = [endless.get_ranges(f"runs/{n}", [(0, 50_000)]) for n in range(59, 69)]
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(held) == 10
+
     def test_mapped_bytes_outlive_eviction(self, endless: CachedBlobs, root: Path) -> None:
         self.fill(endless, range(1))
         (held,) = endless.get_ranges("runs/0", [(0, 50_000)])
@@ -366,6 +395,43 @@ class TestRoom:
             UnsafeStore, match=rf"the {tier} cache at .* 1,152,921,504,606,846,976 bytes, .* has [\d,]+; ask for less"
         ):
             cached(below, root, counters, tier=tier, size_bytes=1 << 60)
+
+
+class TestLock:
+    def test_a_lock_file_that_was_replaced_is_not_the_lock(self, root: Path) -> None:
+        root.mkdir()
+        held = (root / "lock").open("wb")
+        fcntl.flock(held, fcntl.LOCK_EX)
+
+        class Replacing(ManualClock):
+            def sleep_s(self, seconds: float) -> None:
+                if not held.closed:
+                    (root / "lock").unlink()
+                    (root / "lock").write_bytes(b"")
+                    held.close()
+
+        with Ledger(root, SIZE, Lru(), lambda _: 0, Replacing()).locked(), (root / "lock").open("rb") as other:
+            assert held.closed
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def test_a_stopped_holder_slows_one_read_and_fails_none(
+        self, cache: CachedBlobs, below: MemoryBlobs, root: Path, clock: ManualClock
+    ) -> None:
+        for n in range(3):
+            below.create(f"runs/{n}", b"x" * 100)
+        cache.get("runs/0")
+        with (root / "lock").open("rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            assert cache.get("runs/1").to_pybytes() == b"x" * 100
+            waited_s = sum(clock.sleeps_s)
+            assert 0 < waited_s <= LOCK_WAIT_S * 1.01
+            assert cache.get("runs/2").to_pybytes() == b"x" * 100
+            assert cache.get("runs/0").to_pybytes() == b"x" * 100
+            assert sum(clock.sleeps_s) == waited_s
+        assert len(files(root)) == 1
+        cache.get("runs/1")
+        assert len(files(root)) == 2
 
 
 class TestProcesses:

@@ -12,7 +12,7 @@ from floodplain.versions import lease
 from floodplain.versions.checkpoint import maybe_checkpoint
 from floodplain.versions.commit import commit
 from floodplain.versions.edit import CommitEpoch
-from floodplain.versions.garbage import Collected, collect, default_horizon
+from floodplain.versions.garbage import PROBE_MS, Collected, collect, default_horizon
 from floodplain.versions.manifest import EpochMark, Lease, Manifest
 from floodplain.versions.requirements import RequireEpoch, RequireStart
 from tests.faults import clone, contents, interleaved, operations
@@ -156,6 +156,19 @@ def test_under_a_lost_lease_nothing_is_collected() -> None:
     with pytest.raises(Fenced):
         collect(history, token=token)
     assert before <= set(names(blobs))
+
+
+def test_a_probe_left_behind_goes_when_it_was_seen_long_enough() -> None:
+    blobs, clock = memory(), ManualClock()
+    history = create(blobs, clock)
+    blobs.create(paths.probe("dead"), b"")
+    assert collect(history).probes == 0
+    clock.advance_ms(PROBE_MS - 1)
+    blobs.create(paths.probe("running"), b"")
+    assert collect(history).probes == 0
+    clock.advance_ms(1)
+    assert collect(history).probes == 1
+    assert names(blobs, paths.PROBES) == [paths.probe("running")]
 
 
 def test_it_takes_few_requests() -> None:

@@ -6,7 +6,7 @@ from floodplain.clock import ManualClock
 from floodplain.errors import BadInput, SnapshotExpired, Unavailable
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
-from floodplain.versions.garbage import collect
+from floodplain.versions.garbage import Collected, collect
 from floodplain.versions.history import History
 from floodplain.versions.pins import Pin, pin
 from tests.faults import Answers, At, FaultyBlobs, crashed, interleaved
@@ -20,7 +20,6 @@ from tests.versions.world import (
     epochs,
     memory,
     names,
-    next_epoch,
     reopen,
     sweep,
 )
@@ -213,6 +212,25 @@ def test_a_reader_that_died_anywhere_does_not_stop_collections() -> None:
         check_clean(after, sweep(after, later))
 
 
+def test_a_reader_that_lets_go_at_any_moment_of_a_collection_while_another_collects() -> None:
+    """Neither collection has anything to commit, so the log does not show that the other was there."""
+    blobs, clock = store()
+    history = reopen(blobs, clock)
+    pin(history, 3)
+    churn(history)
+    for _ in range(3):
+        collect(history)
+
+    def let_go(blobs: Blobs) -> None:
+        blobs.delete(names(blobs, paths.PINS))
+        assert collect(reopen(blobs, clock)).runs
+
+    for label, after, outcome in interleaved(blobs, lambda blobs: collect(reopen(blobs, clock)), let_go):
+        assert isinstance(outcome, Collected), (label, outcome)
+        check_store(after, clock)
+        check_clean(after, sweep(after, clock))
+
+
 def test_a_pin_stored_after_its_epoch_was_trimmed_holds_nothing_up() -> None:
     """Its owner died before it could find out."""
     blobs, clock = store()
@@ -233,6 +251,8 @@ def test_a_pin_stored_after_its_epoch_was_trimmed_holds_nothing_up() -> None:
         pin(reopen(slow, clock), 3)
     assert len(names(blobs, paths.PINS)) == 1
     history = reopen(blobs, clock)
-    next_epoch(history)
-    collect(history, horizon=history.head.position)
+    epochs(history, 4)
+    compact(history)
+    epochs(history, 4)
+    assert collect(history, horizon=history.head.position).runs
     check_store(blobs, clock)

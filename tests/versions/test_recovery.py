@@ -8,6 +8,7 @@ from floodplain.clock import ManualClock, SeededChance
 from floodplain.errors import BadInput, Corrupt, Refused, SnapshotExpired, StoreNotFound
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
+from floodplain.versions import manifests
 from floodplain.versions.checkpoint import maybe_checkpoint
 from floodplain.versions.commit import commit
 from floodplain.versions.edit import DropTag
@@ -15,7 +16,7 @@ from floodplain.versions.garbage import collect
 from floodplain.versions.history import History
 from floodplain.versions.pins import pin
 from floodplain.versions.tags import set_tag
-from tests.faults import Answers, FaultyBlobs, clone, contents, operations
+from tests.faults import Answers, FaultyBlobs, Op, clone, contents, operations
 from tests.versions.world import (
     SETTINGS,
     check_store,
@@ -139,6 +140,38 @@ def test_a_stale_process_finds_that_an_epoch_expired() -> None:
         collect(writer)
     with pytest.raises(SnapshotExpired):
         reader.at(1)
+
+
+def test_time_travel_is_not_fooled_by_a_stray_at_the_very_position() -> None:
+    """Between our listing and our reading, the epoch's edit is trimmed and a writer that slept creates another there."""
+    blobs = memory()
+    clock = ManualClock()
+    history = create(blobs, clock)
+    epochs(history, 2)
+    manifests.save(blobs, history.head, SETTINGS.retry, clock, SeededChance(1))
+    fork = clone(blobs)
+    next_epoch(reopen(fork, clock))
+    next_epoch(history)
+    expected, position = history.head, history.head.position
+    set_tag(history, "x", 3)
+    epochs(history, 5)
+    faulty = FaultyBlobs(blobs)
+    reader = reopen(faulty, clock)
+
+    def trim_and_stray(op: Op) -> None:
+        if op.name == paths.log(position) and op.method == "get" and not faulty.plan.done:
+            faulty.plan.done = True
+            for _ in range(2):
+                collect(history)
+                epochs(history, 2)
+            collect(history)
+            assert paths.log(position) not in names(blobs, paths.LOG)
+            blobs.create(paths.log(position), fork.get(paths.log(position)))
+
+    faulty.plan.done = False
+    faulty.plan.before = trim_and_stray
+    assert reader.at(3) == expected
+    assert faulty.plan.done
 
 
 def test_an_empty_store_is_at_epoch_0() -> None:

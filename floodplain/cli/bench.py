@@ -1,0 +1,41 @@
+"""`floodplain bench`."""
+
+from typing import Annotated
+
+import typer
+
+from floodplain.cli.options import EXIT_WRONG, AsJson, chosen_output, reported
+from floodplain.errors import BadInput
+
+try:
+    from floodplain.bench import registry
+except ModuleNotFoundError as error:
+    # The contenders come with the extra `bench`; every other command works without it.
+    if error.name is None or error.name.startswith("floodplain"):
+        raise
+    NAMES: tuple[str, ...] = ()
+    MISSING: str | None = error.name
+else:
+    NAMES, MISSING = registry.NAMES, None
+
+
+def bench(
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of: {', '.join(NAMES) or 'none, see below'}.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds: within five minutes on two cores.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a benchmark on this machine and print what was measured.
+
+    Needs the packages of the extra `bench`: pip install floodplain[bench]
+
+    Exit code: 0 if all answers that were checked are right, 1 if one is not, 2 if it could not run.
+    With --json the last line of standard output is the result, as one JSON object.
+    """
+    output = chosen_output(as_json)
+    with reported(output):
+        if MISSING is not None:
+            raise BadInput(f"benchmarks need the package {MISSING}: pip install floodplain[bench]")
+        result = registry.run(name, quick)
+        output.bench(result)
+    if not all(result["checks"].values()):
+        raise typer.Exit(EXIT_WRONG)

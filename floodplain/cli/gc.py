@@ -1,0 +1,43 @@
+"""`floodplain gc`."""
+
+from typing import Annotated
+
+import typer
+
+from floodplain.cli.options import AsJson, Location, StoreOptions, chosen_output, opened, reported
+from floodplain.errors import BadInput
+from floodplain.settings import RetentionSettings, StoreSettings
+from floodplain.state.durations import to_ms
+
+
+def gc(
+    location: Location,
+    newest: Annotated[int, typer.Option(min=1, help="Keep this many of the newest epochs, whatever their age.")] = 16,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="AGE/STEP", help="Up to this age keep one epoch per step. Repeatable. [default: 1h/1min, 1d/1h]"),
+    ] = None,
+    option: StoreOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forget old epochs and delete what only they needed.
+
+    Tagged and pinned epochs stay, and so do the files of epochs that are being written. How much to keep is for this
+    command to say: give it what the pipeline's own settings say.
+    """
+    output = chosen_output(as_json)
+    with reported(output):
+        every_ms = RetentionSettings().every_ms if keep is None else tuple(_age_and_step(text) for text in keep)
+        settings = StoreSettings(retention=RetentionSettings(newest, every_ms))
+        with opened(location, option, settings) as store:
+            output.collection(location, store.collect_garbage())
+
+
+def _age_and_step(text: str) -> tuple[int, int]:
+    age, separator, step = text.partition("/")
+    if not separator:
+        raise BadInput(f"--keep {text!r} is not an age and a step: write it as in 1h/1min")
+    age_ms, step_ms = to_ms(age, "age"), to_ms(step, "step")
+    if not step_ms:
+        raise BadInput(f"--keep {text!r}: the step must be longer than nothing")
+    return age_ms, step_ms

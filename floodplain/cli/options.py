@@ -1,0 +1,97 @@
+"""What the commands share on the command line, and what is made of it."""
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from floodplain.cli.output import JsonOutput, Output, TextOutput
+from floodplain.errors import BadInput, Corrupt, FloodplainError
+from floodplain.settings import StoreSettings
+from floodplain.store.store import Store
+
+EXIT_GOOD, EXIT_WRONG, EXIT_FAILED = 0, 1, 2
+"""All is well; what was looked at is damaged or wrong; the command could not do its work."""
+
+Location = Annotated[str, typer.Argument(metavar="PATH", help="The store: a directory, or an s3://, gs:// or az:// URL.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on standard output.")]
+StoreOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option", metavar="KEY=VALUE", help="An option of the object store, as endpoint=http://host:9000. Repeatable."
+    ),
+]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import", metavar="MODULE", help="Import a module first, so that the merges it registers are known. Repeatable."
+    ),
+]
+
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<prefix>[kmgt]?)(?P<binary>i?)b?\Z", re.IGNORECASE)
+
+
+def chosen_output(as_json: bool) -> Output:
+    return JsonOutput() if as_json else TextOutput()
+
+
+@contextmanager
+def reported(output: Output) -> Iterator[None]:
+    """Errors raised on purpose become one clear line and an exit code; all others are bugs and keep their traceback."""
+    try:
+        yield
+    except Corrupt as error:
+        output.error(error)
+        raise typer.Exit(EXIT_WRONG) from error
+    except FloodplainError as error:
+        output.error(error)
+        raise typer.Exit(EXIT_FAILED) from error
+
+
+@contextmanager
+def opened(location: str, options: list[str] | None, settings: StoreSettings | None = None) -> Iterator[Store]:
+    store = Store.open(location, options=parsed_options(options), settings=settings)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def parsed_options(given: list[str] | None) -> dict[str, str]:
+    options = {}
+    for text in given or []:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            # The value may be a secret, so only what stands before it is shown.
+            raise BadInput(f"--option {key!r} has no value: write it as KEY=VALUE")
+        options[key] = value
+    return options
+
+
+def import_modules(names: list[str] | None) -> None:
+    """Modules are looked for in the working directory too, as ``python -m`` does."""
+    here = str(Path.cwd())
+    if names and here not in sys.path:
+        sys.path.insert(0, here)
+    for name in names or []:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise BadInput(f"--import {name}: {error}") from error
+
+
+def parsed_size(text: str) -> int:
+    """``"64MiB"``, ``"1.5 GB"`` or a plain number as bytes."""
+    match = _SIZE.match(text.strip())
+    if match is None or (match["binary"] and not match["prefix"]):
+        raise BadInput(f"{text!r} is not a size: write it as in 64MiB or 67108864")
+    power = " kmgt".index(match["prefix"].lower() or " ")
+    size_bytes = int(float(match["number"]) * (1024 if match["binary"] else 1000) ** power)
+    if size_bytes < 1:
+        raise BadInput(f"{text!r} is not a size: it must be at least one byte")
+    return size_bytes

@@ -1,0 +1,90 @@
+"""The result of a command, as text for people or as one JSON object for programs."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import msgspec
+import typer
+from rich.console import Console
+
+from floodplain.cli import render
+from floodplain.cli.inspection import Inspection
+from floodplain.cli.totals import CompactionTotals
+from floodplain.errors import FloodplainError
+from floodplain.store.verify import Verdict
+from floodplain.versions.garbage import Collected
+
+PIPED_WIDTH = 160
+
+
+class Output(ABC):
+    """A command calls one of these once. Progress is not its matter: that goes to standard error."""
+
+    @abstractmethod
+    def verdict(self, location: str, verdict: Verdict) -> None: ...
+
+    @abstractmethod
+    def inspection(self, inspection: Inspection) -> None: ...
+
+    @abstractmethod
+    def compaction(self, location: str, totals: CompactionTotals) -> None: ...
+
+    @abstractmethod
+    def collection(self, location: str, collected: Collected) -> None: ...
+
+    @abstractmethod
+    def bench(self, result: dict[str, Any]) -> None: ...
+
+    @abstractmethod
+    def error(self, error: FloodplainError) -> None: ...
+
+
+class TextOutput(Output):
+    def __init__(self) -> None:
+        console = Console()
+        self._console = console if console.is_terminal else Console(width=PIPED_WIDTH)
+
+    def verdict(self, location: str, verdict: Verdict) -> None:
+        render.verdict(self._console, location, verdict)
+
+    def inspection(self, inspection: Inspection) -> None:
+        render.inspection(self._console, inspection)
+
+    def compaction(self, location: str, totals: CompactionTotals) -> None:
+        render.compaction(self._console, location, totals)
+
+    def collection(self, location: str, collected: Collected) -> None:
+        render.collection(self._console, location, collected)
+
+    def bench(self, result: dict[str, Any]) -> None:
+        render.bench(self._console, result)
+
+    def error(self, error: FloodplainError) -> None:
+        typer.echo(f"error: {one_line(error)}", err=True)
+
+
+class JsonOutput(Output):
+    def verdict(self, location: str, verdict: Verdict) -> None:
+        self._print({"location": location, "good": verdict.good, **msgspec.structs.asdict(verdict)})
+
+    def inspection(self, inspection: Inspection) -> None:
+        self._print(inspection)
+
+    def compaction(self, location: str, totals: CompactionTotals) -> None:
+        self._print({"location": location, **msgspec.structs.asdict(totals)})
+
+    def collection(self, location: str, collected: Collected) -> None:
+        self._print({"location": location, **msgspec.to_builtins(collected)})
+
+    def bench(self, result: dict[str, Any]) -> None:
+        self._print(result)
+
+    def error(self, error: FloodplainError) -> None:
+        self._print({"error": one_line(error), "kind": type(error).__name__})
+
+    def _print(self, result: object) -> None:
+        typer.echo(msgspec.json.encode(result))
+
+
+def one_line(error: FloodplainError) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,41 @@
+"""`floodplain verify`."""
+
+import typer
+
+from floodplain.cli.options import (
+    EXIT_GOOD,
+    EXIT_WRONG,
+    AsJson,
+    Location,
+    StoreOptions,
+    chosen_output,
+    parsed_options,
+    reported,
+)
+from floodplain.cli.progress import RunProgress
+from floodplain.clock import SystemChance, SystemClock
+from floodplain.metrics import Counters
+from floodplain.settings import StoreSettings
+from floodplain.store.verify import verify_blobs
+from floodplain.tiers.open import open_blobs
+
+
+def verify(location: Location, option: StoreOptions = None, as_json: AsJson = False) -> None:
+    """Check every byte that any retained epoch rests on, and name what is damaged.
+
+    Reads only. Safe beside a running writer, a compaction and a garbage collection. A store too damaged to be
+    opened gets a verdict too.
+
+    Exit code: 0 if all is good, 1 if something is damaged, 2 if it could not be checked.
+    """
+    output = chosen_output(as_json)
+    settings, clock, chance = StoreSettings(), SystemClock(), SystemChance()
+    with reported(output):
+        blobs = open_blobs(location, settings, options=parsed_options(option), clock=clock, chance=chance, counters=Counters())
+        try:
+            with RunProgress("verifying", clock) as progress:
+                verdict = verify_blobs(blobs, settings=settings, clock=clock, chance=chance, progress=progress)
+        finally:
+            blobs.close()
+        output.verdict(location, verdict)
+        raise typer.Exit(EXIT_GOOD if verdict.good else EXIT_WRONG)

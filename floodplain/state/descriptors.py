@@ -1,0 +1,254 @@
+"""Declarations of state: what a user writes in the body of an operator. They hold no state; handles act on it.
+
+Reading what was never written gives the default. Setting to null and never having set differ: see ``Value.nullable``.
+"""
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias
+
+import pyarrow as pa
+
+from floodplain.errors import BadInput, SchemaMismatch
+from floodplain.keys import check_key_type
+from floodplain.state.durations import to_ms
+from floodplain.state.types import as_arrow
+from floodplain.store import folds
+from floodplain.store.folds import Combine, register_merge
+from floodplain.versions.schema import PROCESSING_TIME
+
+TimeKind: TypeAlias = Literal["processing", "event"]
+EVENT_TIME = "event_time"
+"""The watermark that event time is judged by, beside ``PROCESSING_TIME``."""
+WATERMARKS: dict[str, str] = {"processing": PROCESSING_TIME, "event": EVENT_TIME}
+
+Type: TypeAlias = str | pa.DataType
+"""As Spark writes it (``"array<long>"``), or an Arrow type."""
+
+Vectorised: TypeAlias = Callable[[pa.Array], pa.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """What all kinds of state with a time to live have in common."""
+
+    _: KW_ONLY
+    ttl: str | timedelta | None = None
+    """How long an entry lives after it was last written, as ``"1 hour"``; for ever if not given."""
+    ttl_clock: TimeKind = "processing"
+    """Which time makes it expire: that of the machines, or that of the events."""
+
+    def __post_init__(self) -> None:
+        _check_time_kind(self.ttl_clock)
+        if self.ttl is not None and not self.ttl_ms:
+            raise BadInput(f"a time to live of {self.ttl!r} would keep nothing: leave it out to keep for ever")
+
+    @property
+    def ttl_ms(self) -> int:
+        return 0 if self.ttl is None else to_ms(self.ttl, "time to live")
+
+    @property
+    def watermark(self) -> str:
+        return WATERMARKS[self.ttl_clock]
+
+
+@dataclass(frozen=True, slots=True)
+class Value(Descriptor):
+    """One value per key."""
+
+    type: Type
+    default: Any = None
+    """What reading gives where nothing was set, or what was set has expired."""
+    _: KW_ONLY
+    nullable: bool = True
+    """Whether null can be set, and told from never having been set; that takes two bits per key (8 bytes with a ttl)."""
+
+    def __post_init__(self) -> None:
+        Descriptor.__post_init__(self)
+        _check_default(self.default, self.arrow)
+
+    @property
+    def arrow(self) -> pa.DataType:
+        return as_arrow(self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Reducing(Descriptor):
+    """One value per key that is only ever added to: ``merge`` folds what was there with what comes, without reading it first."""
+
+    type: Type
+    merge: str | Combine
+    """``sum``, ``min``, ``max``, ``count``, ``append``, or a function ``(older, newer) -> merged`` over Arrow arrays,
+    associative, at the top level of a module."""
+    default: Any = None
+
+    def __post_init__(self) -> None:
+        Descriptor.__post_init__(self)
+        _check_default(self.default, self.arrow)
+        _check_merge(self.merge_name, self.arrow)
+
+    @property
+    def arrow(self) -> pa.DataType:
+        return as_arrow(self.type)
+
+    @property
+    def merge_name(self) -> str:
+        return _merge_name(self.merge)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregating(Descriptor):
+    """Like ``Reducing`` with a form of its own in the store: ``lift`` makes it of inputs, ``merge`` folds, ``finish`` reads it.
+
+    All three work on whole Arrow arrays. An average is kept as ``"struct<n: long, total: double>"``.
+    """
+
+    input: Type
+    state: Type
+    output: Type
+    _: KW_ONLY
+    lift: Vectorised
+    merge: str | Combine
+    finish: Vectorised
+    default: Any = None
+    """Of the output."""
+
+    def __post_init__(self) -> None:
+        Descriptor.__post_init__(self)
+        as_arrow(self.input)
+        _check_default(self.default, as_arrow(self.output))
+        _check_merge(self.merge_name, self.arrow)
+
+    @property
+    def arrow(self) -> pa.DataType:
+        return as_arrow(self.state)
+
+    @property
+    def merge_name(self) -> str:
+        return _merge_name(self.merge)
+
+
+@dataclass(frozen=True, slots=True)
+class _Many(Descriptor):
+    _: KW_ONLY
+    prefetch: str = "all"
+    """``"all"`` entries of an epoch's keys are fetched before the first row is processed (up to a byte budget); ``"lazy"``:
+    each when it is asked for; else an expression of the row that names the entry it will want."""
+
+    def __post_init__(self) -> None:
+        Descriptor.__post_init__(self)
+        if not isinstance(self.prefetch, str) or not self.prefetch.strip():
+            raise BadInput(f"prefetch {self.prefetch!r} makes no sense: use 'all', 'lazy' or an expression of the row")
+
+
+@dataclass(frozen=True, slots=True)
+class List(_Many):
+    """Values of a key in the order they were appended; appending never rewrites what is there."""
+
+    type: Type
+
+    def __post_init__(self) -> None:
+        _Many.__post_init__(self)
+        _ = self.arrow
+
+    @property
+    def arrow(self) -> pa.DataType:
+        return as_arrow(self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Map(_Many):
+    """Entries of a key, found by an entry key of any type that Spark can group by."""
+
+    key: Type
+    value: Type
+    merge: str | Combine | None = None
+    """How ``merge`` on an entry folds; numbers add up if nothing else is said."""
+
+    def __post_init__(self) -> None:
+        _Many.__post_init__(self)
+        check_key_type("of the map", self.arrow_key)
+        if self.merge_name:
+            _check_merge(self.merge_name, self.arrow_value)
+
+    @property
+    def arrow_key(self) -> pa.DataType:
+        return as_arrow(self.key)
+
+    @property
+    def arrow_value(self) -> pa.DataType:
+        return as_arrow(self.value)
+
+    @property
+    def merge_name(self) -> str:
+        if self.merge is None:
+            return "" if folds.check_type("sum", self.arrow_value) else "sum"
+        return _merge_name(self.merge)
+
+
+@dataclass(frozen=True, slots=True)
+class Set(_Many):
+    """Different elements of a key, of any type that Spark can group by."""
+
+    type: Type
+
+    def __post_init__(self) -> None:
+        _Many.__post_init__(self)
+        check_key_type("of the set", self.arrow)
+
+    @property
+    def arrow(self) -> pa.DataType:
+        return as_arrow(self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Timers:
+    """Times at which a key is called again: by the events' watermark, or by processing time."""
+
+    time: TimeKind = "event"
+
+    def __post_init__(self) -> None:
+        _check_time_kind(self.time)
+
+
+State: TypeAlias = Value | Reducing | Aggregating | List | Map | Set | Timers
+
+
+def states_of(operator: type) -> dict[str, State]:
+    """The states declared in the body of a class and its bases, in order; a declaration of the class replaces its base's."""
+    found: dict[str, State] = {}
+    for base in reversed(operator.__mro__):
+        for name, declared in vars(base).items():
+            if isinstance(declared, State):
+                found[name] = declared
+            else:
+                found.pop(name, None)
+    return found
+
+
+def _check_time_kind(kind: str) -> None:
+    if kind not in WATERMARKS:
+        raise BadInput(f"there is no time {kind!r}: use 'processing' or 'event'")
+
+
+def _check_default(default: Any, type_: pa.DataType) -> None:
+    if default is None:
+        return
+    try:
+        pa.scalar(default, type_)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise SchemaMismatch(f"default {default!r} is not a {type_}: {error}") from error
+
+
+def _merge_name(merge: str | Combine) -> str:
+    """A function is registered on the way: whoever has the declaration has the code."""
+    return merge if isinstance(merge, str) else register_merge(merge)
+
+
+def _check_merge(name: str, type_: pa.DataType) -> None:
+    if folds.find(name) is None:
+        raise BadInput(f"no merge is called {name!r}: use sum, min, max, count, append or give a function")
+    problem = folds.check_type(name, type_)
+    if problem:
+        raise SchemaMismatch(problem)

@@ -1,0 +1,192 @@
+"""From the declared states of an operator to the tables that hold them.
+
+* All states with one entry per key (``Value``, ``Reducing``, ``Aggregating``) are columns of one table named after the
+  operator. Those that expire by event time stand in a second one, because a table expires by one clock.
+* Each list, map, set and timer is a table of its own, named ``<operator>__<state>``.
+* **Absent or null.** A column is null where the state is absent: never set, cleared or expired; its default is applied by
+  whoever reads. That a ``Value`` was *set* to null stands in a column ``<state>__null`` beside it, which is true then and
+  null otherwise. It expires with the value, so an expired null is absent again; and the value's own column keeps its plain
+  type, so that a query on the state reads ``views`` and not ``views.value``. (One bitmap of presence for all states could
+  not expire by the state; a struct around each value would be in the way of merges and of every query.)
+  The other kinds have no such column: a merge leaves nulls out, and an element of a list or map is there if its row is.
+* Names given by users never hold ``__``, so no two operators and states make one table name.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from floodplain.errors import BadName, SchemaMismatch
+from floodplain.state.descriptors import EVENT_TIME, WATERMARKS, Aggregating, List, Map, Reducing, Set, State, Timers, Value
+from floodplain.state.types import as_fields
+from floodplain.store.definition import Column, list_table, map_table, timer_table, value_table
+from floodplain.store.evolution import evolve
+from floodplain.store.store import Writer
+from floodplain.tiers.paths import checked_name
+from floodplain.versions.schema import PROCESSING_TIME, TableSchema
+
+SEPARATOR = "__"
+NULL_MARK = "__null"
+_EVENT_VALUES = "___event"
+
+KeySchema: TypeAlias = str | pa.Schema | Mapping[str, str | pa.DataType]
+OnePerKey: TypeAlias = Value | Reducing | Aggregating
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a state is kept."""
+
+    table: str
+    column: str | None
+    """Of its value; None for a set and for timers, whose sub-key says all."""
+    null_mark: str | None = None
+    """The column that tells a value set to null."""
+    subkey: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTables:
+    """The tables of one operator."""
+
+    operator: str
+    key_columns: Mapping[str, str]
+    """The name of each key column as it was given → as the tables call it."""
+    schemas: tuple[TableSchema, ...]
+    places: Mapping[str, Place]
+    """State → where it is."""
+
+
+def tables_for(operator: str, keys: KeySchema, states: Mapping[str, State]) -> OperatorTables:
+    """The tables for these states. Raises errors that name the operator and the state."""
+    _check_user_name("operator", operator)
+    given = as_fields(keys)
+    key_columns = safe_names(given)
+    stored_keys = {key_columns[name]: type_ for name, type_ in given.items()}
+    places: dict[str, Place] = {}
+    schemas: list[TableSchema] = []
+    columns: dict[str, dict[str, Column]] = {PROCESSING_TIME: {}, EVENT_TIME: {}}
+    for name, state in states.items():
+        with_name = f"operator {operator}, state {name}"
+        _check_user_name("state", name)
+        if isinstance(state, OnePerKey):
+            clock = state.watermark if state.ttl_ms else PROCESSING_TIME
+            if name in stored_keys:
+                raise SchemaMismatch(f"{with_name}: a key column has this name: call the state something else")
+            columns[clock].update(_value_columns(name, state))
+            mark = name + NULL_MARK if isinstance(state, Value) and state.nullable else None
+            places[name] = Place(_values_table(operator, clock), name, null_mark=mark)
+        else:
+            table = checked_name("table", f"{operator}{SEPARATOR}{name}")
+            places[name] = _own_place(table, state, stored_keys)
+            schemas.append(_own_table(places[name], state, stored_keys))
+    for clock, values in columns.items():
+        if values:
+            schemas.append(value_table(_values_table(operator, clock), stored_keys, values, ttl_clock=clock))
+    return OperatorTables(operator, key_columns, tuple(sorted(schemas, key=lambda schema: schema.table)), places)
+
+
+def define(writer: Writer, tables: OperatorTables) -> None:
+    """Create the tables or change them to what is declared now; nothing is changed unless everything can be.
+
+    Raises ``SchemaMismatch`` naming the state that cannot be read as it is declared now. A state no longer declared is
+    forgotten if it was a column; a list, map, set or timer keeps its table and is found again if it is declared again.
+    """
+    known = {name: versions[-1] for name, versions in writer.store.head.schemas.items()}
+    for name, place in tables.places.items():
+        _check_not_moved(tables.operator, name, place, known)
+    for schema in tables.schemas:
+        if schema.table in known:
+            _check_evolves(tables, schema, known[schema.table])
+    for schema in tables.schemas:
+        writer.define(schema)
+
+
+def safe_names(names: Mapping[str, object]) -> dict[str, str]:
+    """A column name allowed in tables for each of the names, which may be any that Spark allows; all different."""
+    safe: dict[str, str] = {}
+    for name in names:
+        plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:60] or "key"
+        column, number = plain, 1
+        while column in safe.values():
+            number += 1
+            column = f"{plain}_{number}"
+        safe[name] = column
+    return safe
+
+
+def _check_user_name(what: str, name: str) -> None:
+    checked_name(what, name)
+    if SEPARATOR in name or name.startswith("_") or name.endswith("_"):
+        raise BadName(f"{what} name {name!r} is not allowed: it may not start or end with _ nor hold {SEPARATOR}")
+
+
+def _values_table(operator: str, clock: str) -> str:
+    return checked_name("table", operator if clock == PROCESSING_TIME else operator + _EVENT_VALUES)
+
+
+def _value_columns(name: str, state: OnePerKey) -> Iterator[tuple[str, Column]]:
+    merge = "" if isinstance(state, Value) else state.merge_name
+    yield checked_name("column", name), Column(state.arrow, merge=merge, ttl_ms=state.ttl_ms)
+    if isinstance(state, Value) and state.nullable:
+        yield checked_name("column", name + NULL_MARK), Column(pa.bool_(), ttl_ms=state.ttl_ms)
+
+
+def _own_place(table: str, state: List | Map | Set | Timers, keys: Mapping[str, pa.DataType]) -> Place:
+    match state:
+        case List():
+            return Place(table, _free("value", keys), subkey=_free("position", keys))
+        case Map():
+            return Place(table, _free("value", keys), subkey=_free("key", keys))
+        case Set():
+            return Place(table, None, subkey=_free("element", keys))
+        case Timers():
+            # Named after its clock, so that timers of the one are never taken for those of the other.
+            return Place(table, None, subkey=_free(WATERMARKS[state.time], keys))
+
+
+def _own_table(place: Place, state: List | Map | Set | Timers, keys: Mapping[str, pa.DataType]) -> TableSchema:
+    value, subkey = place.column or "", place.subkey or ""
+    if isinstance(state, Timers):
+        return timer_table(place.table, keys, time=subkey)
+    ttl_ms, clock = state.ttl_ms, state.watermark if state.ttl_ms else PROCESSING_TIME
+    match state:
+        case List():
+            return list_table(place.table, keys, {value: state.arrow}, position=subkey, ttl_ms=ttl_ms, ttl_clock=clock)
+        case Map():
+            column = Column(state.arrow_value, merge=state.merge_name)
+            return map_table(place.table, keys, {subkey: state.arrow_key}, {value: column}, ttl_ms=ttl_ms, ttl_clock=clock)
+        case Set():
+            return map_table(place.table, keys, {subkey: state.arrow}, {}, ttl_ms=ttl_ms, ttl_clock=clock)
+
+
+def _free(name: str, taken: Mapping[str, object]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _check_not_moved(operator: str, name: str, place: Place, known: Mapping[str, TableSchema]) -> None:
+    """A state that another table holds already would start empty, without a word."""
+    own = f"{operator}{SEPARATOR}{name}"
+    shared = [_values_table(operator, PROCESSING_TIME), operator + _EVENT_VALUES]
+    held = [table for table in shared if table in known and any(field.name == name for field in known[table].values)]
+    held += [own] if own in known else []
+    elsewhere = [table for table in held if table != place.table]
+    if elsewhere:
+        raise SchemaMismatch(
+            f"operator {operator}, state {name}: table {elsewhere[0]} holds it as another kind of state (or by another clock), "
+            f"and {place.table} would start empty: declare it as it was, or call it something else"
+        )
+
+
+def _check_evolves(tables: OperatorTables, wanted: TableSchema, old: TableSchema) -> None:
+    try:
+        evolve(old, wanted)
+    except SchemaMismatch as error:
+        alone = [name for name, place in tables.places.items() if place.table == wanted.table and place.subkey]
+        of = f"operator {tables.operator}" + (f", state {alone[0]}" if alone else "")
+        raise SchemaMismatch(f"{of}: {error}") from error

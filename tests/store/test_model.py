@@ -1,0 +1,259 @@
+"""The store against the model: whatever is done in whatever order, every retained epoch reads as the model says."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from floodplain.errors import Fenced, SnapshotExpired
+from floodplain.settings import RetentionSettings
+from floodplain.store import folds
+from tests.store import world
+from tests.store.machine import Op, Twins, check_table
+from tests.store.model import JOIN_TEXT, ModelColumn, ModelTable
+
+NAMES = tuple(sorted(world.zoo()))
+WIDER = {pa.int16(): pa.int32(), pa.int32(): pa.int64(), pa.float32(): pa.float64(), pa.string(): pa.large_string()}
+NEW_COLUMNS: tuple[dict[str, Any], ...] = (
+    {"type": pa.int32(), "default": 4, "merge": "sum"},
+    {"type": pa.string()},
+    {"type": pa.int64(), "default": 1, "merge": "max", "ttl_ms": 40},
+    {"type": pa.string(), "default": "x", "merge": JOIN_TEXT},
+)
+
+small = st.integers(0, 15)
+which_table = st.integers(0, 1)
+picks = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 5), small), min_size=1, max_size=4)
+kinds = st.sampled_from(["put", "merge", "delete", "clear", "put", "merge"])
+deltas = st.lists(st.tuples(which_table, kinds, picks, st.integers(0, 255)), min_size=1, max_size=3)
+steps_ms = st.sampled_from([0, 1, 20, 45, 60, 110])
+epochs = st.lists(st.tuples(deltas, st.integers(1, 3), steps_ms), min_size=1, max_size=4)
+bands_bytes = st.sampled_from([1, 4000, 1 << 20])
+
+
+@contextmanager
+def without_user_merge(lacking: bool) -> Iterator[None]:
+    """As in a process that does not have the user's code."""
+    fold = folds._registered.pop(JOIN_TEXT)
+    if not lacking:
+        folds._registered[JOIN_TEXT] = fold
+    try:
+        yield
+    finally:
+        folds._registered[JOIN_TEXT] = fold
+
+
+class StoreMachine(RuleBasedStateMachine):
+    twins: Twins | None = None
+
+    @initialize(
+        names=st.lists(st.sampled_from(NAMES), min_size=2, max_size=2),
+        tier=st.sampled_from(sorted(world.TIERS)),
+        keys=st.sampled_from([1, 3, 8]),
+        forged=st.sampled_from([0, 0, 1, 3, 6]),
+        newest=st.integers(1, 4),
+        key_groups=st.sampled_from([1, 4, 16]),
+        chunk_bytes=st.sampled_from([1, 200, 1 << 20]),
+        scan_rows=st.sampled_from([1, 5, 1 << 18]),
+        inline_bytes=st.sampled_from([0, 3000, 1 << 20]),
+        checkpoint_every=st.sampled_from([2, 7, 64]),
+    )
+    def start(self, names: list[str], tier: str, keys: int, forged: int, newest: int, **choices: Any) -> None:
+        retention = RetentionSettings(newest=newest, every_ms=((1000, 100),))
+        self.twins = Twins(names, tier, world.settings(retention=retention, **choices), keys, forged)
+        self.uid = 100
+
+    # --- Writing
+
+    @rule(epochs=epochs)
+    def write(self, epochs: list[tuple[list[Op], int, int]]) -> None:
+        for epoch in epochs:
+            self.twins.write(*epoch)
+        self.twins.check(self.twins.writer.store.snapshot())
+
+    @rule(epochs=epochs)
+    def write_more(self, epochs: list[tuple[list[Op], int, int]]) -> None:
+        """Most of what happens to a store is this."""
+        self.write(epochs)
+
+    @rule(delta=deltas, which=small)
+    def write_in_vain(self, delta: list[Op], which: int) -> None:
+        """An epoch that is given up, or that a writer begins after it was superseded."""
+        twins = self.twins
+        if which % 4 == 0 or not twins.fenced:
+            twins.half_written(twins.writer, delta)._own.finish()
+            return
+        with pytest.raises(Fenced):
+            twins.half_written(twins.fenced[which % len(twins.fenced)], delta).commit()
+        twins.check(twins.writer.store.snapshot())
+
+    @rule(force=st.booleans())
+    def take_over(self, force: bool) -> None:
+        self.twins.take_over(force=force)
+        self.twins.check(self.twins.writer.store.snapshot())
+
+    # --- Maintenance
+
+    @rule(full=st.booleans(), step_bytes=bands_bytes, lacking=st.booleans(), which=small)
+    def compact(self, full: bool, step_bytes: int, lacking: bool, which: int) -> None:
+        store = self.twins.store(which)
+        with without_user_merge(lacking):
+            list(store.compact(full=full, step_bytes=step_bytes))
+        self.twins.check(store.snapshot())
+
+    @precondition(lambda self: self.twins.epoch > 1)
+    @rule(which=small, name=which_table, first=small, length=st.integers(2, 4), step_bytes=bands_bytes, at_once=st.booleans())
+    def plan(self, which: int, name: int, first: int, length: int, step_bytes: int, at_once: bool) -> None:
+        self.twins.plan(self.twins.store(which), self.twins.names[name], which, first, length, step_bytes)
+        if at_once and self.twins.planned:
+            self.carry_out(-1, False)
+
+    @precondition(lambda self: self.twins.planned)
+    @rule(which=small, lacking=st.booleans())
+    def carry_out(self, which: int, lacking: bool) -> None:
+        with without_user_merge(lacking):
+            self.twins.carry_out(which)
+        self.twins.check(self.twins.store(which).snapshot())
+
+    @rule(which=small, as_writer=st.booleans())
+    def collect(self, which: int, as_writer: bool) -> None:
+        self.twins.collect(self.twins.store(which), as_writer=as_writer)
+
+    @precondition(lambda self: self.twins.history)
+    @rule(name=st.sampled_from(["x", "y"]), which=small, on=st.booleans())
+    def tag(self, name: str, which: int, on: bool) -> None:
+        twins = self.twins
+        if on:
+            twins.store(which).tag(name, twins.past(which))
+            twins.tags[name] = twins.past(which)
+        elif twins.tags.pop(name, None) is not None:
+            twins.store(which).drop_tag(name)
+
+    # --- Changing definitions
+
+    @rule(
+        name=which_table,
+        change=st.sampled_from(["add", "drop", "rename", "rename_key", "widen", "reorder", "expire", "expire_column"]),
+        which=small,
+    )
+    def evolve(self, name: int, change: str, which: int) -> None:
+        table = self.twins.tables[self.twins.names[name]]
+        column = table.columns[which % len(table.columns)] if table.columns else None
+        self.uid += 1
+        if column is not None or change in ("add", "rename_key"):
+            renames = getattr(self, f"_{change}")(table, column, which)
+            self.twins.writer.define(table.schema(), renames=renames)
+            view = self.twins.writer.store.snapshot().table(table.name)
+            check_table(view, table, table.contents(self.twins.now_ms))
+
+    def _add(self, table: ModelTable, column: ModelColumn, which: int) -> None:
+        table.add(ModelColumn(self.uid, f"c{self.uid}", **NEW_COLUMNS[which % len(NEW_COLUMNS)]))
+
+    def _drop(self, table: ModelTable, column: ModelColumn, which: int) -> None:
+        table.drop(column.uid)
+
+    def _rename(self, table: ModelTable, column: ModelColumn, which: int) -> dict[str, str]:
+        table.change(column.uid, name=f"c{self.uid}")
+        return {column.name: f"c{self.uid}"}
+
+    def _rename_key(self, table: ModelTable, column: ModelColumn, which: int) -> dict[str, str]:
+        old, new = list(table.keys)[which % len(table.keys)], f"k{self.uid}"
+        table.keys = {new if key == old else key: type_ for key, type_ in table.keys.items()}
+        return {old: new}
+
+    def _widen(self, table: ModelTable, column: ModelColumn, which: int) -> None:
+        table.change(column.uid, type=WIDER.get(column.type, column.type))
+
+    def _reorder(self, table: ModelTable, column: ModelColumn, which: int) -> None:
+        cut = which % len(table.columns)
+        table.columns = table.columns[cut:] + table.columns[:cut]
+
+    def _expire(self, table: ModelTable, column: ModelColumn, which: int) -> None:
+        if table.shape != "time" and not table.ttl_ms:
+            table.ttl_ms = 80
+
+    def _expire_column(self, table: ModelTable, column: ModelColumn, which: int) -> None:
+        table.change(column.uid, ttl_ms=column.ttl_ms or 40)
+
+    # --- Reading
+
+    @precondition(lambda self: self.twins.history)
+    @rule(name=which_table, picked=picks, subs=st.booleans(), which=small, past=st.booleans(), later_ms=steps_ms)
+    def look_up(self, name: int, picked: list[Any], subs: bool, which: int, past: bool, later_ms: int) -> None:
+        twins, store = self.twins, self.twins.store(which)
+        table, now_ms = twins.tables[twins.names[name]], None
+        if past:
+            seen = twins.history[twins.past(which)][table.name]
+            view, table, contents = store.at(twins.past(which)).table(table.name), seen.table, seen.contents
+        else:
+            now_ms = twins.now_ms + later_ms
+            view, contents = store.snapshot().table(table.name), table.contents(now_ms)
+        wanted = [twins.entry(table, key, sub) for key, sub, _ in picked]
+        twins.check_lookup(view, table, contents, wanted, subs=subs, now_ms=now_ms)
+
+    @precondition(lambda self: self.twins.history)
+    @rule(which=small, epoch=st.integers(1, 40))
+    def travel(self, which: int, epoch: int) -> None:
+        twins, store = self.twins, self.twins.store(which)
+        if epoch <= twins.epoch and epoch not in twins.history:
+            with pytest.raises(SnapshotExpired):
+                store.at(epoch)
+        else:
+            twins.check_epoch(store, twins.past(epoch))
+
+    @precondition(lambda self: self.twins.history)
+    @rule(name=which_table, first=small, second=small, which=small)
+    def diff(self, name: int, first: int, second: int, which: int) -> None:
+        older, newer = sorted((self.twins.past(first), self.twins.past(second)))
+        self.twins.check_diff(self.twins.store(which), self.twins.names[name], older, newer)
+
+    @precondition(lambda self: "timers" in self.twins.names)
+    @rule(bounds=st.tuples(small, small), which=small)
+    def scan_times(self, bounds: tuple[int, int], which: int) -> None:
+        times = [*sorted(world.TIMES), 1 << 63]
+        low, high = (times[bound % len(times)] for bound in bounds)
+        self.twins.check_times(self.twins.store(which).snapshot().table("timers"), low, high)
+
+    @rule(name=which_table, bounds=st.tuples(small, small), which=small)
+    def scan_groups(self, name: int, bounds: tuple[int, int], which: int) -> None:
+        twins = self.twins
+        low, high = sorted(bound % twins.settings.key_groups for bound in bounds)
+        table = twins.tables[twins.names[name]]
+        twins.check_groups(twins.store(which).snapshot().table(table.name), table, low, high + 1)
+
+    def teardown(self) -> None:
+        if self.twins is not None:
+            twins = self.twins
+            twins.check_everything(world.open_store(twins.blobs, twins.clock, twins.settings))
+
+
+def run(examples: int, steps: int, *, derandomize: bool) -> None:
+    chosen = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        derandomize=derandomize,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
+    run_state_machine_as_test(StoreMachine, settings=chosen)
+
+
+def test_any_history_reads_as_the_model_says() -> None:
+    run(60, 25, derandomize=True)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_many_histories_read_as_the_model_says() -> None:
+    rounds = int(os.environ.get("FLOODPLAIN_SOAK_ROUNDS", "20"))
+    for round_ in range(rounds):
+        run(200, 50, derandomize=False)
+        print(f"model: {200 * (round_ + 1)} of {200 * rounds} histories held", flush=True)

@@ -1,0 +1,185 @@
+"""The shape of the package: imports go one way, time and chance come from one place, nothing is pickled."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "floodplain"
+
+ORDER = (
+    *("cli", "bench", "dashboard", "spark", "query", "elasticity", "load"),
+    *("operators", "eventtime", "state", "store", "versions", "tiers"),
+    *("metrics", "keys", "xxh64", "settings", "errors", "clock"),
+)
+"""From top to bottom. A module imports from its own folder and from what stands further down."""
+
+TOPS = ("__init__", "__main__")
+AMBIENT_MODULES = {"random", "secrets", "uuid"}
+AMBIENT_CALLS = {
+    *("time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.sleep", "os.urandom"),
+    *("datetime.now", "datetime.utcnow", "datetime.today", "date.today"),
+}
+PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
+
+
+def defects(module: str, source: str) -> list[str]:
+    """What is wrong with a module, given its dotted name below ``floodplain``."""
+    tree = ast.parse(source)
+    return [*_import_defects(module, tree), *_init_defects(module, tree), *_ambient_defects(module, tree)]
+
+
+def _import_defects(module: str, tree: ast.Module) -> Iterator[str]:
+    top_level = set(map(id, _top_level(tree)))
+    for node in ast.walk(tree):
+        for name in _imported(node):
+            root = name.partition(".")[0]
+            if root == "floodplain":
+                if id(node) not in top_level:
+                    yield f"line {node.lineno}: {name} is imported inside a function"
+                if not _may_import(module, name):
+                    yield f"line {node.lineno}: {module} imports {name}, which is not below it"
+            elif root in ("pyspark", "py4j") and _folder(module) != "spark":
+                yield f"line {node.lineno}: only spark/ imports {root}"
+            elif root in PICKLES:
+                yield f"line {node.lineno}: {root} is a pickle"
+            elif root in AMBIENT_MODULES and module != "clock":
+                yield f"line {node.lineno}: {root} is ambient chance: pass a Chance"
+
+
+def _top_level(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Statements that run when the module is imported; those that only a type checker sees count too."""
+    for node in tree.body:
+        yield node
+        if isinstance(node, ast.If | ast.Try):
+            yield from (inner for inner in ast.walk(node) if isinstance(inner, ast.stmt))
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        if node.level:
+            return ["floodplain.<relative>"]
+        if node.module == "floodplain":
+            return [f"floodplain.{alias.name}" for alias in node.names]
+        return [node.module or ""]
+    return []
+
+
+def _folder(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _may_import(module: str, name: str) -> bool:
+    parts = name.split(".")
+    if module in TOPS:
+        return True
+    if len(parts) < 2 or parts[1] not in ORDER:
+        return False
+    return ORDER.index(parts[1]) > ORDER.index(_folder(module)) or parts[1] == _folder(module)
+
+
+def _init_defects(module: str, tree: ast.Module) -> Iterator[str]:
+    """Folders have nothing in their ``__init__``; the package's own has the public names and nothing else."""
+    if not module.endswith("__init__"):
+        return
+    for node in tree.body:
+        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        naming = isinstance(node, ast.Import | ast.ImportFrom) or (
+            isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute | ast.List | ast.Name)
+        )
+        if not docstring and not (naming and module == "__init__"):
+            yield f"line {node.lineno}: {module} holds logic"
+
+
+def _ambient_defects(module: str, tree: ast.Module) -> Iterator[str]:
+    if module == "clock":
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            dotted = ast.unparse(node)
+            if any(dotted == call or dotted.endswith(f".{call}") for call in AMBIENT_CALLS):
+                yield f"line {node.lineno}: {dotted} is an ambient clock or chance: pass a Clock or a Chance"
+        elif isinstance(node, ast.ImportFrom) and node.module in ("time", "os"):
+            for alias in node.names:
+                if f"{node.module}.{alias.name}" in AMBIENT_CALLS:
+                    yield f"line {node.lineno}: {node.module}.{alias.name} is an ambient clock: pass a Clock"
+        elif isinstance(node, ast.Call) and _is_unseeded(node):
+            yield f"line {node.lineno}: {ast.unparse(node)} is ambient chance: seed it"
+
+
+def _is_unseeded(node: ast.Call) -> bool:
+    folder, _, name = ast.unparse(node.func).rpartition(".")
+    if folder not in ("np.random", "numpy.random"):
+        return False
+    return name not in ("default_rng", "Generator", "PCG64") or not (node.args or node.keywords)
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_of)
+def test_a_module_keeps_the_rules(path):
+    assert defects(module_of(path), path.read_text()) == []
+
+
+def test_every_folder_and_module_has_its_place():
+    found = {_folder(module_of(path)) for path in MODULES} - set(TOPS)
+    assert found <= set(ORDER)
+    assert {"cli", "state", "store", "versions", "tiers", "keys", "errors", "clock"} <= found
+    assert all(len(path.relative_to(PACKAGE).parts) <= 2 for path in MODULES)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("tiers.cache", "from floodplain.store.run import Run"),
+        ("store.run", "import floodplain.cli.main"),
+        ("keys", "from floodplain.metrics import Counters"),
+        ("store.run", "from floodplain import Store"),
+        ("store.run", "from floodplain import cli"),
+        ("store.run", "from . import layout"),
+        ("store.run", "def f():\n    from floodplain.errors import Corrupt"),
+        ("store.run", "class A:\n    def f(self):\n        import floodplain.errors"),
+        ("store.run", "if x:\n    from floodplain.cli import main"),
+        ("store.run", "import pyspark.sql"),
+        ("store.run", "def f():\n    from pyspark import sql"),
+        ("store.run", "import pickle"),
+        ("spark.driver", "from cloudpickle import dumps"),
+        ("store.run", "import random"),
+        ("store.run", "from uuid import uuid4"),
+        ("store.run", "import time\ntime.time()"),
+        ("store.run", "from time import time_ns"),
+        ("store.run", "import datetime\ndatetime.datetime.now()"),
+        ("store.run", "np.random.rand(3)"),
+        ("store.run", "np.random.default_rng()"),
+        ("store.__init__", "from floodplain.store.run import Run"),
+        ("store.__init__", "x = 1"),
+        ("__init__", "def f(): ..."),
+        ("__init__", "import floodplain.store\nfor x in []: pass"),
+    ],
+)
+def test_each_rule_can_fail(module, source):
+    assert defects(module, source)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("store.run", "from floodplain.store.layout import physical\nfrom floodplain.tiers import paths"),
+        ("spark.driver", "import pyspark"),
+        ("clock", "import random\nimport time\ntime.time()"),
+        ("bench.load", "np.random.default_rng(7).choice(3)\ntime.perf_counter()"),
+        ("store.__init__", '"""What it is."""'),
+        ("__init__", "from floodplain.store.store import Store\n__all__ = ['Store']\nopen = Store.open"),
+        ("store.run", "if TYPE_CHECKING:\n    from floodplain.errors import Corrupt"),
+    ],
+)
+def test_what_is_allowed(module, source):
+    assert defects(module, source) == []
