@@ -15,7 +15,6 @@ from floodplain.versions.edit import CommitEpoch, RunRef, SourcePosition, Update
 from floodplain.versions.history import History
 from floodplain.versions.manifest import Manifest
 from floodplain.versions.requirements import RequireEpoch, Requirement, RequireSchema, RequireStart
-from floodplain.versions.schema import PROCESSING_TIME
 
 MOST_TIME_MS = 1 << 62
 
@@ -26,7 +25,7 @@ class Epoch:
     Write to it directly, or hand ``ticket`` to tasks elsewhere and commit their reports.
     """
 
-    def __init__(self, history: History, readers: Readers, token: int, now_ms: int) -> None:
+    def __init__(self, history: History, readers: Readers, token: int, watermarks: Mapping[str, int]) -> None:
         head = history.head
         self._history = history
         self._readers = readers
@@ -38,7 +37,10 @@ class Epoch:
             epoch=head.epoch + 1,
             start=head.position,
             attempt=history.chance.nonce(),
-            now_ms=_checked_time("processing", max(now_ms, head.watermarks.get(PROCESSING_TIME, now_ms))),
+            now_ms={
+                **head.watermarks,
+                **{name: _checked_time(paths.checked_name("watermark", name), ms) for name, ms in watermarks.items()},
+            },
             schemas={table: versions[-1] for table, versions in head.schemas.items()},
         )
         self._own = self.task("local", "0")
@@ -95,7 +97,7 @@ class Epoch:
             epoch=ticket.epoch,
             runs=runs,
             source=source or head.source,
-            watermarks={**(watermarks or {}), PROCESSING_TIME: ticket.now_ms},
+            watermarks={**ticket.now_ms, **(watermarks or {})},
             outputs=tuple(outputs),
         )
         requirements: list[Requirement] = [RequireEpoch(ticket.epoch - 1), RequireStart(ticket.start)]

@@ -25,8 +25,7 @@ def evolve(old: TableSchema, wanted: TableSchema, renames: Mapping[str, str] | N
     rename, reorder or widen a value column, rename a key column, change a time to live or a default.
     """
     renames = dict(renames or {})
-    for name in renames:
-        field_named(old, name)
+    _check_renames(old, wanted, renames)
     known = {renames.get(field.name, field.name): field for field in old.fields}
     if wanted.shape != old.shape:
         raise SchemaMismatch(f"table {old.table} is of shape {old.shape} and cannot become {wanted.shape}: create another table")
@@ -53,6 +52,18 @@ def evolve(old: TableSchema, wanted: TableSchema, renames: Mapping[str, str] | N
         ttl_ms=_evolved_ttl(old, "rows", old.ttl_ms, wanted.ttl_ms, any(field.merge for field in old.values)),
     )
     return old if same_definition(old, new) else new
+
+
+def _check_renames(old: TableSchema, wanted: TableSchema, renames: Mapping[str, str]) -> None:
+    """A rename that misses would drop a column, or leave open which of two is meant."""
+    for before, now in renames.items():
+        field_named(old, before)
+        if all(field.name != now for field in wanted.fields):
+            raise SchemaMismatch(f"table {old.table}: column {before} is to be renamed to {now}, which the new definition lacks")
+    names = [renames.get(field.name, field.name) for field in old.fields]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise SchemaMismatch(f"table {old.table}: with these renames two columns are called {twice}: drop one of them first")
 
 
 def adapt(rows: pa.Table, old: TableSchema, new: TableSchema) -> pa.Table:

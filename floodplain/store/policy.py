@@ -6,6 +6,7 @@ from itertools import groupby
 from floodplain.versions.edit import GroupRanges, RunRef
 from floodplain.versions.groups import intersect, size
 from floodplain.versions.manifest import Manifest
+from floodplain.versions.schema import PROCESSING_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def full(manifest: Manifest, step_bytes: int) -> list[Proposal]:
     for table in sorted(manifest.runs):
         for band in bands(manifest, table, step_bytes):
             runs = tuple(run for run in manifest.runs[table] if intersect(run.groups, band))
-            if len(runs) > 1 or any(run.deletes or run.merges or run.first_expiry_ms for run in runs):
+            if len(runs) > 1 or any(run.deletes or run.merges or _expired(run, manifest) for run in runs):
                 proposals.append(Proposal(table, band, runs, sum(_size_within(run, band) for run in runs)))
     return proposals
 
@@ -93,6 +94,13 @@ def levels(manifest: Manifest, table: str, band: GroupRanges) -> list[list[RunRe
     """
     runs = [run for run in manifest.runs.get(table, ()) if intersect(run.groups, band)]
     return [list(level) for _, level in groupby(runs, key=lambda run: run.high)]
+
+
+def _expired(run: RunRef, manifest: Manifest) -> bool:
+    """Whether any of its rows has ended by now: a rewrite before that would change nothing."""
+    schema = manifest.schema(run.table)
+    clock = schema.ttl_clock if schema else PROCESSING_TIME
+    return 0 < run.first_expiry_ms <= manifest.watermarks.get(clock, 0)
 
 
 def bands(manifest: Manifest, table: str, step_bytes: int) -> list[GroupRanges]:

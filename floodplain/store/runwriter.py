@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from floodplain.errors import BadInput
 from floodplain.keys import key_group
-from floodplain.store import filters, layout
+from floodplain.store import claims, filters, layout
 from floodplain.store.footer import MAGIC, Footer, Place, encode
 from floodplain.store.identity import starts_of
 from floodplain.store.layout import CLEAR, DELETE, EXPIRES, HASH, MERGE, OP, SUB
@@ -138,6 +139,7 @@ def _write_chunks(
         for start, stop in pairwise(cuts):
             writer.write_batch(batch.slice(start, stop - start))
             ends.append(sink.tell())
+            _check_unpacked(sink.written(*ends[-2:]), schema.table)
     first, last = np.array(cuts[:-1]), np.array(cuts[1:]) - 1
     major = groups if schema.shape == "time" else layout.numbers(batch, HASH)
     minor = np.zeros(len(batch), np.uint64) if schema.shape == "value" else layout.numbers(batch, SUB)
@@ -152,6 +154,15 @@ def _write_chunks(
         "checksum": [xxhash.xxh3_64_intdigest(sink.written(at, to)) for at, to in pairwise(ends)],
     }
     return {name: np.array(column, "<u8").tobytes() for name, column in columns.items()}
+
+
+def _check_unpacked(chunk: pa.Buffer, table: str) -> None:
+    """What readers refuse must not be written."""
+    if (size_bytes := claims.unpacked_bytes(chunk)) > claims.MOST_CHUNK_BYTES:
+        raise BadInput(
+            f"table {table}: rows that lie together take {size_bytes:,} bytes, and a chunk can have {claims.MOST_CHUNK_BYTES:,}: "
+            "store values this large elsewhere, or set compression to none"
+        )
 
 
 def _cuts(batch: pa.RecordBatch, groups: np.ndarray, chunk_bytes: int) -> list[int]:

@@ -10,7 +10,7 @@ from floodplain.clock import Chance, Clock, SystemChance, SystemClock
 from floodplain.errors import BadInput, Conflict
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
-from floodplain.store import policy
+from floodplain.store import layout, policy
 from floodplain.store.compactor import Compacted, compact
 from floodplain.store.diff import Change, changes
 from floodplain.store.epoch import Epoch
@@ -27,7 +27,7 @@ from floodplain.versions.history import History
 from floodplain.versions.manifest import Manifest
 from floodplain.versions.pins import pin
 from floodplain.versions.requirements import RequireSchema
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.schema import PROCESSING_TIME, TableSchema
 
 STALE_TEMP_MS = 3_600_000
 """A file that has been half written for this long has no writer any more."""
@@ -164,11 +164,15 @@ class Writer:
         commit(history, [PutSchema(new)], [RequireSchema(schema.table, old.id if old else 0)], token=self.token)
         return new
 
-    def epoch(self, *, now_ms: int | None = None) -> Epoch:
-        """Begin the next epoch. ``now_ms`` is its processing time, from which rows count their time to live."""
+    def epoch(self, *, now_ms: int | None = None, watermarks: Mapping[str, int] | None = None) -> Epoch:
+        """Begin the next epoch at these times, which are committed with it and from which rows count their time to live.
+
+        ``now_ms`` is processing time: the clock's if not given, never earlier than the last epoch's. ``watermarks`` are others.
+        """
         history = self.store.history
-        history.refresh()
-        return Epoch(history, self.store.readers, self.token, history.clock.now_ms() if now_ms is None else now_ms)
+        before = history.refresh().watermarks.get(PROCESSING_TIME, layout.BEGINNING)
+        now_ms = history.clock.now_ms() if now_ms is None else now_ms
+        return Epoch(history, self.store.readers, self.token, {**(watermarks or {}), PROCESSING_TIME: max(now_ms, before)})
 
     def put(self, table: str, rows: pa.Table | pa.RecordBatch) -> Manifest:
         """An epoch of one delta."""

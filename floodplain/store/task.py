@@ -29,8 +29,12 @@ class Ticket(msgspec.Struct, frozen=True):
     """The log position that the epoch started from."""
     attempt: str
     """Tells this try at the epoch from another try under the same lease."""
-    now_ms: int
+    now_ms: dict[str, int]
+    """Watermark → its value in this epoch; rows count their time to live from that of their table's clock."""
     schemas: dict[str, TableSchema]
+
+    def clock_ms(self, schema: TableSchema) -> int:
+        return self.now_ms.get(schema.ttl_clock, 0)
 
 
 class InlineRun(msgspec.Struct, frozen=True):
@@ -70,7 +74,7 @@ class TaskWriter:
         schema = self._ticket.schemas.get(table)
         if schema is None:
             raise BadInput(f"there is no table {table!r}; there are: {', '.join(sorted(self._ticket.schemas)) or 'none'}")
-        physical = physical_rows(recorded(schema), rows, op, self._ticket.now_ms)
+        physical = physical_rows(recorded(schema), rows, op, self._ticket.clock_ms(schema))
         if len(physical):
             self._deltas.setdefault(table, []).append(physical)
 
@@ -90,7 +94,7 @@ class TaskWriter:
     def _build(self, table: str, parts: list[pa.Table]) -> BuiltRun:
         ticket = self._ticket
         schema = ticket.schemas[table]
-        rows = settle(schema, parts, ticket.now_ms, ticket.key_groups)
+        rows = settle(schema, parts, ticket.clock_ms(schema), ticket.key_groups)
         options = run_options(self._settings, self._blobs, ticket.store, ticket.key_groups)
         return build_run(rows, schema, ticket.epoch, ticket.epoch, ticket.epoch, options)
 

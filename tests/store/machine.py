@@ -16,6 +16,7 @@ from floodplain.store.epoch import Epoch
 from floodplain.store.policy import Proposal
 from floodplain.store.store import Store, Writer
 from floodplain.store.view import Snapshot, TableView
+from floodplain.versions import lease
 from floodplain.versions.manifest import Manifest
 from tests.store import world
 from tests.store.model import Contents, Difference, ModelTable, Row, Seen
@@ -38,7 +39,7 @@ class Twins:
         self.planned: list[tuple[Store, Proposal, Manifest]] = []
         self.fenced: list[Writer] = []
         self.stores = [world.open_store(self.blobs, self.clock, settings)]
-        self.writer = self.stores[0].writer("w0")
+        self.writer = world.force_writer(self.stores[0], "w0")
         for table in self.tables.values():
             self.writer.define(table.schema())
 
@@ -105,7 +106,8 @@ class Twins:
             self.writer.close()
         self.fenced.append(self.writer)
         self.stores.append(world.open_store(self.blobs, self.clock, self.settings))
-        self.writer = self.stores[-1].writer(f"w{len(self.stores)}", force=force)
+        store, owner = self.stores[-1], f"w{len(self.stores)}"
+        self.writer = Writer(store, lease.take(store.history, owner, force=force))
 
     # --- Maintenance
 

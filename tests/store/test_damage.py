@@ -281,8 +281,10 @@ def test_two_swapped(world: World) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_every_bit_and_every_length(world: World) -> None:
-    total, done = sum(9 * len(data) for data in world.files.values()), 0
-    for name, data in world.files.items():
+    """All of the mapped store; of the compressed one, whose metadata is alike, the runs."""
+    files = {name: data for name, data in world.files.items() if world.blobs.tier == "directory" or folder(name) == "runs"}
+    total, done = sum(9 * len(data) for data in files.values()), 0
+    for name, data in files.items():
         for byte in range(len(data)):
             dead = is_dead(world, name, byte)
             for bit in range(8):

@@ -8,7 +8,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from floodplain.errors import Corrupt
+from floodplain.errors import BadInput, Corrupt
 from floodplain.store.claims import MOST_CHUNK_BYTES, unpacked_bytes
 from floodplain.store.definition import value_table
 from floodplain.store.runwriter import BuiltRun
@@ -119,12 +119,22 @@ def test_a_true_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
         read(store)
 
 
+def test_what_readers_refuse_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("floodplain.store.claims.MOST_CHUNK_BYTES", 1 << 20)
+    store = forge.with_table(TABLE, forge.objects())
+    with pytest.raises(BadInput, match="rows that lie together"):
+        forge.write(store, "t", ("put", {"user": ["a"], "l": pa.array([bytes(1 << 20)], pa.large_binary())}))
+    assert store.head.epoch == 0
+    forge.write(store, "t", ("put", {"user": ["a"], "l": pa.array([bytes(1 << 19)], pa.large_binary())}))
+    assert len(read(store)) == 1
+
+
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 from tests.store import test_hostile_chunks as tests
 from tests.store import forge
-from floodplain.errors import Corrupt
+from floodplain.errors import BadInput, Corrupt
 import struct
 for size in (2**40, 2**62, 2**63 - 1, -2, -(2**62)):
     store, run = tests.a_run("zstd")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
@@ -82,21 +82,21 @@ class StoreMachine(RuleBasedStateMachine):
         """Most of what happens to a store is this."""
         self.write(epochs)
 
-    @rule(delta=deltas, which=small)
-    def write_in_vain(self, delta: list[Op], which: int) -> None:
-        """An epoch that is given up, or that a writer begins after it was superseded."""
+    @rule(delta=deltas, which=small, force=st.booleans())
+    def write_in_vain(self, delta: list[Op], which: int, force: bool) -> None:
+        """An epoch that is given up, or that a writer begins before or after it is superseded."""
         twins = self.twins
-        if which % 4 == 0 or not twins.fenced:
-            twins.half_written(twins.writer, delta)._own.finish()
+        half = twins.half_written(twins.writer, delta)
+        if which % 4 == 0:
+            half._own.finish()
             return
+        if which % 4 == 1 or not twins.fenced:
+            twins.take_over(force=force)
+        else:
+            half = twins.half_written(twins.fenced[which % len(twins.fenced)], delta)
         with pytest.raises(Fenced):
-            twins.half_written(twins.fenced[which % len(twins.fenced)], delta).commit()
+            half.commit()
         twins.check(twins.writer.store.snapshot())
-
-    @rule(force=st.booleans())
-    def take_over(self, force: bool) -> None:
-        self.twins.take_over(force=force)
-        self.twins.check(self.twins.writer.store.snapshot())
 
     # --- Maintenance
 
@@ -198,34 +198,25 @@ class StoreMachine(RuleBasedStateMachine):
         twins.check_lookup(view, table, contents, wanted, subs=subs, now_ms=now_ms)
 
     @precondition(lambda self: self.twins.history)
-    @rule(which=small, epoch=st.integers(1, 40))
-    def travel(self, which: int, epoch: int) -> None:
+    @rule(which=small, name=which_table, first=st.integers(1, 40), second=st.integers(1, 40))
+    def travel(self, which: int, name: int, first: int, second: int) -> None:
         twins, store = self.twins, self.twins.store(which)
-        if epoch <= twins.epoch and epoch not in twins.history:
+        if first <= twins.epoch and first not in twins.history:
             with pytest.raises(SnapshotExpired):
-                store.at(epoch)
-        else:
-            twins.check_epoch(store, twins.past(epoch))
-
-    @precondition(lambda self: self.twins.history)
-    @rule(name=which_table, first=small, second=small, which=small)
-    def diff(self, name: int, first: int, second: int, which: int) -> None:
-        older, newer = sorted((self.twins.past(first), self.twins.past(second)))
-        self.twins.check_diff(self.twins.store(which), self.twins.names[name], older, newer)
-
-    @precondition(lambda self: "timers" in self.twins.names)
-    @rule(bounds=st.tuples(small, small), which=small)
-    def scan_times(self, bounds: tuple[int, int], which: int) -> None:
-        times = [*sorted(world.TIMES), 1 << 63]
-        low, high = (times[bound % len(times)] for bound in bounds)
-        self.twins.check_times(self.twins.store(which).snapshot().table("timers"), low, high)
+                store.at(first)
+        twins.check_epoch(store, twins.past(first))
+        older, newer = sorted((twins.past(first), twins.past(second)))
+        twins.check_diff(store, twins.names[name], older, newer)
 
     @rule(name=which_table, bounds=st.tuples(small, small), which=small)
-    def scan_groups(self, name: int, bounds: tuple[int, int], which: int) -> None:
-        twins = self.twins
-        low, high = sorted(bound % twins.settings.key_groups for bound in bounds)
+    def scan_a_part(self, name: int, bounds: tuple[int, int], which: int) -> None:
+        twins, snapshot = self.twins, self.twins.store(which).snapshot()
         table = twins.tables[twins.names[name]]
-        twins.check_groups(twins.store(which).snapshot().table(table.name), table, low, high + 1)
+        low, high = sorted(bound % twins.settings.key_groups for bound in bounds)
+        twins.check_groups(snapshot.table(table.name), table, low, high + 1)
+        if table.name == "timers":
+            times = [*sorted(world.TIMES), 1 << 63]
+            twins.check_times(snapshot.table("timers"), *(times[bound % len(times)] for bound in bounds))
 
     def teardown(self) -> None:
         if self.twins is not None:
@@ -233,8 +224,8 @@ class StoreMachine(RuleBasedStateMachine):
             twins.check_everything(world.open_store(twins.blobs, twins.clock, twins.settings))
 
 
-def run(examples: int, steps: int, *, derandomize: bool) -> None:
-    chosen = settings(
+def chosen(examples: int, steps: int = 50, *, derandomize: bool) -> settings:
+    return settings(
         max_examples=examples,
         stateful_step_count=steps,
         derandomize=derandomize,
@@ -243,17 +234,56 @@ def run(examples: int, steps: int, *, derandomize: bool) -> None:
         suppress_health_check=list(HealthCheck),
         print_blob=True,
     )
-    run_state_machine_as_test(StoreMachine, settings=chosen)
 
 
 def test_any_history_reads_as_the_model_says() -> None:
-    run(60, 25, derandomize=True)
+    run_state_machine_as_test(StoreMachine, settings=chosen(60, 20, derandomize=True))
+
+
+whole_rows = st.tuples(st.sampled_from([("put", 0), ("merge", 255), ("merge", 255)]), st.integers(0, 2), small)
+few_rows = st.lists(whole_rows, min_size=1, max_size=3).map(
+    lambda rows: [(0, op, [(key, 0, seed)], mask) for (op, mask), key, seed in rows]
+)
+any_epochs = st.lists(st.tuples(deltas, st.integers(1, 3), steps_ms), min_size=3, max_size=7)
+few_epochs = st.lists(st.tuples(few_rows, st.integers(1, 3), st.sampled_from([0, 20, 45, 60])), min_size=3, max_size=7)
+compactions = st.lists(st.tuples(small, small, st.integers(1, 3), bands_bytes, st.booleans()), min_size=1, max_size=4)
+
+
+@given(
+    name=st.sampled_from([*NAMES, "ending", "ending", "ending"]),
+    keys=st.sampled_from([1, 3]),
+    forged=st.sampled_from([0, 3]),
+    scan_rows=st.sampled_from([1, 1 << 18]),
+    epochs=any_epochs | few_epochs,
+    compactions=compactions,
+)
+def compacted_in_any_order(
+    name: str, keys: int, forged: int, scan_rows: int, epochs: list[tuple[list[Op], int, int]], compactions: list[Any]
+) -> None:
+    """A few epochs of few keys, then merges of neighbours in any order: what is seen stays the same."""
+    twins = Twins([name], "mapped", world.settings(scan_rows=scan_rows), keys, forged)
+    for epoch in epochs:
+        twins.write(*epoch)
+    twins.check(twins.store(0).snapshot())
+    for which, first, length, step_bytes, lacking in compactions:
+        twins.plan(twins.store(0), name, which, first, length, step_bytes)
+        with without_user_merge(lacking):
+            if twins.planned:
+                assert twins.carry_out(0)
+        twins.check(twins.store(0).snapshot())
+    list(twins.store(0).compact(full=True))
+    twins.check(twins.store(0).snapshot())
+
+
+def test_compaction_in_any_order_changes_nothing() -> None:
+    chosen(300, derandomize=True)(compacted_in_any_order)()
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_many_histories_read_as_the_model_says() -> None:
     rounds = int(os.environ.get("FLOODPLAIN_SOAK_ROUNDS", "20"))
-    for round_ in range(rounds):
-        run(200, 50, derandomize=False)
-        print(f"model: {200 * (round_ + 1)} of {200 * rounds} histories held", flush=True)
+    for round_ in range(1, rounds + 1):
+        run_state_machine_as_test(StoreMachine, settings=chosen(100, 50, derandomize=False))
+        chosen(1000, derandomize=False)(compacted_in_any_order)()
+        print(f"model: {100 * round_} histories of {100 * rounds}, {1000 * round_} of {1000 * rounds} compactions", flush=True)

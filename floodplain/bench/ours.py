@@ -1,0 +1,156 @@
+"""Our contender: a store with one table, used as a stream's task uses it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.bench.workloads import Kind
+from floodplain.keys import hash_columns
+from floodplain.store.definition import Column, list_table, map_table, value_table
+from floodplain.store.epoch import Epoch
+from floodplain.store.store import Store
+from floodplain.store.view import TableView
+from floodplain.versions.schema import TableSchema
+
+TABLE = "state"
+NAME = "floodplain"
+
+_USER = {"user": pa.string()}
+_PROFILE = pa.struct(
+    {
+        "visits": pa.int64(),
+        "last": pa.struct({"page": pa.string(), "at": pa.int64()}),
+        "tags": pa.list_(pa.string()),
+    }
+)
+SCHEMAS: dict[str, TableSchema] = {
+    "value": value_table(TABLE, _USER, {"n": Column(pa.int64(), default=0), "s": Column(pa.float64(), default=0.0)}),
+    "list": list_table(TABLE, _USER, {"item": pa.int64()}),
+    "map": map_table(TABLE, _USER, {"page": pa.string()}, {"seen": pa.int64()}),
+    "nested": value_table(TABLE, _USER, {"profile": _PROFILE}),
+}
+
+
+class Ours:
+    """One kind of state in a store on a directory, synced to disk at every commit."""
+
+    name = NAME
+
+    def __init__(self, kind: Kind, home: Path) -> None:
+        self.kind = kind
+        self.path = home / f"floodplain-{kind.name}"
+        self.store = Store.open(self.path, create=True)
+        self.writer = self.store.writer("bench")
+        self.writer.define(SCHEMAS[kind.name])
+
+    @property
+    def view(self) -> TableView:
+        return self.store.snapshot().table(TABLE)
+
+    def update(self, batch: pa.Table) -> None:
+        """One epoch, durable, and the compaction that is due after it."""
+        self.checkpoint(batch)
+        for _ in self.store.compact():
+            pass
+
+    def checkpoint(self, batch: pa.Table) -> None:
+        epoch = self.writer.epoch()
+        _WRITE[self.kind.name](self.view, epoch, batch)
+        epoch.commit()
+
+    def point(self, keys: pa.Table) -> int:
+        view = self.view
+        return sum(total(self.kind, view.multi_get(keys.slice(at, 1)).rows) for at in range(len(keys)))
+
+    def multi_get(self, keys: pa.Table) -> int:
+        return total(self.kind, self.view.multi_get(keys).rows)
+
+    def scan(self, number: int = 0) -> int:  # noqa: ARG002
+        return sum(total(self.kind, rows) for rows in self.view.scan(columns=[_NUMBER[self.kind.name]]))
+
+    def restore(self, keys: pa.Table) -> int:
+        """What a process that starts anew does before its first answer."""
+        store = Store.open(self.path)
+        found = total(self.kind, store.snapshot().table(TABLE).multi_get(keys).rows)
+        store.close()
+        return found
+
+    def rows(self) -> pa.Table:
+        rows = self.view.to_arrow().combine_chunks()
+        if self.kind.name != "list":
+            return rows
+        # Rows of a user stand together, in order.
+        user = rows.column("user").chunk(0).dictionary_encode()
+        number = user.indices.to_numpy()
+        starts = np.flatnonzero(np.append(True, number[1:] != number[:-1])) if len(number) else np.empty(0, np.int64)
+        offsets = pa.array(np.append(starts, len(number)), pa.int32())
+        items = pa.ListArray.from_arrays(offsets, rows.column("item").chunk(0))
+        return pa.table({"user": rows.column("user").take(pa.array(starts)), "items": items})
+
+    def compact(self) -> None:
+        """Everything into one run, or one per range of key groups if it is large."""
+        for _ in self.store.compact(full=True):
+            pass
+
+    def settle(self) -> None:
+        """Nothing of it runs in the background."""
+
+    def close(self) -> None:
+        self.writer.close()
+        self.store.close()
+
+
+_NUMBER = {"value": "n", "list": "item", "map": "seen", "nested": "profile"}
+
+
+def total(kind: Kind, rows: pa.Table) -> int:
+    """The sum of a kind's number over rows that a lookup or scan gave."""
+    column = rows.column(_NUMBER[kind.name])
+    if kind.name == "nested":
+        column = pc.struct_field(column, "visits")
+    return pc.sum(column).as_py() or 0
+
+
+def write_values(view: TableView, epoch: Epoch, batch: pa.Table) -> None:
+    """Read, add, write back. The hash is computed once for both."""
+    user = batch.column("user").combine_chunks()
+    keys = pa.table({"user": user, "_hash": hash_columns([user])})
+    found = view.multi_get(keys).aligned()
+    added = {name: pc.add(found.column(name), batch.column(name)) for name in ("n", "s")}
+    epoch.put(TABLE, keys.append_column("n", added["n"]).append_column("s", added["s"]))
+
+
+def _write_lists(view: TableView, epoch: Epoch, batch: pa.Table) -> None:  # noqa: ARG001
+    """Append without reading: a position is (epoch, place in the batch)."""
+    items = batch.column("items").combine_chunks()
+    user = batch.column("user").combine_chunks().take(pc.list_parent_indices(items))
+    position = (epoch.number << 32) + np.arange(len(user), dtype=np.uint64)
+    epoch.put(TABLE, pa.table({"user": user, "position": position, "item": pc.list_flatten(items)}))
+
+
+def _write_maps(view: TableView, epoch: Epoch, batch: pa.Table) -> None:  # noqa: ARG001
+    epoch.put(TABLE, batch)
+
+
+def _write_nested(view: TableView, epoch: Epoch, batch: pa.Table) -> None:
+    user = batch.column("user").combine_chunks()
+    keys = pa.table({"user": user, "_hash": hash_columns([user])})
+    visits = pc.struct_field(view.multi_get(keys).aligned().column("profile"), "visits").combine_chunks()
+    last = pa.StructArray.from_arrays(
+        [batch.column("page").combine_chunks(), batch.column("at").combine_chunks()], ["page", "at"]
+    )
+    profile = pa.StructArray.from_arrays(
+        [pc.add(pc.fill_null(visits, 0), 1), last, batch.column("tags").combine_chunks()], ["visits", "last", "tags"]
+    )
+    epoch.put(TABLE, keys.append_column("profile", profile))
+
+
+_WRITE: dict[str, Callable[[TableView, Epoch, pa.Table], None]] = {
+    "value": write_values,
+    "list": _write_lists,
+    "map": _write_maps,
+    "nested": _write_nested,
+}
