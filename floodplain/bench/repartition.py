@@ -1,7 +1,7 @@
 """Changing the number of slots: by an edit of the assignment, and by rewriting the state as systems do whose slots own files.
 
-Timed for each: from the decision until every new slot has answered a multi-get for a sample of the keys it now has.
-Rewriting contenders read the old partitions, split by key group, and write the new partitions durably.
+Two times for each: until the new partitioning is durable (``move``), and until every new slot has answered a multi-get for a
+sample of the keys it now has (``run``). Rewriting contenders read the old partitions, split by key group, and write the new ones.
 """
 
 import shutil
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from floodplain.bench.frame import Contestant
 from floodplain.bench.workloads import Kind
 from floodplain.keys import hash_columns, key_group
 from floodplain.store import scan
+from floodplain.store.epoch import Epoch
 from floodplain.store.runwriter import build_run
 from floodplain.store.store import Store, Writer
 from floodplain.store.task import Report, run_options, write_object
@@ -31,6 +32,7 @@ from floodplain.versions.history import History
 from floodplain.versions.requirements import RequireAssignment
 
 REWRITE = "rewrite"
+COPY = "copy"
 KEY_GROUPS = 1024
 SLOTS = (4, 7)
 
@@ -123,8 +125,12 @@ class Reassign:
         self._commit(self._move.before)
         self._slots.open(self._state.path)
 
-    def run(self, number: int) -> int:  # noqa: ARG002
+    def move(self, number: int) -> int:  # noqa: ARG002
         self._commit(self._move.after)
+        return self._move.after
+
+    def run(self, number: int) -> int:
+        self.move(number)
         return self._slots.answer()
 
     def _commit(self, slots: int) -> None:
@@ -138,12 +144,14 @@ class Reassign:
 
 
 class Rewrite:
-    """The same store's own run format, rewritten: what our repartitioning would cost if slots owned files."""
+    """All state read and written again through the store's own reading and writing, into partitions of the new slots."""
+
+    name = REWRITE
 
     def __init__(self, state: Stored, move: Move, home: Path) -> None:
         self._state = state
         self._move = move
-        self._home = home / f"rewrite-{move.name}"
+        self._home = home / f"{self.name}-{move.name}"
         self._target: Store | None = None
         self._slots = Slots(state.kind, move)
 
@@ -154,28 +162,22 @@ class Rewrite:
         self._writer.define(ours.SCHEMAS[self._state.kind.name])
         self._slots.open(self._home)
 
-    def run(self, number: int) -> int:  # noqa: ARG002
+    def move(self, number: int) -> int:  # noqa: ARG002
         assert self._target is not None
         epoch = self._writer.epoch()
-        reports = [self._partition(epoch.ticket.start, slot) for slot in range(self._move.after)]
+        reports = [self._partition(epoch, slot) for slot in range(self._move.after)]
         epoch.commit(reports, also=[assign(self._target.history, self._move.after)])
+        return self._move.after
+
+    def run(self, number: int) -> int:
+        self.move(number)
         return self._slots.answer()
 
-    def _partition(self, start: int, slot: int) -> Report:
-        """Physical rows go from run to run as they are: nothing is hashed or sorted again."""
-        assert self._target is not None
-        source, history = self._state.store, self._target.history
-        manifest = source.head
-        schema = manifest.schemas[ours.TABLE][-1]
-        groups = (ranges(self._move.after)[slot],)
-        sources = source.readers.sources(manifest, ours.TABLE, groups)
-        rules = epoch_rules(manifest, schema)
-        windows = scan.plan(sources, schema, groups, KEY_GROUPS, source.history.settings.scan_rows)
-        rows = pa.concat_tables(scan.resolved(window, sources, schema, rules) for window in windows)
-        run = build_run(rows, schema, 1, 1, 1, run_options(history.settings, history.blobs, history.head.store, KEY_GROUPS))
-        name = paths.run(start, history.chance.nonce(), str(slot))
-        refs = write_object([run], name, history.blobs, history.settings, history.clock, history.chance)
-        return Report(runs=refs, rows=len(rows))
+    def _partition(self, epoch: Epoch, slot: int) -> Report:
+        task = epoch.task("rewrite", str(slot))
+        for rows in self._state.store.snapshot().table(ours.TABLE).scan(groups=(ranges(self._move.after)[slot],)):
+            task.write(ours.TABLE, rows)
+        return task.finish()
 
     @property
     def rows(self) -> int:
@@ -189,6 +191,27 @@ class Rewrite:
             self._target.close()
             self._target = None
         shutil.rmtree(self._home, ignore_errors=True)
+
+
+class Copy(Rewrite):
+    """The least that rewriting can cost: physical rows go from run to run, nothing is checked, hashed or sorted again."""
+
+    name = COPY
+
+    def _partition(self, epoch: Epoch, slot: int) -> Report:
+        assert self._target is not None
+        source, history = self._state.store, self._target.history
+        manifest = source.head
+        schema = manifest.schemas[ours.TABLE][-1]
+        groups = (ranges(self._move.after)[slot],)
+        sources = source.readers.sources(manifest, ours.TABLE, groups)
+        rules = epoch_rules(manifest, schema)
+        windows = scan.plan(sources, schema, groups, KEY_GROUPS, source.history.settings.scan_rows)
+        rows = pa.concat_tables(scan.resolved(window, sources, schema, rules) for window in windows)
+        run = build_run(rows, schema, 1, 1, 1, run_options(history.settings, history.blobs, history.head.store, KEY_GROUPS))
+        name = paths.run(epoch.ticket.start, history.chance.nonce(), str(slot))
+        refs = write_object([run], name, history.blobs, history.settings, history.clock, history.chance)
+        return Report(runs=refs, rows=len(rows))
 
 
 class RocksRewrite:
@@ -221,9 +244,13 @@ class RocksRewrite:
         self._made = []
         shutil.rmtree(self._home / "after", ignore_errors=True)
 
-    def run(self, number: int) -> int:  # noqa: ARG002
+    def move(self, number: int) -> int:  # noqa: ARG002
         for slot, (low, high) in enumerate(ranges(self._move.after)):
             self._made.append(self._write(self._home / "after" / str(slot), self._between(_prefix(low), _prefix(high))))
+        return self._move.after
+
+    def run(self, number: int) -> int:
+        self.move(number)
         answers = zip(self._made, self._samples, strict=True)
         return sum(self._contender.total(rocks.values_of(db, keys)) for db, keys in answers)
 
@@ -266,14 +293,18 @@ class PlainRewrite:
         for slot, state in enumerate(_split(contender.state, move.before)):
             plain.save(self._home / f"before-{slot}", state)
 
-    def run(self, number: int) -> int:  # noqa: ARG002
+    def move(self, number: int) -> int:  # noqa: ARG002
         state: dict[str, Any] = {}
         for slot in range(self._move.before):
             state.update(plain.load(self._home / f"before-{slot}"))
-        parts = _split(state, self._move.after)
-        for slot, part in enumerate(parts):
+        self._parts = _split(state, self._move.after)
+        for slot, part in enumerate(self._parts):
             plain.save(self._home / f"after-{slot}", part)
-        return sum(self._contender.answer(keys, part) for keys, part in zip(self._samples, parts, strict=True))
+        return self._move.after
+
+    def run(self, number: int) -> int:
+        self.move(number)
+        return sum(self._contender.answer(keys, part) for keys, part in zip(self._samples, self._parts, strict=True))
 
     def close(self) -> None:
         shutil.rmtree(self._home, ignore_errors=True)
@@ -292,5 +323,9 @@ def _prefix(group: int) -> bytes:
     return group.to_bytes(2, "big")
 
 
-def contestant(name: str, mover: Reassign | Rewrite | RocksRewrite | PlainRewrite) -> Contestant:
-    return Contestant(name, mover.run, None if isinstance(mover, PlainRewrite) else mover.prepare)
+Mover: TypeAlias = Reassign | Rewrite | RocksRewrite | PlainRewrite
+
+
+def contestant(name: str, mover: Mover, *, answering: bool = True) -> Contestant:
+    """``answering``: timed until every new slot has answered, else until the new partitioning is durable."""
+    return Contestant(name, mover.run if answering else mover.move, None if isinstance(mover, PlainRewrite) else mover.prepare)

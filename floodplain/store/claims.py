@@ -4,6 +4,7 @@ Checksums tell that bytes are those that were written, not that whoever wrote th
 """
 
 import struct
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -41,13 +42,15 @@ def schema_of(ref: RunRef, manifest: Manifest) -> TableSchema:
     return schema
 
 
+@lru_cache(maxsize=4096)
 def membership(ref: RunRef, key_groups: int) -> np.ndarray:
-    """Per key group, whether the run counts for it."""
+    """Per key group, whether the run counts for it. Shared by all who ask: not to be written to."""
     member = np.zeros(key_groups, bool)
     for low, high in ref.groups:
         if not 0 <= low < high <= key_groups:
             raise damaged(ref, f"key groups from 0 to {key_groups}", f"{low} to {high}")
         member[low:high] = True
+    member.flags.writeable = False
     return member
 
 

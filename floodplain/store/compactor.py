@@ -6,7 +6,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from floodplain.errors import Corrupt
 from floodplain.store import layout, scan
 from floodplain.store.delta import sort_rows
 from floodplain.store.lookup import Source
@@ -14,7 +13,7 @@ from floodplain.store.merge import Rules
 from floodplain.store.policy import Proposal
 from floodplain.store.readers import Readers
 from floodplain.store.runwriter import build_run
-from floodplain.store.task import reopen, run_options, write_object
+from floodplain.store.task import conflict_before_damage, reopen, run_options, write_object
 from floodplain.store.view import epoch_rules
 from floodplain.tiers import paths
 from floodplain.versions.checkpoint import maybe_checkpoint
@@ -51,16 +50,10 @@ def compact(history: History, readers: Readers, proposal: Proposal, manifest: Ma
         RequireStart(manifest.position),
         RequireSchema(schema.table, schema.id),
     ]
-    try:
+    with conflict_before_damage(history, requirements):
         rows = _merged(readers, proposal, manifest, schema, history.settings.scan_rows)
-    except Corrupt:
-        # Runs that were replaced may be deleted by now, and that is no damage.
-        head = history.refresh()
-        for requirement in requirements:
-            requirement.check(head)
-        raise
-    added = _written(history, rows, proposal, manifest, schema)
-    reopen(added, manifest, readers, history.blobs)
+        added = _written(history, rows, proposal, manifest, schema)
+        reopen(added, manifest, readers, history.blobs)
     update = ReplaceRuns(proposal.table, proposal.groups, tuple(run.id for run in proposal.runs), added)
     commit(history, [update], requirements)
     maybe_checkpoint(history)

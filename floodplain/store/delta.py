@@ -59,12 +59,13 @@ def settle(schema: TableSchema, parts: list[pa.Table], now_ms: int, key_groups: 
             "spread it over several tasks or epochs"
         )
     rows = rows.combine_chunks()
-    if not (layout.numbers(rows, OP) == CLEAR).any():
-        hashes = layout.numbers(rows, HASH)
-        order = np.argsort(hashes) if schema.shape == "value" else np.lexsort((layout.numbers(rows, SUB), hashes))
-        told_apart = [hashes[order]] if schema.shape == "value" else [hashes[order], layout.numbers(rows, SUB)[order]]
+    if schema.shape != "time" and not (layout.numbers(rows, OP) == CLEAR).any():
+        order = _run_order(schema, rows, key_groups)
+        told_apart = [layout.numbers(rows, name) for name in ((HASH,) if schema.shape == "value" else (HASH, SUB))]
+        if order is not None:
+            told_apart = [column[order] for column in told_apart]
         if starts_of(*told_apart).all():
-            return sort_rows(schema, rows.take(pa.array(order)), key_groups)
+            return rows if order is None else rows.take(pa.array(order))
     return _settle_repeats(schema, rows, now_ms, key_groups)
 
 
@@ -78,10 +79,11 @@ def _settle_repeats(schema: TableSchema, rows: pa.Table, now_ms: int, key_groups
 
 
 def _run_order(schema: TableSchema, rows: pa.Table, key_groups: int) -> np.ndarray | None:
+    """The order that runs keep; None if the rows have it already."""
     hashes = layout.numbers(rows, HASH)
     if schema.shape == "value":
-        by = [hashes]
-    elif schema.shape == "time":
+        return np.argsort(hashes, kind="stable") if (hashes[1:] < hashes[:-1]).any() else None
+    if schema.shape == "time":
         by = [hashes, layout.numbers(rows, SUB), layout.clears_first(rows), key_group(hashes, key_groups)]
     else:
         by = [layout.numbers(rows, SUB), hashes]

@@ -7,14 +7,14 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.store.readers import Readers
 from floodplain.store.runwriter import BuiltRun
-from floodplain.store.task import Report, TaskWriter, Ticket, reopen, write_object
+from floodplain.store.task import Report, TaskWriter, Ticket, conflict_before_damage, reopen, write_object
 from floodplain.tiers import paths
 from floodplain.versions.checkpoint import maybe_checkpoint
 from floodplain.versions.commit import commit
 from floodplain.versions.edit import CommitEpoch, RunRef, SourcePosition, Update
 from floodplain.versions.history import History
 from floodplain.versions.manifest import Manifest
-from floodplain.versions.requirements import RequireEpoch, Requirement, RequireSchema, RequireStart
+from floodplain.versions.requirements import RequireEpoch, RequireLease, Requirement, RequireSchema, RequireStart
 
 MOST_TIME_MS = 1 << 62
 
@@ -92,7 +92,10 @@ class Epoch:
         self._done = True
         head, ticket = self._history.head, self.ticket
         runs = self._place([*reports, self._own.finish()])
-        reopen(runs, head, self._readers, self._history.blobs)
+        requirements: list[Requirement] = [RequireEpoch(ticket.epoch - 1), RequireStart(ticket.start)]
+        requirements += [RequireSchema(table, ticket.schemas[table].id) for table in sorted({run.table for run in runs})]
+        with conflict_before_damage(self._history, [RequireLease(ticket.token), *requirements]):
+            reopen(runs, head, self._readers, self._history.blobs)
         update = CommitEpoch(
             epoch=ticket.epoch,
             runs=runs,
@@ -100,8 +103,6 @@ class Epoch:
             watermarks={**ticket.now_ms, **(watermarks or {})},
             outputs=tuple(outputs),
         )
-        requirements: list[Requirement] = [RequireEpoch(ticket.epoch - 1), RequireStart(ticket.start)]
-        requirements += [RequireSchema(table, ticket.schemas[table].id) for table in sorted({run.table for run in runs})]
         manifest = commit(self._history, [*also, update], requirements, token=ticket.token)
         maybe_checkpoint(self._history)
         return manifest

@@ -54,8 +54,10 @@ class _Found:
 
 def multi_get(needles: Needles, sources: Sequence[Source], schema: TableSchema, rules: Rules) -> tuple[pa.Table, np.ndarray]:
     """Physical rows that count for the needles, and the needle of each; in no particular order. Sources come newest first."""
-    order = np.argsort(needles.hashes)
-    needles = needles.take(order)
+    order = np.arange(len(needles.hashes))
+    if (needles.hashes[1:] < needles.hashes[:-1]).any():
+        order = np.argsort(needles.hashes)
+        needles = needles.take(order)
     pending = np.arange(len(order))
     held = _prefetch(needles, pending, sources)
     parts: list[_Found] = []
@@ -95,16 +97,16 @@ def _settles(part: _Found, needles: Needles, schema: TableSchema) -> np.ndarray:
 
 
 def _search(source: Source, needles: Needles, pending: np.ndarray, schema: TableSchema, rank: int, held: _Chunks) -> list[_Found]:
-    wanted = _candidates(source, needles, pending)
-    if not len(wanted):
+    number = _candidates(source, needles, pending)
+    if not len(number):
         return []
-    hashes, subs = needles.hashes[wanted], None if needles.subs is None else needles.subs[wanted]
-    finds = source.reader.find(hashes, subs, held)
-    found = [_verified(hits, wanted, source, needles, schema, rank, clears=False) for hits in finds]
-    if subs is not None and source.reader.ref.deletes:
-        clears = source.reader.find(hashes, np.zeros_like(subs), held)
-        found += [_verified(hits, wanted, source, needles, schema, rank, clears=True) for hits in clears]
-    return [part for part in found if len(part.needle)]
+    wanted = needles if len(number) == len(needles.hashes) else needles.take(number)
+    finds = source.reader.find(wanted.hashes, wanted.subs, held)
+    found = [_verified(hits, wanted, source, schema, clears=False) for hits in finds]
+    if wanted.subs is not None and source.reader.ref.deletes:
+        clears = source.reader.find(wanted.hashes, np.zeros_like(wanted.subs), held)
+        found += [_verified(hits, wanted, source, schema, clears=True) for hits in clears]
+    return [_Found(rows, number[needle], np.full(len(needle), rank, np.int64)) for rows, needle in found if len(needle)]
 
 
 def _candidates(source: Source, needles: Needles, pending: np.ndarray) -> np.ndarray:
@@ -116,25 +118,29 @@ def _candidates(source: Source, needles: Needles, pending: np.ndarray) -> np.nda
     return wanted[source.reader.may_contain(needles.hashes[wanted])]
 
 
-def _verified(
-    hits: Hits, wanted: np.ndarray, source: Source, needles: Needles, schema: TableSchema, rank: int, *, clears: bool
-) -> _Found:
-    """Hits whose keys (and sub-keys) are equal, not only their hashes, as rows of the newest schema."""
-    needle, row = wanted[hits.needle], hits.row
-    if needles.subs is not None and len(row):
+def _verified(hits: Hits, wanted: Needles, source: Source, schema: TableSchema, *, clears: bool) -> tuple[pa.Table, np.ndarray]:
+    """Hits whose keys (and sub-keys) are equal, not only their hashes, as rows of the newest schema; and their needles."""
+    needle, row = hits.needle, hits.row
+    if wanted.subs is not None and len(row):
         is_clear = layout.numbers(hits.chunk, OP)[row] == CLEAR
         needle, row = needle[is_clear == clears], row[is_clear == clears]
     rows = pa.Table.from_batches([hits.chunk.take(pa.array(row))])
-    fields, wanted_columns = source.schema.keys, list(needles.keys)
-    if needles.subkeys and not clears:
+    fields, columns = source.schema.keys, list(wanted.keys)
+    if wanted.subkeys and not clears:
         fields += layout.stored_subkeys(source.schema)
-        wanted_columns += needles.subkeys
+        columns += wanted.subkeys
     if len(row):
-        of = pa.array(needle)
-        same = columns_equal(layout.column_arrays(rows, fields), [column.take(of) for column in wanted_columns])
+        same = columns_equal(layout.column_arrays(rows, fields), [_at(column, needle) for column in columns])
         if not same.all():
             rows, needle = rows.filter(pa.array(same)), needle[same]
-    return _Found(adapt(rows, source.schema, schema), needle, np.full(len(needle), rank, np.int64))
+    return adapt(rows, source.schema, schema), needle
+
+
+def _at(column: pa.Array, rows: np.ndarray) -> pa.Array:
+    """``column`` at these ascending rows; neighbours are a slice, which copies nothing."""
+    if rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
+        return column.slice(rows[0], len(rows))
+    return column.take(pa.array(rows))
 
 
 def _prefetch(needles: Needles, pending: np.ndarray, sources: Sequence[Source]) -> dict[int, _Chunks]:

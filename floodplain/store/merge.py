@@ -265,17 +265,19 @@ class _Folding:
         And per entry whether it was cut.
         """
         valid = self.rows.column(layout.column(field)).is_valid().to_numpy()
-        used = self.involved[valid[self.involved]]
         cut = np.zeros(len(self.heads), bool)
-        if field.ttl_ms and len(used):
-            ends = layout.expiries(self.rows, layout.expires_column(field))[used]
-            first = starts_of(self.entry[used])
-            ended = ends <= _judged_at(ends, first, field.ttl_ms, np.iinfo(np.int64).min)
-            broken = np.cumsum(ended)
-            heads = np.flatnonzero(first)
-            before = (broken[heads] - ended[heads])[np.cumsum(first) - 1]
-            cut[self.entry[used[broken != before]]] = True
-            used = used[broken == before]
+        if not field.ttl_ms:
+            return self.involved[valid[self.involved]], cut
+        # A null that was put ends too: from then on the value is the default.
+        used = self.involved[(valid | (self.op == PUT))[self.involved]]
+        ends = layout.expiries(self.rows, layout.expires_column(field))[used]
+        first = starts_of(self.entry[used])
+        ended = ends <= _judged_at(ends, first, field.ttl_ms, np.iinfo(np.int64).min)
+        broken = np.cumsum(ended)
+        heads = np.flatnonzero(first)
+        before = (broken[heads] - ended[heads])[np.cumsum(first) - 1]
+        cut[self.entry[used[broken != before]]] = True
+        used = used[(broken == before) & valid[used]]
         return used, cut
 
     def _newest_expiry(self, out: pa.Table, field: Field, used: np.ndarray) -> pa.Table:

@@ -32,7 +32,7 @@ class TieredPolicy:
     """Most a step reads. A smaller step finishes sooner and leaves more runs."""
     fan_in: int = 4
     """Runs of like size that make a merge worth it. Fewer: faster reads, more rewriting."""
-    likeness: float = 1.0
+    likeness: float = 1.2
     """A run joins a merge if it is at most this many times the size of all newer ones in it."""
     most_runs: int = 10
     """Beyond this many levels over a band the cheapest neighbours are merged, alike or not."""

@@ -113,7 +113,8 @@ class _Sink:
     """Memory for a whole run, reserved at once: growing it step by step costs more than all the rest of writing."""
 
     def __init__(self, size_bytes: int) -> None:
-        self._memory = pa.allocate_buffer(size_bytes)
+        # NumPy asks the kernel for huge pages, Arrow does not: touching fresh memory page by page took longer than filling it.
+        self._memory = pa.py_buffer(np.empty(size_bytes, np.uint8))
         self.stream = pa.FixedSizeBufferWriter(self._memory)
         self.write = self.stream.write
         self.tell = self.stream.tell

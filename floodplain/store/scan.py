@@ -7,11 +7,11 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from floodplain.keys import group_bounds, key_group
+from floodplain.keys import columns_equal, group_bounds, key_group
 from floodplain.store import layout
 from floodplain.store.evolution import adapt
 from floodplain.store.identity import refine, starts_of
-from floodplain.store.layout import CLEAR, HASH, OP, SUB
+from floodplain.store.layout import CLEAR, DELETE, HASH, OP, SUB
 from floodplain.store.lookup import Source
 from floodplain.store.merge import Rules, resolve
 from floodplain.versions.edit import GroupRanges
@@ -79,6 +79,9 @@ def resolved(
     if len(parts) == 1 and _settled(parts[0], schema):
         return parts[0]
     rows, rank = pa.concat_tables(parts).combine_chunks(), np.concatenate(ranks)
+    newest = _newest_rows(rows, schema)
+    if newest is not None:
+        return _without_deletes(newest, bottom)
     by = [layout.numbers(rows, HASH)] if schema.shape == "value" else [layout.numbers(rows, SUB), layout.numbers(rows, HASH)]
     order = np.lexsort(by)
     rows, rank = rows.take(pa.array(order)), rank[order]
@@ -88,11 +91,40 @@ def resolved(
     return resolve(rows, owner, rank, schema, rules, at_bottom)[0]
 
 
+def _newest_rows(rows: pa.Table, schema: TableSchema) -> pa.Table | None:
+    """The newest row of each key, by hash, where that is all there is to resolving; None where it is not.
+
+    Requires: rows of newer runs stand before those of older ones. Only the winners are copied, which makes this the quick way
+    through a compaction of puts and deletes.
+    """
+    if schema.shape != "value" or _expires(schema) or (layout.numbers(rows, OP) > DELETE).any():
+        return None
+    hashes = layout.numbers(rows, HASH)
+    order = np.argsort(hashes, kind="stable")
+    first = starts_of(hashes[order])
+    later = np.flatnonzero(~first)
+    if len(later):
+        keys = layout.column_arrays(rows, schema.keys)
+        at, before = pa.array(order[later]), pa.array(order[later - 1])
+        if not columns_equal([key.take(at) for key in keys], [key.take(before) for key in keys]).all():
+            return None
+    return rows.take(pa.array(order[first]))
+
+
+def _without_deletes(rows: pa.Table, bottom: np.ndarray | None) -> pa.Table:
+    gone = layout.numbers(rows, OP) == DELETE
+    if bottom is not None and gone.any():
+        gone &= bottom[key_group(layout.numbers(rows, HASH), len(bottom))]
+    return rows.filter(pa.array(~gone)) if gone.any() else rows
+
+
+def _expires(schema: TableSchema) -> bool:
+    return bool(schema.ttl_ms or any(field.ttl_ms for field in schema.values))
+
+
 def _settled(rows: pa.Table, schema: TableSchema) -> bool:
-    """Whether rows of one run are already what counts: puts only, nothing that expires, one row per key."""
-    if schema.shape != "value" or schema.ttl_ms or any(field.ttl_ms for field in schema.values):
-        return False
-    return not layout.numbers(rows, OP).any() and bool(starts_of(layout.numbers(rows, HASH)).all())
+    """Whether rows of one run are what counts as they are. A run has one row per entry, unless merges wait to be folded."""
+    return not _expires(schema) and not layout.numbers(rows, OP).any()
 
 
 def _window_rows(window: Window, source: Source, schema: TableSchema, times: tuple[int, int] | None) -> pa.Table:

@@ -1,10 +1,13 @@
 """Writing a task's share of an epoch: rows in, one report out."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 import msgspec
 import pyarrow as pa
 
 from floodplain.clock import Chance, Clock
-from floodplain.errors import BadInput
+from floodplain.errors import BadInput, Corrupt
 from floodplain.settings import StoreSettings
 from floodplain.store.definition import recorded
 from floodplain.store.delta import physical_rows, settle
@@ -14,7 +17,9 @@ from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.create import create_or_read
 from floodplain.versions.edit import RunRef
+from floodplain.versions.history import History
 from floodplain.versions.manifest import Manifest
+from floodplain.versions.requirements import Requirement
 from floodplain.versions.schema import TableSchema
 
 
@@ -115,6 +120,18 @@ def write_object(
     if create_or_read(blobs, name, data, settings.retry, clock, chance) is not None:
         raise BadInput(f"{name} was written already by another task: operator and part must name a task once per try")
     return refs
+
+
+@contextmanager
+def conflict_before_damage(history: History, requirements: Sequence[Requirement]) -> Iterator[None]:
+    """For work on files that a collection may delete once a requirement no longer holds: then that is what is raised."""
+    try:
+        yield
+    except Corrupt:
+        head = history.refresh()
+        for requirement in requirements:
+            requirement.check(head)
+        raise
 
 
 def reopen(refs: tuple[RunRef, ...], manifest: Manifest, readers: Readers, blobs: Blobs) -> None:

@@ -19,19 +19,34 @@ def union(ranges: Iterable[tuple[int, int]]) -> GroupRanges:
 
 
 def intersect(a: GroupRanges, b: GroupRanges) -> GroupRanges:
-    return union((max(low, other_low), min(high, other_high)) for low, high in a for other_low, other_high in b)
+    out = []
+    i = j = 0
+    while i < len(a) and j < len(b):
+        low, high = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
+        if low < high:
+            out.append((low, high))
+        if a[i][1] < b[j][1]:
+            i += 1
+        else:
+            j += 1
+    return tuple(out)
 
 
 def subtract(a: GroupRanges, b: GroupRanges) -> GroupRanges:
-    left = list(a)
-    for cut_low, cut_high in b:
-        left = [
-            piece
-            for low, high in left
-            for piece in ((low, min(high, cut_low)), (max(low, cut_high), high))
-            if piece[0] < piece[1]
-        ]
-    return union(left)
+    out = []
+    cut = 0
+    for low, high in a:
+        while cut < len(b) and b[cut][1] <= low:
+            cut += 1
+        left, at = low, cut
+        while at < len(b) and b[at][0] < high:
+            if left < b[at][0]:
+                out.append((left, b[at][0]))
+            left = b[at][1]
+            at += 1
+        if left < high:
+            out.append((left, high))
+    return tuple(out)
 
 
 def size(ranges: GroupRanges) -> int:

@@ -39,7 +39,10 @@ def release(history: History, token: int) -> None:
 
 
 def _held(lease: Lease) -> str:
-    ends = datetime.fromtimestamp(lease.expires_ms / 1000, UTC).isoformat(timespec="seconds")
+    try:
+        ends = datetime.fromtimestamp(lease.expires_ms / 1000, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        ends = f"{lease.expires_ms} ms after 1970"
     return (
         f"{lease.owner!r} holds lease {lease.token} until {ends}: wait, stop that writer, "
         "or force the lease from it (it then can commit nothing more)"

@@ -12,7 +12,9 @@ from floodplain.keys import key_group
 from floodplain.settings import StoreSettings
 from floodplain.store import policy
 from floodplain.store.compactor import compact
+from floodplain.store.delta import EXPIRES_OF
 from floodplain.store.epoch import Epoch
+from floodplain.store.layout import EXPIRES
 from floodplain.store.policy import Proposal
 from floodplain.store.store import Store, Writer
 from floodplain.store.view import Snapshot, TableView
@@ -79,8 +81,14 @@ class Twins:
                     chosen = bool(mask >> (column.uid % 8) & 1)
                     if (op == "merge" and column.merge and chosen) or (op == "put" and not chosen):
                         row[column.name] = world.value_of(column.type, (seed + 3 * column.uid) % 16, bool(column.merge))
-                rows.append(row)
+                rows.append(row | (self._ends(table, seed) if op == "put" and mask >> 6 == 3 else {}))
             yield name, op, rows
+
+    def _ends(self, table: ModelTable, seed: int) -> dict[str, int]:
+        """Times at which a row and its values end that the caller chose, some of them past."""
+        now_ms = self.clock.now_ms()
+        ends = {EXPIRES_OF + column.name: now_ms + 15 * (seed - 2) for column in table.columns if column.ttl_ms}
+        return ends | ({EXPIRES: now_ms + 25 * (seed - 2)} if table.ttl_ms else {})
 
     def entry(self, table: ModelTable, key: int, sub: int) -> dict[str, Any]:
         """Key and sub-key under the names that the table has for them."""

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.store.definition import Column, list_table, map_table, timer_table, value_table
+from floodplain.store.delta import EXPIRES_OF
 from floodplain.store.folds import register_merge
+from floodplain.store.layout import EXPIRES
 from floodplain.versions.schema import TableSchema
 
 Row = Mapping[str, Any]
@@ -26,7 +28,7 @@ NAN = "not a number"
 
 def join_text(older: pa.Array, newer: pa.Array) -> pa.Array:
     """A user's merge that shows in which order it was applied."""
-    return pc.binary_join_element_wise(older, newer, "")
+    return pc.binary_join_element_wise(older, newer, pa.scalar("", older.type))
 
 
 JOIN_TEXT = register_merge(join_text)
@@ -112,7 +114,10 @@ class ModelTable:
         return _Row(values, now_ms + self.ttl_ms if self.ttl_ms else math.inf, ends)
 
     def _put(self, row: Row, now_ms: int) -> _Row:
-        return self._fresh({c.uid: row.get(c.name, c.default) for c in self.columns}, now_ms)
+        fresh = self._fresh({c.uid: row.get(c.name, c.default) for c in self.columns}, now_ms)
+        fresh.ends_ms = row.get(EXPIRES, fresh.ends_ms)
+        fresh.column_ends_ms |= {c.uid: row[EXPIRES_OF + c.name] for c in self.columns if EXPIRES_OF + c.name in row}
+        return fresh
 
     def _merge(self, entries: dict[tuple[Any, ...], _Row], sub: tuple[Any, ...], row: Row, now_ms: int) -> None:
         found = entries.get(sub)

@@ -29,7 +29,7 @@ TABLES = {
     "time": timer_table("t", {"user": pa.string()}, {"n": pa.int64(), "s": pa.string()}),
 }
 CHUNK_COLUMNS = ("first", "first_sub", "last", "last_sub", "offset", "length", "count", "checksum")
-ABSURD = (-(2**63), -1, 0, 1, 7, 2**31, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
+ABSURD = (-1, 0, 1, 2**31, 2**63, 2**64 - 1)
 ROWS = 12
 
 
@@ -168,7 +168,7 @@ def test_chunks_that_are_not_there(lying: Lying, name: str) -> None:
         return msgspec.structs.replace(footer, **{name: column.tobytes()})
 
     for at in (0, -1):
-        for value in ABSURD[2:]:
+        for value in ABSURD[1:]:
             harmless = value == 0 and name.endswith("_sub")
             assert lying(lambda footer, at=at, value=value: with_number(footer, at, value)) or harmless
     assert lying(lambda footer: msgspec.structs.replace(footer, **{name: b""}))
@@ -247,9 +247,8 @@ def test_rows_that_cannot_be(shape: str, change: Callable[[dict[str, pa.Array]],
     assert refused(store)
 
 
+@pytest.mark.parametrize("shape", ["ordered", "hashed", "time"])
 def test_sub_keys_that_cannot_be(shape: str) -> None:
-    if shape == "value":
-        pytest.skip("has none")
     for value in (None, 2**64 - 1):
         store, run = forged_rows(shape, lambda named, value=value: named.update({"_sub": with_value(named["_sub"], 2, value)}))
         forge.commit_runs(store, run)

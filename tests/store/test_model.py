@@ -237,7 +237,7 @@ def chosen(examples: int, steps: int = 50, *, derandomize: bool) -> settings:
 
 
 def test_any_history_reads_as_the_model_says() -> None:
-    run_state_machine_as_test(StoreMachine, settings=chosen(60, 20, derandomize=True))
+    run_state_machine_as_test(StoreMachine, settings=chosen(120, 20, derandomize=True))
 
 
 whole_rows = st.tuples(st.sampled_from([("put", 0), ("merge", 255), ("merge", 255)]), st.integers(0, 2), small)

@@ -90,7 +90,7 @@ def by_key(store: Store, key: str = "k") -> pa.Table:
 @pytest.mark.parametrize("tier", ["plain", "compressed"])
 @pytest.mark.parametrize("type_", TYPES, ids=str)
 def test_values_come_back(type_: pa.DataType, tier: str) -> None:
-    @settings(max_examples=6, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=4, deadline=None, derandomize=True, database=None)
     @given(st.lists(values(type_), min_size=1, max_size=12), st.lists(values(type_), max_size=5))
     def check(first: list[Any], second: list[Any]) -> None:
         store = forge.with_table(
@@ -136,7 +136,7 @@ def test_keys_and_sub_keys_of_every_type_that_can_be_one(type_: pa.DataType) -> 
         assert "column k" in str(refused)
         return
 
-    @settings(max_examples=6, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=4, deadline=None, derandomize=True, database=None)
     @given(st.lists(st.tuples(values(type_), values(type_)), min_size=1, max_size=10))
     def check(pairs: list[tuple[Any, Any]]) -> None:
         store = forge.with_table(schema)

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.clock import Clock, SeededChance
+from floodplain.errors import StoreNotFound
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.metrics import Counters
 from floodplain.settings import RetentionSettings, RetrySettings, StoreSettings
@@ -53,7 +54,11 @@ def settings(**changes: Any) -> StoreSettings:
 def open_store(blobs: Blobs, clock: Clock, chosen: StoreSettings) -> Store:
     """As another process would, or the first one."""
     chance = SeededChance(next(_seeds))
-    return Store(History.create(blobs, chosen.key_groups, settings=chosen, clock=clock, chance=chance), Counters())
+    try:
+        history = History.open(blobs, settings=chosen, clock=clock, chance=chance)
+    except StoreNotFound:
+        history = History.create(blobs, chosen.key_groups, settings=chosen, clock=clock, chance=chance)
+    return Store(history, Counters())
 
 
 def force_writer(store: Store, owner: str = "w") -> Writer:
@@ -63,6 +68,10 @@ def force_writer(store: Store, owner: str = "w") -> Writer:
 
 def run_objects(blobs: Blobs) -> set[str]:
     return {info.name for info in blobs.list(paths.RUNS)}
+
+
+def log_positions(blobs: Blobs) -> list[int]:
+    return [position for info in blobs.list(paths.LOG) if (position := paths.position_of(info.name)) is not None]
 
 
 def named_objects(store: Store) -> set[str]:
@@ -174,7 +183,7 @@ FORGED = (0, (1 << 64) - 1, 1 << 62, (1 << 62) - 1, 1 << 63, 12_345)
 def arrow_rows(table: ModelTable, rows: Sequence[Row], names: Sequence[str], forged: int) -> pa.Table:
     """Rows as a caller hands them over. ``forged``: so many different hashes are believed instead of the true ones."""
     types = {**table.keys, **table.subkeys, **{column.name: column.type for column in table.columns}}
-    columns = {name: pa.array([row[name] for row in rows], types[name]) for name in names}
+    columns = {name: pa.array([row[name] for row in rows], types.get(name, pa.int64())) for name in names}
     if forged:
         hashes = [FORGED[zlib.crc32(repr(table.key_of(row)).encode()) % forged] for row in rows]
         columns["_hash"] = pa.array(hashes, pa.uint64())

@@ -1,8 +1,11 @@
 """The pure fold: what each update changes, and what it refuses."""
 
+import random
+
 import msgspec
 import pytest
 
+from floodplain.versions import groups
 from floodplain.versions.edit import (
     AdvanceHorizon,
     AdvancePublished,
@@ -187,3 +190,12 @@ def test_marks() -> None:
     assert manifest.mark(3) is None
     assert manifest.objects() == {"a", "b"}
     assert manifest.schema("none") is None
+
+
+def test_group_arithmetic_is_that_of_sets() -> None:
+    chance = random.Random(1)
+    for _ in range(2000):
+        a, b = ({group for group in range(24) if chance.random() < 0.5} for _ in range(2))
+        assert groups.intersect(groups.from_members(a), groups.from_members(b)) == groups.from_members(a & b)
+        assert groups.subtract(groups.from_members(a), groups.from_members(b)) == groups.from_members(a - b)
+        assert groups.size(groups.from_members(a)) == len(a)

@@ -1,0 +1,122 @@
+"""A store whose every epoch is known beforehand: epoch k has the same rows whoever writes it, and however often it is tried."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from floodplain.clock import ManualClock
+from floodplain.keys import key_group
+from floodplain.settings import RetentionSettings
+from floodplain.store.store import Store, Writer
+from floodplain.tiers.blobs import Blobs
+from floodplain.versions import lease
+from tests.store import world
+from tests.store.machine import check_table
+from tests.store.model import Seen
+
+START_MS = 1_700_000_000_000
+STEP_MS = 30
+NAMES = ("ending", "items")
+
+
+class Scene:
+    """``epochs`` of them are planned; ``tasks`` write each. Settings are those of the store, few epochs retained."""
+
+    def __init__(self, seed: int, *, epochs: int = 16, tasks: int = 1, **settings: Any) -> None:
+        self.clock = ManualClock()
+        self.settings = world.settings(retention=RetentionSettings(newest=2, every_ms=()), chunk_bytes=300, **settings)
+        self.tasks = tasks
+        self.species = {name: world.zoo()[name] for name in NAMES}
+        self.rows: dict[int, list[tuple[str, str, pa.Table]]] = {}
+        self.seen: dict[int, dict[str, Seen]] = {}
+        chance = random.Random(seed)
+        for epoch in range(1, epochs + 1):
+            self._plan(epoch, chance)
+
+    def now_ms(self, epoch: int) -> int:
+        return START_MS + STEP_MS * epoch
+
+    def _plan(self, epoch: int, chance: random.Random) -> None:
+        self.rows[epoch] = []
+        for name, species in self.species.items():
+            for op in chance.choices(("put", "merge", "merge", "delete", "clear"), k=2):
+                rows = [self._row(name, op, chance) for _ in range(3)]
+                names = list(species.table.keys) if op == "clear" else list(rows[0])
+                self.rows[epoch].append((name, op, world.arrow_rows(species.table, rows, names, 0)))
+                species.table.apply(op, rows, self.now_ms(epoch))
+        self.seen[epoch] = {name: Seen.of(species.table, self.now_ms(epoch)) for name, species in self.species.items()}
+
+    def _row(self, name: str, op: str, chance: random.Random) -> dict[str, Any]:
+        species = self.species[name]
+        row = species.row(chance.randrange(5), chance.randrange(3))
+        if op in ("put", "merge"):
+            columns = [column for column in species.table.columns if op == "put" or column.merge]
+            row |= {c.name: world.value_of(c.type, chance.randrange(16), bool(c.merge)) for c in columns}
+        return row
+
+    # --- What is done to a store
+
+    def open(self, blobs: Blobs) -> Store:
+        return world.open_store(blobs, self.clock, self.settings)
+
+    def create(self, epochs: int) -> Blobs:
+        """A store with so many epochs, a compaction and a collection behind it, the log trimmed, and some garbage."""
+        blobs = world.memory()
+        writer = world.force_writer(self.open(blobs))
+        for species in self.species.values():
+            writer.define(replace(species.table).schema())
+        for epoch in range(1, epochs + 1):
+            self.commit(writer)
+            if epoch in (epochs - 4, epochs - 2):
+                list(writer.store.compact(full=True))
+            if epoch == epochs - 3:
+                writer.collect_garbage()
+        self._fill(writer.epoch(), epochs + 1)[0].finish()
+        return blobs
+
+    def commit(self, writer: Writer) -> int:
+        """The next epoch, which is returned."""
+        number = writer.store.history.refresh().epoch + 1
+        epoch = writer.epoch(now_ms=self.now_ms(number))
+        epoch.commit([task.finish() for task in self._fill(epoch, number)])
+        return number
+
+    def _fill(self, epoch: Any, number: int) -> list[Any]:
+        tasks = [epoch.task("op", str(task)) for task in range(self.tasks)]
+        for name, op, rows in self.rows[number]:
+            hashes = world.hashes_of(self.species[name].table, rows)
+            owner = key_group(hashes, self.settings.key_groups) % self.tasks
+            for number_, task in enumerate(tasks):
+                task.write(name, rows.filter(pa.array(owner == number_)), op)
+        return tasks
+
+    def take(self, blobs: Blobs) -> Writer:
+        """As a process that starts after another one died."""
+        store = self.open(blobs)
+        return Writer(store, lease.take(store.history, "w", force=True))
+
+    # --- What must hold
+
+    def check(self, blobs: Blobs) -> int:
+        """It opens, and every retained epoch has exactly its content. Returns the last epoch."""
+        store = self.open(blobs)
+        head = store.snapshot()
+        if head.epoch:
+            self._check_tables(head, head.epoch)
+        for mark in head.manifest.epochs:
+            self._check_tables(store.at(mark.epoch), mark.epoch)
+        assert world.named_objects(store) <= world.run_objects(blobs)
+        return head.epoch
+
+    def _check_tables(self, snapshot: Any, epoch: int) -> None:
+        assert snapshot.epoch == epoch
+        for name, seen in self.seen[epoch].items():
+            check_table(snapshot.table(name), seen.table, seen.contents)
+
+    def check_clean(self, blobs: Blobs) -> None:
+        """Requires: a writer's collection was the last thing done."""
+        store = self.open(blobs)
+        assert world.run_objects(blobs) == world.named_objects(store)
+        assert store.verify().good
