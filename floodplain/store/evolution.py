@@ -6,6 +6,7 @@ rewriting. Everything that could change the meaning of rows already written is r
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,14 +16,14 @@ from floodplain.errors import SchemaMismatch
 from floodplain.store import layout
 from floodplain.store.layout import EXPIRES, MERGE, OP
 from floodplain.store.merge import default_array
-from floodplain.versions.schema import Field, TableSchema, field_named, same_definition
+from floodplain.versions.schema import Field, TableSchema, field_named, same_definition, value_from_bytes
 
 
 def evolve(old: TableSchema, wanted: TableSchema, renames: Mapping[str, str] | None = None) -> TableSchema:
     """The version after ``old`` with the columns of ``wanted``; ``old`` itself if nothing changes.
 
     ``renames`` maps old names to new ones. Raises ``SchemaMismatch`` naming the column if the change is not one of: add, drop,
-    rename, reorder or widen a value column, rename a key column, change a time to live or a default.
+    rename, reorder or widen a value column, rename a key column, change a time to live.
     """
     renames = dict(renames or {})
     _check_renames(old, wanted, renames)
@@ -125,8 +126,17 @@ def _evolved_value(old: TableSchema, before: Field, wanted: Field) -> Field:
             f"table {old.table}: column {before.name} folds with {before.merge!r}; operands already written cannot fold with "
             f"{wanted.merge or 'nothing'!r}; add a column of another name"
         )
+    if _default(before) != _default(wanted):
+        raise SchemaMismatch(
+            f"table {old.table}: column {before.name} has the default {_default(before)!r} and cannot have {_default(wanted)!r}: "
+            "rows without a value of their own would change; add a column of another name"
+        )
     ttl_ms = _evolved_ttl(old, f"column {before.name}", before.ttl_ms, wanted.ttl_ms, bool(before.merge))
     return msgspec.structs.replace(wanted, id=before.id, ttl_ms=ttl_ms)
+
+
+def _default(field: Field) -> Any:
+    return value_from_bytes(field.default).as_py() if field.default else None
 
 
 def _evolved_clock(old: TableSchema, wanted: TableSchema) -> str:
