@@ -6,7 +6,7 @@ READY := .venv/.ready
 .PHONY: demo test bench soak docs lint types lock clean
 
 demo: $(READY)
-	$(BIN)/python examples/store_demo.py
+	$(BIN)/python examples/ad_join.py
 
 test: lint types
 	$(BIN)/python -m pytest -m "not soak"

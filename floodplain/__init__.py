@@ -1,5 +1,8 @@
 """Floodplain: elastic, tiered, versioned state for PySpark streams. This is the public API, and nothing else."""
 
+from importlib import import_module as _import_module
+from typing import Any as _Any
+
 from floodplain.errors import (
     AlreadyExists,
     BadInput,
@@ -17,7 +20,10 @@ from floodplain.errors import (
     StoreNotFound,
     Unavailable,
     UnsafeStore,
+    UserError,
 )
+from floodplain.operators.kit import ProcessKit
+from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
 from floodplain.settings import CacheSettings, RetentionSettings, RetrySettings, StoreSettings
 from floodplain.state.descriptors import Aggregating, List, Map, Reducing, Set, Timers, Value
 from floodplain.store.definition import Column, list_table, map_table, timer_table, value_table
@@ -28,6 +34,14 @@ from floodplain.store.verify import Verdict
 from floodplain.store.view import Lookup, Snapshot, TableView
 
 open = Store.open  # noqa: A001 — read as fp.open(path), never imported by name
+
+
+def __getattr__(name: str) -> _Any:
+    """What needs PySpark is loaded when it is first asked for: the store works without."""
+    if name in ("Query", "stream"):
+        return getattr(_import_module("floodplain.spark.pipeline"), name)
+    raise AttributeError(f"module 'floodplain' has no attribute {name!r}")
+
 
 __all__ = [
     "Aggregating",
@@ -41,12 +55,16 @@ __all__ = [
     "Epoch",
     "Fenced",
     "FloodplainError",
+    "KeyedBatchProcess",
+    "KeyedProcess",
     "LeaseHeld",
     "List",
     "Lookup",
     "Map",
     "MergeUnavailable",
     "NotFound",
+    "ProcessKit",
+    "Query",
     "Reducing",
     "Refused",
     "RetentionSettings",
@@ -62,6 +80,7 @@ __all__ = [
     "Timers",
     "Unavailable",
     "UnsafeStore",
+    "UserError",
     "Value",
     "Verdict",
     "Writer",
@@ -69,6 +88,7 @@ __all__ = [
     "map_table",
     "open",
     "register_merge",
+    "stream",
     "timer_table",
     "value_table",
 ]

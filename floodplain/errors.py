@@ -84,3 +84,12 @@ class LeaseHeld(Conflict):
 
 class SnapshotExpired(FloodplainError):
     """The epoch is no longer retained, or the pin that held it has run out."""
+
+
+class UserError(FloodplainError):
+    """A user's function failed. Its own error is the cause."""
+
+    @classmethod
+    def of(cls, operator: str, epoch: int, key: object, row: object, error: Exception) -> "UserError":
+        where = f"operator {operator}, epoch {epoch}, key {key!r}" + (f", first row {row!r}" if row is not None else "")
+        return cls(f"{type(error).__name__} in {where}: {error}")

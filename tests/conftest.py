@@ -11,12 +11,23 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import obstore
 import pytest
 from obstore.store import S3Store
 
+from tests.spark_session import local_spark
+
 START_SECONDS = 60
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The one Spark of a test process. Its workers import what the tests define."""
+    root = str(Path(__file__).resolve().parents[1])
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    yield from local_spark(tmp_path_factory.mktemp("spark"))
 
 
 @dataclass(frozen=True)

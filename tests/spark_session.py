@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.java import java_home
+from floodplain.spark.java import java_home
 
 
 def local_spark(scratch: Path) -> Iterator[Any]:

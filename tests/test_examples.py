@@ -59,3 +59,13 @@ def test_the_demo_fails_if_the_state_is_wrong(demo):
     shown = demo("--sabotage")
     assert shown.returncode == 1
     assert "WRONG: the state of epoch 4 equals what NumPy computed" in shown.stdout
+
+
+@pytest.mark.spark
+def test_the_pipeline_demo_joins_exactly_what_a_batch_does(spark, tmp_path):
+    """With a rescale and a killed worker on the way."""
+    demo = run(str(ROOT / "examples" / "ad_join.py"), "--seconds", "8", "--folder", str(tmp_path / "demo"), cwd=tmp_path)
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    assert "rescaled to 4 slots" in demo.stdout
+    assert "killed Python worker" in demo.stdout
+    assert "the output equals the batch join" in " ".join(demo.stdout.split())

@@ -2,7 +2,6 @@
 
 import datetime as dt
 import math
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -11,14 +10,8 @@ import pyarrow as pa
 import pytest
 
 from floodplain.keys import hash_columns
-from tests.spark_session import local_spark
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    yield from local_spark(tmp_path_factory.mktemp("spark"))
 
 
 def spark_hashes(spark: Any, table: pa.Table) -> tuple[pa.Table, list[int]]:

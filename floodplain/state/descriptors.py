@@ -125,6 +125,10 @@ class Aggregating(Descriptor):
         return as_arrow(self.state)
 
     @property
+    def arrow_input(self) -> pa.DataType:
+        return as_arrow(self.input)
+
+    @property
     def merge_name(self) -> str:
         return _merge_name(self.merge)
 

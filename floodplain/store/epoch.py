@@ -99,7 +99,7 @@ class Epoch:
         update = CommitEpoch(
             epoch=ticket.epoch,
             runs=runs,
-            source=source or head.source,
+            source=source,
             watermarks={**ticket.now_ms, **(watermarks or {})},
             outputs=tuple(outputs),
         )

@@ -74,11 +74,19 @@ class TaskWriter:
         )
         self._deltas: dict[str, list[pa.Table]] = {}
 
-    def write(self, table: str, rows: pa.Table | pa.RecordBatch, op: str = "put") -> None:
-        """Add a delta. Rows that speak of the same entry count in the order they are written."""
+    @property
+    def epoch(self) -> int:
+        return self._ticket.epoch
+
+    def schema(self, table: str) -> TableSchema:
         schema = self._ticket.schemas.get(table)
         if schema is None:
             raise BadInput(f"there is no table {table!r}; there are: {', '.join(sorted(self._ticket.schemas)) or 'none'}")
+        return schema
+
+    def write(self, table: str, rows: pa.Table | pa.RecordBatch, op: str = "put") -> None:
+        """Add a delta. Rows that speak of the same entry count in the order they are written."""
+        schema = self.schema(table)
         physical = physical_rows(recorded(schema), rows, op, self._ticket.clock_ms(schema))
         if len(physical):
             self._deltas.setdefault(table, []).append(physical)

@@ -65,10 +65,12 @@ class Lookup:
         if np.count_nonzero(place < len(self._needle)) < len(self._needle):
             raise BadInput(f"table {self.schema.table} has several rows per key: use rows and needle")
         columns = {}
-        for field in self.schema.values:
-            if field.name in self._rows.column_names:
-                found = layout.one_array(self._rows.column(field.name))
-                columns[field.name] = pa.concat_arrays([found, default_array(field, 1)]).take(pa.array(place))
+        defaults = {field.name: default_array(field, 1) for field in self.schema.values}
+        for name in self._rows.column_names:
+            if name in defaults or name.startswith(EXPIRES):
+                found = layout.one_array(self._rows.column(name))
+                absent = defaults[name] if name in defaults else pa.nulls(1, pa.int64())
+                columns[name] = pa.concat_arrays([found, absent]).take(pa.array(place))
         return pa.table(columns)
 
 
@@ -135,8 +137,11 @@ class TableView:
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, now_ms: int | None = None) -> pa.Table:
         """The whole table in memory."""
-        empty = self._logical(layout.physical(self.schema).empty_table(), columns, False)
-        return pa.concat_tables([empty, *self.scan(columns=columns, now_ms=now_ms)])
+        return pa.concat_tables([self.empty(columns), *self.scan(columns=columns, now_ms=now_ms)])
+
+    def empty(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """No rows, with the columns that a read would give."""
+        return self._logical(layout.physical(self.schema).empty_table(), columns, False)
 
     def count(self, *, now_ms: int | None = None) -> int:
         key = self.schema.keys[0].name

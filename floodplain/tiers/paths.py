@@ -8,6 +8,7 @@ FORMAT = "format"
 LOG = "log/"
 MANIFESTS = "manifest/"
 RUNS = "runs/"
+STAGED = "staged/"
 PINS = "pins/"
 PROBES = "probe/"
 TEMPS = "tmp/"
@@ -69,6 +70,11 @@ def probe(nonce: str) -> str:
 def run(start: int, author: str, part: str) -> str:
     """The object of one task: ``start`` is the log position its writer started from, ``part`` is unique within it."""
     return f"{RUNS}{_number(start)}-{author}-{part}.run"
+
+
+def staged(start: int, author: str, part: str) -> str:
+    """Output rows of one task, until they are published."""
+    return f"{STAGED}{_number(start)}-{author}-{part}.parquet"
 
 
 def position_of(name: str) -> int | None:

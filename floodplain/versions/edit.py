@@ -51,6 +51,9 @@ class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
     batch_id: int = -1
     offsets: str = ""
     sources: dict[str, str] = {}
+    """Files that sources keep of what they have read, by name. In an edit: those that are new. In a manifest: all."""
+    forget: tuple[str, ...] = ()
+    """In an edit: names of files that newer ones replace."""
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -72,7 +75,8 @@ class CommitEpoch(msgspec.Struct, frozen=True, tag="epoch", omit_defaults=True):
 
     epoch: int
     runs: tuple[RunRef, ...]
-    source: SourcePosition = SourcePosition()
+    source: SourcePosition | None = None
+    """None: no input was read."""
     watermarks: dict[str, int] = {}
     outputs: tuple[str, ...] = ()
     """Names of staged output, to be published after the commit."""

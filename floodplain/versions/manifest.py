@@ -166,11 +166,18 @@ def _commit_epoch(manifest: Manifest, update: CommitEpoch, edit: Edit, checksum:
         manifest,
         epoch=update.epoch,
         runs=runs,
-        source=update.source,
+        source=_advance_source(manifest.source, update.source),
         watermarks={**manifest.watermarks, **update.watermarks},
         outputs=update.outputs,
         epochs=(*manifest.epochs, EpochMark(update.epoch, edit.position, edit.at_ms, checksum)),
     )
+
+
+def _advance_source(before: SourcePosition, update: SourcePosition | None) -> SourcePosition:
+    if update is None:
+        return before
+    kept = {name: text for name, text in before.sources.items() if name not in update.forget}
+    return msgspec.structs.replace(update, sources={**kept, **update.sources}, forget=())
 
 
 def _put_schema(manifest: Manifest, schema: TableSchema) -> Manifest:

@@ -4,25 +4,23 @@ import pytest
 
 from floodplain.errors import SchemaMismatch
 from floodplain.state.types import parse_type, to_ddl
-from tests.spark_session import local_spark
 from tests.state.test_types import KNOWN
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def spark_arrow(tmp_path_factory):
+def spark_arrow(spark):
     """Text → the Arrow type that Spark uses for it."""
-    for _ in local_spark(tmp_path_factory.mktemp("spark")):
-        from pyspark.sql.pandas.types import to_arrow_type
-        from pyspark.sql.types import _parse_datatype_string
+    from pyspark.sql.pandas.types import to_arrow_type
+    from pyspark.sql.types import _parse_datatype_string
 
-        def without_comments(type_):
-            for field in getattr(type_, "fields", ()):
-                field.metadata = {}
-            return type_
+    def without_comments(type_):
+        for field in getattr(type_, "fields", ()):
+            field.metadata = {}
+        return type_
 
-        yield lambda text: to_arrow_type(without_comments(_parse_datatype_string(text)), timezone="UTC")
+    return lambda text: to_arrow_type(without_comments(_parse_datatype_string(text)), timezone="UTC")
 
 
 @pytest.mark.parametrize("text", [*(text for text, _ in KNOWN), "variant", "array<variant>"])

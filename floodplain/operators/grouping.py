@@ -1,0 +1,77 @@
+"""From the rows of a task to its distinct keys, with the rows of each key side by side."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.keys import hash_columns, normalize_keys
+from floodplain.state.keyspace import KeySpace
+from floodplain.store.identity import refine, starts_of
+from floodplain.store.layout import HASH, one_array
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Rows by key. Keys ``0 .. len(starts) - 2`` have rows ``starts[i] : starts[i + 1]``; further keys have none."""
+
+    rows: pa.Table
+    starts: np.ndarray
+    space: KeySpace
+    more: np.ndarray
+    """The number of each of the ``more_keys``."""
+
+
+def group(
+    rows: pa.Table, key_columns: Mapping[str, str], order_by: Sequence[str] = (), more_keys: pa.Table | None = None
+) -> Grouped:
+    """``key_columns``: name in the rows → name in tables. ``more_keys``: keys without rows, already under the tables' names.
+
+    Rows of a key keep their order, or come in that of ``order_by``.
+    """
+    keys = normalize_keys([rows.column(name) for name in key_columns])
+    hashes = _hashes(rows, keys)
+    order = _order(rows, hashes, order_by)
+    keys, hashes = [key.take(pa.array(order)) for key in keys], hashes[order]
+    number = refine(starts_of(hashes), keys)
+    if (number[1:] < number[:-1]).any():
+        again = np.argsort(number, kind="stable")
+        order, number, hashes = order[again], number[again], hashes[again]
+        keys = [key.take(pa.array(again)) for key in keys]
+    first = np.flatnonzero(starts_of(number))
+    space = KeySpace(
+        pa.table({name: key.take(pa.array(first)) for name, key in zip(key_columns.values(), keys, strict=True)}), hashes[first]
+    )
+    columns = [name for name in rows.column_names if name != HASH]
+    space, more = _joined(space, more_keys)
+    return Grouped(rows.select(columns).take(pa.array(order)), np.append(first, len(number)), space, more)
+
+
+def _hashes(rows: pa.Table, keys: list[pa.Array]) -> np.ndarray:
+    if HASH in rows.column_names:
+        return one_array(rows.column(HASH)).to_numpy(zero_copy_only=False).view(np.uint64)
+    return hash_columns(keys) if len(rows) else np.empty(0, np.uint64)
+
+
+def _order(rows: pa.Table, hashes: np.ndarray, order_by: Sequence[str]) -> np.ndarray:
+    if not order_by:
+        return np.argsort(hashes, kind="stable")
+    ranks = [pc.rank(one_array(rows.column(name)), tiebreaker="dense").to_numpy() for name in reversed(order_by)]
+    return np.lexsort([*ranks, hashes])
+
+
+def _joined(space: KeySpace, more: pa.Table | None) -> tuple[KeySpace, np.ndarray]:
+    """The space with the keys of ``more`` that it lacks behind its own, and the number of each of ``more``."""
+    if more is None or not len(more):
+        return space, np.empty(0, np.int64)
+    hashes = np.concatenate([space.hashes, hash_columns([one_array(column) for column in more.columns])])
+    keys = pa.concat_tables([space.keys, more.cast(space.keys.schema)]).combine_chunks()
+    order = np.argsort(hashes, kind="stable")
+    number = refine(starts_of(hashes[order]), [one_array(column).take(pa.array(order)) for column in keys.columns])
+    _, first = np.unique(number, return_index=True)
+    kept = np.sort(order[first])
+    place = np.empty(len(order), np.int64)
+    place[order] = np.searchsorted(kept, order[first])[number]
+    return KeySpace(keys.take(pa.array(kept)), hashes[kept]), place[len(space) :]

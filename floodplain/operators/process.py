@@ -1,0 +1,38 @@
+"""What users write: a process function called once per key and epoch, on Python values or on whole Arrow tables."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+
+class KeyedProcess:
+    """Subclass it, declare states in the body, say what comes out, and implement ``process``.
+
+    In ``process`` and ``on_timer`` each declared state is a handle on the state of the key at hand.
+    """
+
+    output: ClassVar[str | pa.Schema]
+    """The columns of what ``process`` and ``on_timer`` yield, as Spark writes them: ``"user string, views long"``."""
+    order_by: ClassVar[Sequence[str]] = ()
+    """Columns that order the rows of a key; else they come as Spark brought them."""
+
+    def process(self, key: Any, rows: Sequence[Any], ctx: "Any") -> Iterable[Any] | None:
+        """Called once per epoch for each key that has rows; yields output rows as tuples or dicts."""
+        raise NotImplementedError
+
+    def on_timer(self, key: Any, at: int, ctx: "Any") -> Iterable[Any] | None:
+        """Called after all rows of the epoch for each timer that is due, in the order of time."""
+        raise NotImplementedError
+
+
+class KeyedBatchProcess:
+    """As ``KeyedProcess``, but called once per task and epoch with all keys at once, in Arrow."""
+
+    output: ClassVar[str | pa.Schema]
+    order_by: ClassVar[Sequence[str]] = ()
+
+    def process(self, batch: "Any", ctx: "Any") -> pa.Table | None:
+        """``batch.rows`` are sorted by key and ``batch.key_of_row`` numbers the key of each; ``batch.keys`` has one row per key;
+        ``batch.state(name)`` is a column aligned with the keys, and ``batch.set(name, column)`` replaces it."""
+        raise NotImplementedError

@@ -1,0 +1,105 @@
+"""Spark's own checkpoint: read for the input position of a batch, rebuilt from our log when it is lost."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from floodplain.errors import BadInput
+from floodplain.versions.edit import SourcePosition
+
+
+@dataclass(frozen=True, slots=True)
+class BatchEntry:
+    """What Spark recorded of a batch before it ran."""
+
+    position: SourcePosition
+    watermark_ms: int
+    timestamp_ms: int
+
+
+def query_id(checkpoint: Path) -> str:
+    return str(json.loads((checkpoint / "metadata").read_text())["id"])
+
+
+def batch_entry(checkpoint: Path, batch_id: int, before: SourcePosition) -> BatchEntry:
+    """The batch's entry in the offset log, and what sources wrote down since ``before``."""
+    text = (checkpoint / "offsets" / str(batch_id)).read_text()
+    times = json.loads(text.splitlines()[1])
+    kept = [name for source in sorted((checkpoint / "sources").glob("*")) for name in _needed(checkpoint, source)]
+    new = {name: (checkpoint / name).read_text() for name in kept if name not in before.sources}
+    gone = tuple(name for name in before.sources if name not in kept)
+    position = SourcePosition(query_id(checkpoint), batch_id, text, new, gone)
+    return BatchEntry(position, int(times["batchWatermarkMs"]), int(times["batchTimestampMs"]))
+
+
+def _needed(checkpoint: Path, source: Path) -> list[str]:
+    """A source's log: numbered files, now and then one ``n.compact`` that replaces all up to n."""
+    numbered = {}
+    for path in source.iterdir():
+        number, _, suffix = path.name.partition(".")
+        if path.is_file() and number.isdigit() and suffix in ("", "compact"):
+            numbered[int(number), suffix] = path
+    since = max((number for number, suffix in numbered if suffix), default=-1)
+    return [str(path.relative_to(checkpoint)) for (number, _), path in sorted(numbered.items()) if number >= since]
+
+
+def next_watermark(checkpoint: Path, batch_id: int) -> int:
+    """The watermark that the batch after this one will have; 0 if there is none, or it is not known yet."""
+    try:
+        text = (checkpoint / "commits" / str(batch_id)).read_text()
+        return int(json.loads(text.splitlines()[1]).get("nextBatchWatermarkMs", 0))
+    except (FileNotFoundError, IndexError, ValueError):
+        return 0
+
+
+def agree(checkpoint: Path, committed: SourcePosition, watermark_ms: int) -> None:
+    """Refuse a checkpoint that does not belong to this state; rebuild one that is gone.
+
+    The state's word counts: it says up to where the input is in it. A checkpoint of another query would skip or repeat rows.
+    """
+    if not (checkpoint / "metadata").exists():
+        if committed.batch_id >= 0:
+            rebuild(checkpoint, committed, watermark_ms)
+        return
+    if committed.batch_id < 0:
+        if any((checkpoint / "commits").glob("[0-9]*")):
+            raise BadInput(f"the state is empty, but the checkpoint at {checkpoint} has batches: it belongs to another state")
+        return
+    found = query_id(checkpoint)
+    if found != committed.query_id:
+        raise BadInput(
+            f"the checkpoint at {checkpoint} is of query {found}, the state of query {committed.query_id}: "
+            "delete the checkpoint to rebuild it from the state"
+        )
+
+
+def rebuild(checkpoint: Path, committed: SourcePosition, watermark_ms: int) -> None:
+    """A checkpoint that continues behind the last batch in the state."""
+    for folder in ("offsets", "commits", "sources"):
+        (checkpoint / folder).mkdir(parents=True, exist_ok=True)
+    for name, text in committed.sources.items():
+        path = checkpoint / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    # Spark wants the entry before the last one too. It is not read again: the last batch is marked as done.
+    for batch_id in range(max(committed.batch_id - 1, 0), committed.batch_id + 1):
+        (checkpoint / "offsets" / str(batch_id)).write_text(committed.offsets)
+    (checkpoint / "commits" / str(committed.batch_id)).write_text("v1\n" + json.dumps({"nextBatchWatermarkMs": watermark_ms}))
+    (checkpoint / "metadata").write_text(json.dumps({"id": committed.query_id}))
+
+
+def is_replay(committed: SourcePosition, batch: SourcePosition) -> bool:
+    """Whether this batch is in the state already. Raises if it is another batch under a number that was used."""
+    if batch.batch_id > committed.batch_id or committed.batch_id < 0:
+        return False
+    same = (batch.query_id, batch.batch_id, _offsets(batch)) == (committed.query_id, committed.batch_id, _offsets(committed))
+    if not same:
+        raise BadInput(
+            f"batch {batch.batch_id} of query {batch.query_id} is not the one in the state (batch {committed.batch_id} of "
+            f"{committed.query_id}, or other offsets): the checkpoint was changed; delete it to rebuild it from the state"
+        )
+    return True
+
+
+def _offsets(position: SourcePosition) -> list[str]:
+    return position.offsets.splitlines()[2:]

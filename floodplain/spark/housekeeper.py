@@ -1,0 +1,53 @@
+"""Beside the epochs: the heartbeat that keeps the lease and fires timers when no data comes, compaction, garbage collection."""
+
+import threading
+from collections.abc import Callable
+
+from floodplain.errors import FloodplainError
+from floodplain.spark.driver import Driver
+
+COLLECT_EVERY = 64
+"""Epochs between two garbage collections."""
+
+
+class Housekeeper:
+    """Two threads, so that a long compaction does not hold up the heartbeat. They end with the query, or when told to."""
+
+    def __init__(self, driver: Driver, running: Callable[[], bool]) -> None:
+        self._driver = driver
+        self._running = running
+        self._stopped = threading.Event()
+        self._pause_s = driver.store.history.settings.lease_ms / 3000
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._beat, self._tidy)]
+        self.failure: Exception | None = None
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(min(self._pause_s, 1.0)) and self._running():
+            try:
+                self._driver.tick()
+            except FloodplainError as error:
+                self.failure = error
+                return
+
+    def _tidy(self) -> None:
+        store, collected = self._driver.store, self._driver.store.head.epoch
+        while not self._stopped.wait(0.2) and self._running():
+            try:
+                for _ in store.compact():
+                    if self._stopped.is_set():
+                        return
+                if store.head.epoch - collected >= COLLECT_EVERY:
+                    store.collect_garbage()
+                    collected = store.head.epoch
+            except FloodplainError as error:
+                self.failure = error
+                return

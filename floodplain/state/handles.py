@@ -1,0 +1,198 @@
+"""Handles on states with one entry per key: what a user's function reads and writes while it is called for one key.
+
+A handle points at one key at a time (``i``). It sees the state as the epoch began plus what was written since, and all of it
+becomes one delta at the end. What Python never looks at stays in Arrow.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.state.descriptors import Aggregating, Reducing, Value
+from floodplain.state.keyspace import TableCursor
+from floodplain.state.tables import Place
+from floodplain.store import folds
+from floodplain.store.delta import EXPIRES_OF
+from floodplain.store.layout import one_array
+
+
+class _Absent:
+    """Stands for a state that is not there, since null may be a value."""
+
+
+ABSENT: Final = _Absent()
+
+
+class ValueHandle:
+    """One value per key: ``get``, ``set``, ``clear``, ``exists``."""
+
+    def __init__(self, state: Value, place: Place, cursor: TableCursor) -> None:
+        self.i = 0
+        self.state = state
+        self.place = place
+        self._cursor = cursor
+        self._default = state.default
+        self._null = None if place.null_mark else ABSENT
+        self._values: list[Any] | None = None
+        self._replaced: pa.Array | None = None
+        self._touched = bytearray(len(cursor.space))
+
+    def get(self) -> Any:
+        """The value, or the default where there is none."""
+        value = (self._values or self._load())[self.i]
+        return self._default if value is ABSENT else value
+
+    def exists(self) -> bool:
+        return (self._values or self._load())[self.i] is not ABSENT
+
+    def set(self, value: Any) -> None:
+        (self._values or self._load())[self.i] = self._null if value is None else value
+        self._touched[self.i] = 1
+
+    def clear(self) -> None:
+        (self._values or self._load())[self.i] = ABSENT
+        self._touched[self.i] = 1
+
+    def _load(self) -> list[Any]:
+        before = self._cursor.aligned()
+        column = before.column(self.place.column)
+        values: list[Any] = column.to_pylist()
+        if column.null_count:
+            marks = before.column(self.place.null_mark).to_pylist() if self.place.null_mark else [None] * len(values)
+            values = [ABSENT if value is None and not mark else value for value, mark in zip(values, marks, strict=True)]
+        self._values = values
+        return values
+
+    def column(self) -> pa.Array:
+        """The values of all keys, with the default where there is none."""
+        if self._replaced is not None:
+            return self._replaced
+        values = one_array(self._cursor.aligned().column(self.place.column))
+        return values if self._default is None else values.fill_null(pa.scalar(self._default, values.type))
+
+    def replace(self, values: pa.Array) -> None:
+        """Set the values of all keys at once; null clears."""
+        self._replaced = one_array(values).cast(self.state.arrow)
+        self._touched = bytearray(b"\1" * len(self._touched))
+
+    def touched(self) -> np.ndarray:
+        return np.frombuffer(self._touched, bool)
+
+    def columns(self, numbers: np.ndarray) -> dict[str, pa.Array]:
+        """This state's columns of the rows of these keys, as they shall be."""
+        before, at = self._cursor.aligned(), pa.array(numbers)
+        names = [name for name in (self.place.column, self.place.null_mark) if name]
+        if self._replaced is not None:
+            out = {names[0]: self._replaced.take(at)}
+            out |= {name: pa.nulls(len(at), pa.bool_()) for name in names[1:]}
+        elif self._values is None:
+            out = {name: before.column(name).take(at) for name in names}
+        else:
+            given = [self._values[number] for number in numbers.tolist()]
+            out = {names[0]: pa.array([None if value is ABSENT else value for value in given], self.state.arrow)}
+            if self.place.null_mark:
+                out[self.place.null_mark] = pa.array([True if value is None else None for value in given], pa.bool_())
+        if self.state.ttl_ms:
+            fresh = pa.array(self.touched()[numbers])
+            ends = pa.scalar(self._cursor.now_ms + self.state.ttl_ms, pa.int64())
+            out |= {
+                EXPIRES_OF + name: pa.compute.if_else(fresh, ends, before.column(EXPIRES_OF + name).take(at)) for name in names
+            }
+        return out
+
+
+class ReducingHandle:
+    """A value that is added to without being read: ``add``, ``get``, ``clear``, ``exists``. Serves ``Aggregating`` too."""
+
+    def __init__(self, state: Reducing | Aggregating, place: Place, cursor: TableCursor) -> None:
+        self.i = 0
+        self.state = state
+        self.place = place
+        self._cursor = cursor
+        self._fold = folds.required(state.merge_name, cursor.name)
+        self._added: dict[int, list[Any]] = {}
+        self._cleared: set[int] = set()
+
+    def add(self, operand: Any) -> None:
+        added = self._added.get(self.i)
+        if added is None:
+            self._added[self.i] = [operand]
+        else:
+            added.append(operand)
+
+    def get(self) -> Any:
+        """What was there folded with what was added; the default if there is neither."""
+        parts = [part for part in (self._base(), self._operands([self.i])) if len(part)]
+        if not parts:
+            return self.state.default
+        folded = self._fold(pa.concat_arrays(parts), np.zeros(1, np.int64))
+        return (self.state.finish(folded) if isinstance(self.state, Aggregating) else folded)[0].as_py()
+
+    def exists(self) -> bool:
+        return bool(len(self._base()) or self.i in self._added)
+
+    def clear(self) -> None:
+        self._added.pop(self.i, None)
+        self._cleared.add(self.i)
+
+    def _base(self) -> pa.Array:
+        if self.i in self._cleared:
+            return pa.nulls(0, self.state.arrow)
+        return self._cursor.aligned().column(self.place.column).chunk(0).slice(self.i, 1).drop_null()
+
+    def _operands(self, numbers: list[int]) -> pa.Array:
+        given = [operand for number in numbers for operand in self._added.get(number, ())]
+        if isinstance(self.state, Aggregating):
+            return self.state.lift(pa.array(given, self.state.arrow_input)).cast(self.state.arrow)
+        return pa.array(given, self.state.arrow)
+
+    def touched(self) -> np.ndarray:
+        """Keys whose row must be put anew, because something was taken away; what was only added needs no put."""
+        mask = np.zeros(len(self._cursor.space), bool)
+        mask[list(self._cleared)] = True
+        return mask
+
+    def columns(self, numbers: np.ndarray) -> dict[str, pa.Array]:
+        """What a put of these rows carries along of this state; additions come on top as merges."""
+        before, at = self._cursor.aligned(), pa.array(numbers)
+        name = self.place.column or ""
+        gone = pa.array(self.touched()[numbers])
+        out = {name: pa.compute.if_else(gone, pa.scalar(None, self.state.arrow), before.column(name).take(at))}
+        if self.state.ttl_ms:
+            out[EXPIRES_OF + name] = before.column(EXPIRES_OF + name).take(at)
+        return out
+
+    def write_additions(self) -> None:
+        numbers = list(self._added)
+        if numbers:
+            owners = np.repeat(numbers, [len(self._added[number]) for number in numbers])
+            self._cursor.write_at(owners, {self.place.column or "": self._operands(numbers)}, "merge")
+
+
+OneEntry = ValueHandle | ReducingHandle
+
+
+def write_values(cursor: TableCursor, handles: list[OneEntry]) -> None:
+    """One row per key whose states were set or cleared; states that were only added to are merged blindly."""
+    touched = np.zeros(len(cursor.space), bool)
+    for handle in handles:
+        touched |= handle.touched()
+    numbers = np.flatnonzero(touched)
+    if len(numbers):
+        columns: dict[str, pa.Array] = {}
+        for handle in handles:
+            columns |= handle.columns(numbers)
+        held = np.zeros(len(numbers), bool)
+        for handle in handles:
+            held |= columns[handle.place.column or ""].is_valid().to_numpy(zero_copy_only=False)
+            if handle.place.null_mark:
+                held |= columns[handle.place.null_mark].is_valid().to_numpy(zero_copy_only=False)
+        kept = pa.array(held)
+        if held.any():
+            cursor.write_at(numbers[held], {name: values.filter(kept) for name, values in columns.items()}, "put")
+        if not held.all():
+            cursor.write_at(numbers[~held], {}, "delete")
+    for handle in handles:
+        if isinstance(handle, ReducingHandle):
+            handle.write_additions()

@@ -1,0 +1,76 @@
+"""The keys that one task handles in one epoch, and their state as it stood before the epoch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.store.layout import HASH
+from floodplain.store.task import TaskWriter
+from floodplain.store.view import Lookup, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpace:
+    """Distinct keys, numbered. Everything that handles keep is indexed by that number."""
+
+    keys: pa.Table
+    """One row per key, under the names that tables use."""
+    hashes: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def needles(self) -> pa.Table:
+        return self.keys.append_column(HASH, pa.array(self.hashes))
+
+    def at(self, numbers: np.ndarray) -> pa.Table:
+        """Keys by number, ready to be written."""
+        return self.needles().take(pa.array(numbers))
+
+
+class TableCursor:
+    """One table as a task sees it: read once for all keys when first needed, written at the end."""
+
+    def __init__(self, name: str, space: KeySpace, snapshot: Snapshot, writer: TaskWriter, now_ms: Mapping[str, int]) -> None:
+        self.name = name
+        self.space = space
+        self.schema = writer.schema(name)
+        self.now_ms = now_ms[self.schema.ttl_clock]
+        self._snapshot = snapshot
+        self._writer = writer
+        self._lookup: Lookup | None = None
+        self._aligned: pa.Table | None = None
+
+    def lookup(self) -> Lookup:
+        """All rows of all keys of the task."""
+        if self._lookup is None:
+            self._lookup = self._read(self.space.needles())
+        return self._lookup
+
+    def aligned(self) -> pa.Table:
+        """Of a value table: one row per key of the task, null where there is none."""
+        if self._aligned is None:
+            self._aligned = self.lookup().aligned()
+        return self._aligned
+
+    def entries(self, numbers: np.ndarray, subkeys: Mapping[str, pa.Array]) -> Lookup:
+        """Only these entries: entry i belongs to key ``numbers[i]``."""
+        needles = self.space.at(numbers)
+        for name, values in subkeys.items():
+            needles = needles.append_column(name, values)
+        return self._read(needles)
+
+    def _read(self, needles: pa.Table) -> Lookup:
+        return self._snapshot.table(self.name).multi_get(needles, now_ms=self.now_ms, expiries=True)
+
+    def write(self, rows: pa.Table, op: str) -> None:
+        self._writer.write(self.name, rows, op)
+
+    def write_at(self, numbers: np.ndarray, columns: Mapping[str, pa.Array], op: str) -> None:
+        """Rows for these keys, with these further columns."""
+        rows = self.space.at(numbers)
+        for name, values in columns.items():
+            rows = rows.append_column(name, values)
+        self.write(rows, op)

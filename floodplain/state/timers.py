@@ -1,0 +1,66 @@
+"""Timers of the keys of one task: registered, deleted, listed, and those that are due."""
+
+import heapq
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.state.keyspace import TableCursor
+from floodplain.state.tables import Place
+
+
+class TimersHandle:
+    """Many per key, told apart by their time."""
+
+    def __init__(self, place: Place, cursor: TableCursor, due: dict[int, list[int]], until_ms: int) -> None:
+        """``due``: key number → stored times that are due, up to ``until_ms``."""
+        self.i = 0
+        self.place = place
+        self._cursor = cursor
+        self._until_ms = until_ms
+        self._heap = [(at_ms, number) for number, times in due.items() for at_ms in times]
+        heapq.heapify(self._heap)
+        self._stored_due = {(number, at_ms) for at_ms, number in self._heap}
+        self._changed: dict[tuple[int, int], bool] = {}
+        self._stored: dict[int, set[int]] | None = None
+
+    def add(self, at_ms: int) -> None:
+        if self._changed.get((self.i, at_ms)) is True:
+            return
+        self._changed[self.i, at_ms] = True
+        if at_ms <= self._until_ms:
+            heapq.heappush(self._heap, (at_ms, self.i))
+
+    def delete(self, at_ms: int) -> None:
+        self._changed[self.i, at_ms] = False
+
+    def all(self) -> list[int]:
+        """The times set for this key, ascending."""
+        if self._stored is None:
+            lookup = self._cursor.lookup()
+            self._stored = {}
+            for number, at_ms in zip(lookup.needle.tolist(), lookup.rows.column(self.place.subkey).to_pylist(), strict=True):
+                self._stored.setdefault(number, set()).add(at_ms)
+        times = set(self._stored.get(self.i, ()))
+        for (number, at_ms), there in self._changed.items():
+            if number == self.i:
+                (times.add if there else times.discard)(at_ms)
+        return sorted(times)
+
+    def fire(self) -> Iterator[tuple[int, int]]:
+        """(key number, time) of each timer that is due, by time; it is gone before its callback runs, which may set it again."""
+        while self._heap:
+            at_ms, number = heapq.heappop(self._heap)
+            there = self._changed.get((number, at_ms), (number, at_ms) in self._stored_due)
+            if there:
+                self._changed[number, at_ms] = False
+                self._stored_due.discard((number, at_ms))
+                yield number, at_ms
+
+    def write(self) -> None:
+        for op, wanted in (("delete", False), ("put", True)):
+            rows = [key for key, there in self._changed.items() if there is wanted]
+            if rows:
+                numbers, times = np.array([number for number, _ in rows]), pa.array([at_ms for _, at_ms in rows], pa.int64())
+                self._cursor.write_at(numbers, {self.place.subkey or "": times}, op)

@@ -1,0 +1,209 @@
+"""The keyed kernel through the test kit: state, timers, lateness, time to live."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from floodplain.errors import UserError
+from floodplain.operators.kit import ProcessKit
+from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
+from floodplain.state.descriptors import Aggregating, List, Map, Reducing, Set, Value
+
+ROWS = "user string, page string, at long"
+
+
+def row(user: str | None, page: str = "/", at: int = 0) -> dict[str, object]:
+    return {"user": user, "page": page, "at": at}
+
+
+class Views(KeyedProcess):
+    views = Value("long", default=0)
+    last = Value("string")
+    pages = Map("string", "long")
+    seen = Set("string")
+    trail = List("string")
+    total = Reducing("long", "sum", default=0)
+    output = "user string, views long, trail array<string>, total long"
+
+    def process(self, key, rows, ctx):
+        for given in rows:
+            self.views.set(self.views.get() + 1)
+            self.pages.merge(given.page, 1)
+            self.seen.add(given.page)
+            self.trail.append(given.page)
+            self.total.add(2)
+        self.last.set(rows[-1].page)
+        yield key.user, self.views.get(), self.trail.get(), self.total.get()
+
+
+def test_every_kind_of_state_carries_over_epochs():
+    kit = ProcessKit(Views(), rows=ROWS, keys=["user"])
+    out = {found["user"]: found for found in kit.epoch([row("ada", "/a"), row("bob", "/b"), row("ada", "/c")])}
+    assert out["bob"] == {"user": "bob", "views": 1, "trail": ["/b"], "total": 2}
+    assert out["ada"] == {"user": "ada", "views": 2, "trail": ["/a", "/c"], "total": 4}
+    out = {found["user"]: found for found in kit.epoch([row("ada", "/a"), row(None, "/n")])}
+    assert out["ada"] == {"user": "ada", "views": 3, "trail": ["/a", "/c", "/a"], "total": 6}
+    assert out[None]["views"] == 1
+    state = {found["user"]: found for found in kit.state()}
+    assert (state["ada"]["views"], state["ada"]["last"], state["bob"]["total"]) == (3, "/a", 2)
+    pages = {(found["user"], found["key"]): found["value"] for found in kit.state("kit__pages")}
+    assert pages == {("ada", "/a"): 2, ("ada", "/c"): 1, ("bob", "/b"): 1, (None, "/n"): 1}
+    assert len(kit.state("kit__seen")) == 4
+
+
+class Clearing(KeyedProcess):
+    n = Value("long")
+    pages = Map("string", "long")
+    trail = List("string")
+    output = "user string, n long, pages array<string>, trail array<string>"
+
+    def process(self, key, rows, ctx):
+        for given in rows:
+            match given.page:
+                case "clear":
+                    self.n.clear()
+                    self.pages.clear()
+                    self.trail.clear()
+                case "drop":
+                    self.pages.remove("/a")
+                case page:
+                    self.n.set(None if page == "null" else len(page))
+                    self.pages.put(page, 1)
+                    self.trail.append(page)
+        yield key.user, self.n.get() if self.n.exists() else -1, sorted(self.pages), self.trail.get()
+
+
+def test_clearing_and_setting_null_are_not_the_same():
+    kit = ProcessKit(Clearing(), rows=ROWS, keys=["user"])
+    kit.epoch([row("u", "/a"), row("u", "/bb")])
+    assert kit.epoch([row("u", "null")])[0] == {
+        "user": "u",
+        "n": None,
+        "pages": ["/a", "/bb", "null"],
+        "trail": ["/a", "/bb", "null"],
+    }
+    assert kit.epoch([row("u", "drop")])[0]["pages"] == ["/bb", "null"]
+    assert kit.epoch([row("u", "clear"), row("u", "/z")])[0] == {"user": "u", "n": 2, "pages": ["/z"], "trail": ["/z"]}
+    assert kit.epoch([row("u", "clear")])[0] == {"user": "u", "n": -1, "pages": [], "trail": []}
+    assert kit.state() == [] and kit.state("kit__pages") == [] and kit.state("kit__trail") == []
+
+
+class Alarm(KeyedProcess):
+    fired = Value("long", default=0)
+    output = "user string, at long, fired long"
+
+    def process(self, key, rows, ctx):
+        for given in rows:
+            if given.page == "delete":
+                ctx.delete_timer(given.at)
+            else:
+                ctx.timer(given.at)
+
+    def on_timer(self, key, at, ctx):
+        self.fired.set(self.fired.get() + 1)
+        if at == 100:
+            ctx.timer(101)
+        yield key.user, at, self.fired.get()
+
+
+def test_timers_fire_by_time_after_rows_and_may_set_others():
+    kit = ProcessKit(Alarm(), rows=ROWS, keys=["user"])
+    assert kit.epoch([row("u", at=100), row("v", at=300), row("u", at=500)], watermark_ms=50) == []
+    assert kit.epoch([], watermark_ms=99) == []
+    fired = [(found["user"], found["at"]) for found in kit.epoch([row("w", at=20)], watermark_ms=300)]
+    assert fired == [("w", 20), ("u", 100), ("u", 101), ("v", 300)]
+    assert kit.epoch([row("u", "delete", 500)], watermark_ms=400) == []
+    assert kit.epoch([], watermark_ms=1000) == []
+    assert kit.state("kit__event_timers") == []
+
+
+def test_late_rows_are_left_out_and_counted():
+    kit = ProcessKit(Views(), rows=ROWS, keys=["user"], event_time="at")
+    kit.epoch([row("u", at=100)], watermark_ms=90)
+    assert kit.epoch([row("u", at=89), row("u", at=90)], watermark_ms=95)[0]["views"] == 2
+    assert kit.late == 1
+
+
+class Short(KeyedProcess):
+    a = Value("long", default=0, ttl="1 second")
+    b = Value("long", default=0)
+    trail = List("long", ttl="1 second")
+    output = "a long, b long, trail array<long>"
+
+    def process(self, key, rows, ctx):
+        yield self.a.get(), self.b.get(), self.trail.get()
+        if rows[0].page == "a":
+            self.a.set(rows[0].at)
+            self.trail.append(rows[0].at)
+        else:
+            self.b.set(rows[0].at)
+
+
+def test_a_state_ends_by_itself_and_not_with_its_neighbours():
+    kit = ProcessKit(Short(), rows=ROWS, keys=["user"])
+    kit.epoch([row("u", "a", 1)], now_ms=0)
+    assert kit.epoch([row("u", "b", 2)], now_ms=900) == [{"a": 1, "b": 0, "trail": [1]}]
+    assert kit.epoch([row("u", "b", 3)], now_ms=1000) == [{"a": 0, "b": 2, "trail": []}]
+
+
+def average(values: pa.Array) -> pa.Array:
+    return pc.divide(pc.struct_field(values, "total"), pc.cast(pc.struct_field(values, "n"), pa.float64()))
+
+
+def lift(values: pa.Array) -> pa.Array:
+    return pa.StructArray.from_arrays([pa.array([1] * len(values), pa.int64()), values], ["n", "total"])
+
+
+def add(older: pa.Array, newer: pa.Array) -> pa.Array:
+    parts = [pc.add(pc.struct_field(older, name), pc.struct_field(newer, name)) for name in ("n", "total")]
+    return pa.StructArray.from_arrays(parts, ["n", "total"])
+
+
+class Average(KeyedProcess):
+    mean = Aggregating("double", "struct<n: long, total: double>", "double", lift=lift, merge=add, finish=average)
+    output = "user string, mean double"
+
+    def process(self, key, rows, ctx):
+        for given in rows:
+            self.mean.add(float(given.at))
+        yield key.user, self.mean.get()
+
+
+def test_aggregating_lifts_folds_and_finishes():
+    kit = ProcessKit(Average(), rows=ROWS, keys=["user"])
+    assert kit.epoch([row("u", at=1), row("u", at=3)]) == [{"user": "u", "mean": 2.0}]
+    assert kit.epoch([row("u", at=8)]) == [{"user": "u", "mean": 4.0}]
+
+
+class Count(KeyedBatchProcess):
+    n = Value("long", default=0, nullable=False)
+    output = "user string, n long"
+
+    def process(self, batch, ctx):
+        counts = pc.add(batch.state("n"), pa.array(batch.rows_per_key()))
+        batch.set("n", counts)
+        return batch.keys.append_column("n", counts)
+
+
+def test_a_batch_process_sees_all_keys_at_once():
+    kit = ProcessKit(Count(), rows=ROWS, keys=["user"])
+    kit.epoch([row("a"), row("b"), row("a")])
+    assert sorted(kit.epoch([row("a"), row("c")]), key=lambda found: found["user"]) == [
+        {"user": "a", "n": 3},
+        {"user": "c", "n": 1},
+    ]
+    assert {found["user"]: found["n"] for found in kit.state()} == {"a": 3, "b": 1, "c": 1}
+
+
+class Broken(KeyedProcess):
+    output = "user string"
+
+    def process(self, key, rows, ctx):
+        raise ValueError("no such page")
+
+
+def test_an_error_names_operator_epoch_key_and_row():
+    kit = ProcessKit(Broken(), rows=ROWS, keys=["user"], name="broken")
+    with pytest.raises(UserError, match=r"ValueError in operator broken, epoch 1, key Key\(user='ada'\), .*/here.*no such page"):
+        kit.epoch([row("ada", "/here")])
+    assert kit.store.head.epoch == 0

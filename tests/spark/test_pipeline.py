@@ -1,0 +1,174 @@
+"""Pipelines on a real Spark: results, restarts, checkpoints that are lost or foreign, two operators, rescaling."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from floodplain.errors import BadInput, LeaseHeld
+from floodplain.settings import StoreSettings
+from floodplain.spark.pipeline import Query, stream
+from floodplain.store.store import Store
+from tests.spark.processes import ByCount, Count
+
+pytestmark = pytest.mark.spark
+FAST = StoreSettings(lease_ms=1500)
+ONCE = {"availableNow": True}
+
+
+def write_inputs(folder: Path, files: int, first: int = 0) -> pa.Table:
+    """Files of rows in ``in/``; returns all that are there."""
+    (folder / "in").mkdir(exist_ok=True)
+    for number in range(first, first + files):
+        rng = np.random.default_rng(number)
+        rows = pa.table({"user": [f"u{n}" for n in rng.integers(0, 40, 300)], "amount": rng.integers(0, 100, 300)})
+        pq.write_table(rows, folder / "in" / f"{number:04d}.parquet")
+    return pq.read_table(folder / "in")
+
+
+def expected(rows: pa.Table) -> dict[str, tuple[int, int]]:
+    grouped = rows.group_by("user").aggregate([("amount", "count"), ("amount", "sum")])
+    return {row["user"]: (row["amount_count"], row["amount_sum"]) for row in grouped.to_pylist()}
+
+
+def source(spark: Any, folder: Path) -> Any:
+    return spark.readStream.schema("user string, amount long").option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
+
+
+def run(spark: Any, folder: Path, slots: int = 2, **options: Any) -> Query:
+    """Process what is available and let go of the state."""
+    query = (
+        stream(source(spark, folder))
+        .key_by("user")
+        .process(Count())
+        .write("parquet", path=str(folder / "out"))
+        .start(state=folder / "state", slots=slots, trigger=ONCE, settings=FAST, **options)
+    )
+    query.await_termination()
+    if query.exception is not None:
+        raise query.exception
+    query.stop()
+    return query
+
+
+def state_of(folder: Path) -> dict[str, tuple[int, int]]:
+    rows = Store.open(folder / "state").snapshot().table("count").to_arrow().to_pylist()
+    return {row["user"]: (row["n"], row["total"]) for row in rows}
+
+
+def last_output(folder: Path) -> dict[str, tuple[int, int]]:
+    """By user, the newest row published; each epoch gives one row per user it saw."""
+    found: dict[str, tuple[int, int]] = {}
+    for file in sorted((folder / "out").glob("*.parquet")):
+        for row in pq.read_table(file).to_pylist():
+            assert row["n"] > found.get(row["user"], (0, 0))[0], "a row was published twice or out of order"
+            found[row["user"]] = (row["n"], row["total"])
+    return found
+
+
+def test_results_equal_a_batch_computation_and_go_on_after_a_restart_with_other_slots(spark, tmp_path):
+    run_one = write_inputs(tmp_path, 3)
+    run(spark, tmp_path, slots=2)
+    assert state_of(tmp_path) == last_output(tmp_path) == expected(run_one)
+    run_two = write_inputs(tmp_path, 2, first=3)
+    query = run(spark, tmp_path, slots=3)
+    assert state_of(tmp_path) == last_output(tmp_path) == expected(run_two)
+    assert [progress.slots for progress in query.progress] == [3, 3]
+
+
+def test_a_lost_checkpoint_is_rebuilt_from_the_state(spark, tmp_path):
+    write_inputs(tmp_path, 2)
+    run(spark, tmp_path)
+    shutil.rmtree(tmp_path / "state" / "checkpoint")
+    rows = write_inputs(tmp_path, 1, first=2)
+    run(spark, tmp_path)
+    assert state_of(tmp_path) == last_output(tmp_path) == expected(rows)
+
+
+def test_a_foreign_checkpoint_is_refused(spark, tmp_path):
+    for name in ("mine", "other"):
+        (tmp_path / name).mkdir()
+        write_inputs(tmp_path / name, 1)
+        run(spark, tmp_path / name)
+    shutil.rmtree(tmp_path / "mine" / "state" / "checkpoint")
+    shutil.copytree(tmp_path / "other" / "state" / "checkpoint", tmp_path / "mine" / "state" / "checkpoint")
+    with pytest.raises(BadInput, match="delete the checkpoint to rebuild it"):
+        run(spark, tmp_path / "mine")
+
+
+def test_a_second_driver_waits_its_turn_or_forces_its_way(spark, tmp_path):
+    write_inputs(tmp_path, 1)
+    store = Store.open(tmp_path / "state", create=True, settings=StoreSettings(lease_ms=60_000))
+    first = store.writer("other_driver")
+    rows = source(spark, tmp_path)
+    pipeline = stream(rows).key_by("user").process(Count()).write("memory")
+    with pytest.raises(LeaseHeld):
+        Store.open(tmp_path / "state").writer("second")
+    query = pipeline.start(state=tmp_path / "state", trigger=ONCE, settings=FAST, force=True)
+    query.await_termination()
+    query.stop()
+    with pytest.raises(Exception, match="superseded"):
+        first.epoch().commit()
+
+
+def test_two_operators_in_a_row(spark, tmp_path):
+    rows = write_inputs(tmp_path, 2)
+    query = (
+        stream(source(spark, tmp_path))
+        .key_by("user")
+        .process(Count())
+        .transform(lambda df: df.where("n % 2 = 0"))
+        .key_by("n")
+        .process(ByCount())
+        .write("memory")
+        .start(state=tmp_path / "state", slots=2, trigger=ONCE, settings=FAST)
+    )
+    query.await_termination()
+    assert query.exception is None
+    query.stop()
+    newest = {row["n"]: row["users"] for row in query.sink.table().to_pylist()}
+    final = {user: n for user, (n, _) in expected(rows).items()}
+    for user, n in final.items():
+        if n % 2 == 0:
+            assert user in newest[n]
+    assert all(n % 2 == 0 for n in newest)
+
+
+@pytest.mark.parametrize("kills", [3])
+def test_a_driver_killed_again_and_again_loses_and_repeats_nothing(spark, tmp_path, kills):
+    rows = write_inputs(tmp_path, 6)
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    for attempt in range(kills + 1):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.driver_process", str(tmp_path), str(2 + attempt % 2)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        if attempt < kills:
+            wait_for_epoch(tmp_path, process, 1 + attempt)
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        else:
+            out, _ = process.communicate(timeout=120)
+            assert "done" in out
+    assert state_of(tmp_path) == last_output(tmp_path) == expected(rows)
+
+
+def wait_for_epoch(folder: Path, process: subprocess.Popen[str], epoch: int) -> None:
+    """Until the log shows that this many epochs were committed, by looking at it as any reader may."""
+    while process.poll() is None:
+        log = folder / "state" / "log"
+        edits = len(list(log.glob("*.edit"))) if log.exists() else 0
+        if edits > 4 * epoch:
+            return
+    raise AssertionError(f"the driver ended by itself with {process.returncode}")
