@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
 
 from floodplain.errors import BadInput, Conflict
 from floodplain.eventtime.times import NONE_MS, EpochTimes
@@ -19,8 +20,9 @@ from floodplain.spark import checkpoint
 from floodplain.spark.exchange import even, groups_of, to_slots
 from floodplain.spark.sinks import Sink, read_staged
 from floodplain.spark.worker import REPORT_SCHEMA, Job, TaskReport, worker
+from floodplain.state import tables
 from floodplain.state.descriptors import EVENT_TIME
-from floodplain.state.tables import Place, define
+from floodplain.state.tables import define
 from floodplain.store.epoch import Epoch
 from floodplain.store.layout import HASH
 from floodplain.store.store import Store, Writer
@@ -65,34 +67,34 @@ class EpochProgress:
     busy_ms: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Place:
+    """The state that a pipeline runs on, opened and leased, and how its tasks open it."""
+
+    store: Store
+    writer: Writer
+    location: str
+    settings: StoreSettings
+    options: Mapping[str, str]
+
+
 class Driver:
     """Runs epochs one at a time under one lock. Made by ``Stream.start``."""
 
     def __init__(
-        self,
-        store: Store,
-        writer: Writer,
-        location: str,
-        settings: StoreSettings,
-        options: Mapping[str, str],
-        steps: Sequence[Step],
-        event_time: str | None,
-        sink: Sink,
-        slots: int,
-        checkpoint_dir: Path,
+        self, place: Place, steps: Sequence[Step], event_time: str | None, sink: Sink, slots: int, checkpoint_dir: Path
     ) -> None:
-        self.store = store
-        self.writer = writer
-        self._location, self._settings, self._options = location, settings, dict(options)
+        self.store = place.store
+        self.writer = place.writer
+        self._place = place
         self._steps = list(steps)
         self._event_time = event_time
         self._sink = sink
         self._checkpoint = checkpoint_dir
         self._wanted_slots = slots
         self._lock = threading.Lock()
-        self._defined = False
         self._empty: DataFrame | None = None
-        self._timers: list[tuple[Place, str]] = []
+        self._timers: list[tuple[tables.Place, str]] = []
         self._outputs: dict[str, pa.Schema] = {}
         self.progress: list[EpochProgress] = []
 
@@ -102,19 +104,24 @@ class Driver:
             raise BadInput(f"{slots} slots are not possible: use 1 to {self.store.head.key_groups}")
         self._wanted_slots = slots
 
-    def recover(self) -> None:
-        """Before the first epoch: what tasks of a driver that died left behind is garbage, but for the last epoch's output."""
-        named = set(self.store.head.outputs)
+    def prepare(self, spark: SparkSession, schema: StructType) -> None:
+        """Before the first epoch: define the tables, publish what a driver that died had committed, clear up what it had not.
+
+        Raises before anything runs if a step does not fit its input or what is in the state.
+        """
+        # A relation that Spark knows to be empty is optimised away, and its tasks with it; timers need them.
+        session = spark.newSession()
+        session.conf.set("spark.sql.adaptive.enabled", "false")
+        self._empty = session.createDataFrame(spark.sparkContext.emptyRDD(), schema)
+        self._define(self._empty)
+        self.publish()
         blobs = self.store.history.blobs
-        blobs.delete([info.name for info in blobs.list(paths.STAGED) if info.name not in named])
+        blobs.delete([info.name for info in blobs.list(paths.STAGED)])
 
     def on_batch(self, rows: DataFrame, batch_id: int) -> None:
         """What Spark calls for each micro-batch."""
         with self._lock:
-            self._define(rows)
-            # A relation that Spark knows to be empty is optimised away, and its tasks with it; timers need them.
             rows.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
-            self._empty = rows.sparkSession.createDataFrame(rows.sparkSession.sparkContext.emptyRDD(), rows.schema)
             entry = checkpoint.batch_entry(self._checkpoint, batch_id, self.store.head.source)
             self.publish()
             if not checkpoint.is_replay(self.store.head.source, entry.position):
@@ -132,7 +139,9 @@ class Driver:
             if self._empty is not None and self._due(watermark_ms, now_ms):
                 self._run(self._empty, None, now_ms, watermark_ms)
                 return True
-            commit(self.store.history, [AdvancePublished(head.published)], token=self.writer.token)
+            lease_ms = self.store.history.settings.lease_ms
+            if head.lease.expires_ms - now_ms < lease_ms * 2 // 3:
+                commit(self.store.history, [AdvancePublished(head.published)], token=self.writer.token)
             return False
 
     def _due(self, watermark_ms: int, now_ms: int) -> bool:
@@ -206,11 +215,8 @@ class Driver:
         event_time = self._event_time if self._event_time in rows.names else None
         return KeyedOperator(step.name, step.process, keys, event_time)
 
-    def _define(self, rows: DataFrame) -> None:
-        """The tables of all operators, before the first epoch."""
-        if self._defined:
-            return
-        current = rows.limit(0)
+    def _define(self, current: DataFrame) -> None:
+        """The tables of all operators; ``current`` has the columns of the input and no rows."""
         for step in self._steps:
             if isinstance(step, Transform):
                 current = step.function(current)
@@ -219,8 +225,7 @@ class Driver:
                 define(self.writer, operator.tables)
                 self._timers += [(operator.tables.places[name], name) for name in (EVENT_TIMERS, PROCESSING_TIMERS)]
                 self._outputs[step.name] = operator.output
-                current = rows.sparkSession.createDataFrame([], from_arrow_schema(operator.output))
-        self._defined = True
+                current = current.sparkSession.createDataFrame([], from_arrow_schema(operator.output))
 
     def _run_operator(
         self, step: Keyed, rows: DataFrame, epoch: Epoch, times: EpochTimes, assignment: Assignment
@@ -229,9 +234,9 @@ class Driver:
         slotted = to_slots(rows, step.keys, assignment, head.key_groups)
         schema = _arrow_schema(slotted)
         job = Job(
-            location=self._location,
-            settings=self._settings,
-            options=self._options,
+            location=self._place.location,
+            settings=self._place.settings,
+            options=dict(self._place.options),
             ticket=msgspec.msgpack.encode(epoch.ticket),
             manifest=msgspec.msgpack.encode(head),
             operator=self._operator(step, schema),

@@ -14,7 +14,7 @@ from floodplain.errors import BadInput, LeaseHeld
 from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
 from floodplain.settings import StoreSettings
 from floodplain.spark import checkpoint
-from floodplain.spark.driver import Driver, EpochProgress, Keyed, Step, Transform
+from floodplain.spark.driver import Driver, EpochProgress, Keyed, Place, Step, Transform
 from floodplain.spark.housekeeper import Housekeeper
 from floodplain.spark.sinks import ConsoleSink, ForeachBatchSink, MemorySink, ParquetSink, Sink
 from floodplain.state.descriptors import EVENT_TIME
@@ -102,12 +102,20 @@ class Output:
         settings = settings or StoreSettings()
         store = Store.open(location, create=True, settings=settings, options=options)
         writer = _take_over(store, force)
-        folder = _checkpoint_folder(location)
-        checkpoint.agree(folder, store.head.source, store.head.watermarks.get(EVENT_TIME, 0))
+        try:
+            return self._started(Place(store, writer, location, settings, options or {}), slots, trigger)
+        except BaseException:
+            writer.close()
+            raise
+
+    def _started(self, place: Place, slots: int | None, trigger: Mapping[str, Any] | None) -> "Query":
+        head = place.store.head
+        folder = _checkpoint_folder(place.location)
+        checkpoint.agree(folder, head.source, head.watermarks.get(EVENT_TIME, 0))
         spark = self.stream.rows.sparkSession
-        count = slots or (store.head.assignment.slots if store.head.assignment else spark.sparkContext.defaultParallelism)
-        driver = Driver(store, writer, location, settings, options or {}, steps, self.stream.event_time, self.sink, count, folder)
-        driver.recover()
+        count = slots or (head.assignment.slots if head.assignment else spark.sparkContext.defaultParallelism)
+        driver = Driver(place, self.stream.steps, self.stream.event_time, self.sink, count, folder)
+        driver.prepare(spark, self.stream.rows.schema)
         started = (
             self.stream.rows.writeStream.foreachBatch(driver.on_batch)
             .option("checkpointLocation", str(folder))
