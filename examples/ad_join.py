@@ -71,11 +71,16 @@ class Events(threading.Thread):
         self.files = max(int(seconds * 2), 2)
         self.rows = rows_per_second // 2
         self.written = 0
+        self.warm = threading.Event()
+        """Set once the first epoch is through: starting Spark's workers takes a while, and nothing is to be seen meanwhile."""
         folder.mkdir(parents=True)
 
     def run(self) -> None:
         began = time.monotonic()
         for number in range(self.files):
+            if number == 1:
+                self.warm.wait()
+                began = time.monotonic() - 0.5
             rng = np.random.default_rng(number)
             at_ms = START_MS + number * 500 + rng.integers(0, 500, self.rows) - rng.integers(0, DISORDER_MS, self.rows)
             kind = np.where(rng.random(self.rows) < 0.7, "impression", "click")
@@ -144,9 +149,11 @@ def watch(query: fp.Query, events: Events, console: Console) -> None:
     notes: list[str] = []
     acts = [(1 / 3, lambda: rescale(query, 4)), (2 / 3, kill_a_worker)]
     with Live(console=console, refresh_per_second=4) as live:
-        while events.is_alive():
+        while events.is_alive() and query.exception is None:
+            if query.progress:
+                events.warm.set()
             done = events.written / (events.files * events.rows)
-            while acts and done >= acts[0][0] and query.progress:
+            while acts and done >= acts[0][0]:
                 notes.append(acts.pop(0)[1]())
             live.update(view(query, events, notes))
             time.sleep(0.25)
