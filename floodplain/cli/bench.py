@@ -4,23 +4,12 @@ from typing import Annotated
 
 import typer
 
+from floodplain.bench import registry
 from floodplain.cli.options import EXIT_WRONG, AsJson, chosen_output, reported
-from floodplain.errors import BadInput
-
-try:
-    from floodplain.bench import registry
-except ModuleNotFoundError as error:
-    # The contenders come with the extra `bench`; every other command works without it.
-    if error.name is None or error.name.startswith("floodplain"):
-        raise
-    NAMES: tuple[str, ...] = ()
-    MISSING: str | None = error.name
-else:
-    NAMES, MISSING = registry.NAMES, None
 
 
 def bench(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of: {', '.join(NAMES) or 'none, see below'}.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of: {', '.join(registry.NAMES)}.")],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds: within five minutes on two cores.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -33,8 +22,6 @@ def bench(
     """
     output = chosen_output(as_json)
     with reported(output):
-        if MISSING is not None:
-            raise BadInput(f"benchmarks need the package {MISSING}: pip install floodplain[bench]")
         result = registry.run(name, quick)
         output.bench(result)
     if not all(result["checks"].values()):
