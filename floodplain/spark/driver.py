@@ -167,6 +167,8 @@ class Driver:
         reports, last = self._run_steps(rows, epoch, times, assignment)
         outputs = [report.output for report in last if report.output]
         epoch.commit([report.state for report in reports], source=position, outputs=outputs, also=changes)
+        between = {report.output for report in reports if report.output}.difference(outputs)
+        self.store.history.blobs.delete(sorted(between))
         self.publish()
         self.progress.append(
             EpochProgress(

@@ -80,7 +80,8 @@ def worker(job: Job) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordB
         if context is None:
             raise BadInput("a task of Floodplain runs inside a Spark task")
         schema = pa.ipc.read_schema(pa.py_buffer(job.rows))
-        rows = pa.Table.from_batches(list(batches)).cast(schema) if (batches := list(batches)) else schema.empty_table()
+        held = list(batches)
+        rows = pa.Table.from_batches(held).cast(schema) if held else schema.empty_table()
         report = run_task(job, context.partitionId(), f"{context.partitionId()}-{context.taskAttemptId()}", rows)
         yield pa.record_batch({"report": pa.array([msgspec.msgpack.encode(report)], pa.binary())})
 

@@ -140,6 +140,7 @@ def test_two_operators_in_a_row(spark, tmp_path):
         if n % 2 == 0:
             assert user in newest[n]
     assert all(n % 2 == 0 for n in newest)
+    assert not list((tmp_path / "state" / "staged").glob("*")), "staged rows stay no longer than they are needed"
 
 
 @pytest.mark.parametrize("kills", [3])
