@@ -48,8 +48,9 @@ class StoreSettings:
     """Off: a power cut can lose or tear the newest epochs of a directory store. A killed process loses nothing either way."""
     compression: Compression = "auto"
     """Of new runs. ``auto``: none on a directory (runs are memory-mapped), zstd on an object store (bytes travel)."""
-    chunk_bytes: int = 1 << 20
-    """Rows are read from an object store by the chunk: smaller chunks fetch fewer bytes for a key and make larger footers."""
+    chunk_bytes: int = 0
+    """Of new runs, uncompressed. Larger chunks: fewer steps per lookup. Smaller: fewer bytes fetched and verified for one key.
+    0: 4 MiB on a directory, where epochs were 10% shorter than with 1 MiB; 1 MiB on an object store, where chunks travel."""
     inline_bytes: int = 64 << 10
     """A task's runs below this return inside its report and share one object with those of the other tasks."""
     checkpoint_every: int = 64

@@ -100,13 +100,13 @@ def _search(source: Source, needles: Needles, pending: np.ndarray, schema: Table
     number = _candidates(source, needles, pending)
     if not len(number):
         return []
-    wanted = needles if len(number) == len(needles.hashes) else needles.take(number)
-    finds = source.reader.find(wanted.hashes, wanted.subs, held)
-    found = [_verified(hits, wanted, source, schema, clears=False) for hits in finds]
-    if wanted.subs is not None and source.reader.ref.deletes:
-        clears = source.reader.find(wanted.hashes, np.zeros_like(wanted.subs), held)
-        found += [_verified(hits, wanted, source, schema, clears=True) for hits in clears]
-    return [_Found(rows, number[needle], np.full(len(needle), rank, np.int64)) for rows, needle in found if len(needle)]
+    hashes, subs = needles.hashes[number], None if needles.subs is None else needles.subs[number]
+    finds = source.reader.find(hashes, subs, held)
+    found = [_verified(hits, number, needles, source, schema, clears=False) for hits in finds]
+    if subs is not None and source.reader.ref.deletes:
+        clears = source.reader.find(hashes, np.zeros_like(subs), held)
+        found += [_verified(hits, number, needles, source, schema, clears=True) for hits in clears]
+    return [_Found(rows, needle, np.full(len(needle), rank, np.int64)) for rows, needle in found if len(needle)]
 
 
 def _candidates(source: Source, needles: Needles, pending: np.ndarray) -> np.ndarray:
@@ -118,17 +118,19 @@ def _candidates(source: Source, needles: Needles, pending: np.ndarray) -> np.nda
     return wanted[source.reader.may_contain(needles.hashes[wanted])]
 
 
-def _verified(hits: Hits, wanted: Needles, source: Source, schema: TableSchema, *, clears: bool) -> tuple[pa.Table, np.ndarray]:
+def _verified(
+    hits: Hits, number: np.ndarray, needles: Needles, source: Source, schema: TableSchema, *, clears: bool
+) -> tuple[pa.Table, np.ndarray]:
     """Hits whose keys (and sub-keys) are equal, not only their hashes, as rows of the newest schema; and their needles."""
-    needle, row = hits.needle, hits.row
-    if wanted.subs is not None and len(row):
+    needle, row = number[hits.needle], hits.row
+    if needles.subs is not None and len(row):
         is_clear = layout.numbers(hits.chunk, OP)[row] == CLEAR
         needle, row = needle[is_clear == clears], row[is_clear == clears]
     rows = pa.Table.from_batches([hits.chunk.take(pa.array(row))])
-    fields, columns = source.schema.keys, list(wanted.keys)
-    if wanted.subkeys and not clears:
+    fields, columns = source.schema.keys, list(needles.keys)
+    if needles.subkeys and not clears:
         fields += layout.stored_subkeys(source.schema)
-        columns += wanted.subkeys
+        columns += needles.subkeys
     if len(row):
         same = columns_equal(layout.column_arrays(rows, fields), [_at(column, needle) for column in columns])
         if not same.all():

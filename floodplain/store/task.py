@@ -117,7 +117,8 @@ def run_options(settings: StoreSettings, blobs: Blobs, store: str, key_groups: i
     compression = settings.compression
     if compression == "auto":
         compression = "none" if local else "zstd"
-    return RunOptions(store, key_groups, settings.chunk_bytes, None if compression == "none" else compression, filtered=not local)
+    chunk_bytes = settings.chunk_bytes or (4 << 20 if local else 1 << 20)
+    return RunOptions(store, key_groups, chunk_bytes, None if compression == "none" else compression, filtered=not local)
 
 
 def write_object(
