@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
@@ -153,8 +154,9 @@ def watch(query: fp.Query, events: Events, console: Console) -> None:
             if query.progress:
                 events.warm.set()
             done = events.written / (events.files * events.rows)
-            while acts and done >= acts[0][0]:
-                notes.append(acts.pop(0)[1]())
+            if acts and done >= acts[0][0] and (note := acts[0][1]()):
+                notes.append(note)
+                acts.pop(0)
             live.update(view(query, events, notes))
             time.sleep(0.25)
 
@@ -165,26 +167,36 @@ def rescale(query: fp.Query, slots: int) -> str:
 
 
 def kill_a_worker() -> str:
-    """One of the Python workers that this process's Spark forked."""
-    for pid in sorted(descendants(os.getpid()), reverse=True):
-        if b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes() and descendants_of_daemon(pid):
+    """One of the Python workers that this process's Spark forked; empty if there is none at this moment."""
+    parents = parent_of_each()
+    for pid in sorted(parents, reverse=True):
+        # A worker has the daemon as its parent; the daemon itself has the JVM.
+        if is_daemon(pid) and is_daemon(parents[pid]) and os.getpid() in ancestors(pid, parents):
             os.kill(pid, signal.SIGKILL)
             return f"killed Python worker {pid}: its task is tried again"
-    return "found no Python worker to kill"
+    return ""
 
 
-def descendants(pid: int) -> list[int]:
-    try:
-        children = [int(n) for task in Path(f"/proc/{pid}/task").iterdir() for n in (task / "children").read_text().split()]
-    except OSError:
-        return []
-    return [found for child in children for found in (child, *descendants(child))]
+def parent_of_each() -> dict[int, int]:
+    parents = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    return parents
 
 
-def descendants_of_daemon(pid: int) -> bool:
-    """A worker has the daemon as its parent; the daemon itself has the JVM."""
-    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return b"pyspark.daemon" in Path(f"/proc/{parent}/cmdline").read_bytes()
+def ancestors(pid: int, parents: dict[int, int]) -> set[int]:
+    found: set[int] = set()
+    while pid in parents and pid not in found:
+        found.add(pid)
+        pid = parents[pid]
+    return found
+
+
+def is_daemon(pid: int) -> bool:
+    with suppress(OSError):
+        return b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 def view(query: fp.Query, events: Events, notes: list[str]) -> Table:
