@@ -260,7 +260,7 @@ class Driver:
         if head.published >= head.epoch:
             return
         RequireLease(self.writer.token).check(head)
-        output = self._outputs[self._steps[-1].name]  # type: ignore[union-attr]
+        output = list(self._outputs.values())[-1]
         self._sink.publish(head.epoch, head.outputs, self.store.history.blobs, output)
         commit(self.store.history, [AdvancePublished(head.epoch)], token=self.writer.token)
         self.store.history.blobs.delete(head.outputs)
