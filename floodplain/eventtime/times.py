@@ -1,6 +1,9 @@
 """The times of an epoch, fixed when it begins. A task never reads a clock."""
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 NONE_MS = -(1 << 62)
 """Before every event: no watermark yet."""
@@ -14,3 +17,12 @@ class EpochTimes(msgspec.Struct, frozen=True):
     """Rows older than this are late: the watermark of the epoch before."""
     watermark_ms: int = NONE_MS
     """Event-time timers up to here are due, after the rows of the epoch."""
+
+
+def as_ms(column: pa.ChunkedArray) -> pa.Array:
+    """Event times as milliseconds, rounded down; integers are milliseconds already."""
+    whole = column.combine_chunks()
+    if not pa.types.is_timestamp(whole.type):
+        return whole.cast(pa.int64())
+    micros = whole.cast(pa.timestamp("us", whole.type.tz)).cast(pa.int64())
+    return pa.array(pc.fill_null(micros, 0).to_numpy(zero_copy_only=False) // 1000, mask=np.asarray(micros.is_null()))

@@ -7,7 +7,8 @@ import pyarrow as pa
 
 from floodplain.clock import ManualClock, SeededChance
 from floodplain.eventtime.times import NONE_MS, EpochTimes
-from floodplain.operators.keyed import KeyedOperator, KeyedTask
+from floodplain.operators.keyed import KeyedTask
+from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
 from floodplain.settings import StoreSettings
 from floodplain.state.descriptors import EVENT_TIME

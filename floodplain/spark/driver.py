@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from floodplain.errors import BadInput, Conflict
 from floodplain.eventtime.times import NONE_MS, EpochTimes
-from floodplain.operators.keyed import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
+from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
 from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
 from floodplain.settings import StoreSettings
 from floodplain.spark import checkpoint

@@ -13,7 +13,8 @@ from floodplain.clock import SystemChance, SystemClock
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import EpochTimes
 from floodplain.metrics import Counters
-from floodplain.operators.keyed import KeyedOperator, KeyedTask
+from floodplain.operators.keyed import KeyedTask
+from floodplain.operators.operator import KeyedOperator
 from floodplain.settings import StoreSettings
 from floodplain.store.readers import Readers
 from floodplain.store.task import Report, TaskWriter, Ticket

@@ -28,7 +28,8 @@ def add(path: str, name: str, count: int) -> None:
             epoch.merge("t", rows(user=[f"u{key}" for key in range(20)], n=[1] * 20))
             epoch.delete("t", rows(user=[f"gone{number - 1}"]))
             epoch.put("t", rows(user=[f"gone{number}"], n=[number], who=[name]))
-            print(epoch.commit().epoch, flush=True)
+            epoch.commit()
+            print(epoch.number, flush=True)
 
 
 def grab(path: str, name: str, count: int) -> None:
@@ -40,7 +41,8 @@ def grab(path: str, name: str, count: int) -> None:
             epoch = writer.epoch()
             epoch.merge("t", rows(user=["sum"], n=[1]))
             epoch.put("t", rows(user=["last"], n=[epoch.number], who=[name]))
-            print(epoch.commit().epoch, flush=True)
+            epoch.commit()
+            print(epoch.number, flush=True)
         except Conflict:
             continue
 

@@ -1,0 +1,55 @@
+"""What a keyed operator is made of, before any epoch runs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
+from floodplain.state.descriptors import State, Timers, states_of
+from floodplain.state.tables import OperatorTables, tables_for
+from floodplain.state.types import as_fields
+
+EVENT_TIMERS = "event_timers"
+PROCESSING_TIMERS = "processing_timers"
+_TIMERS: dict[str, State] = {EVENT_TIMERS: Timers("event"), PROCESSING_TIMERS: Timers("processing")}
+
+
+def declared_states(process: KeyedProcess | KeyedBatchProcess) -> dict[str, State]:
+    """The states of an operator, its timers included."""
+    return {**states_of(type(process)), **_TIMERS}
+
+
+def operator_tables(name: str, keys: Mapping[str, pa.DataType], process: KeyedProcess | KeyedBatchProcess) -> OperatorTables:
+    return tables_for(name, keys, declared_states(process))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedOperator:
+    """A process function with all that a task must know to run it."""
+
+    name: str
+    process: KeyedProcess | KeyedBatchProcess
+    keys: Mapping[str, pa.DataType]
+    """Key columns as they stand in the rows."""
+    event_time: str | None = None
+    """The column that rows have their time in, if they have any."""
+
+    @property
+    def output(self) -> pa.Schema:
+        return pa.schema(as_fields(self.process.output).items())
+
+    @property
+    def tables(self) -> OperatorTables:
+        return operator_tables(self.name, self.keys, self.process)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a task gives back besides its delta."""
+
+    output: pa.Table
+    late: int
+    rows: int
+    keys: int
+    max_event_ms: int | None
