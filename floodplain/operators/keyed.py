@@ -48,10 +48,9 @@ class KeyedTask:
         grouped = group(rows, self._tables.key_columns, self._operator.process.order_by, _keys_of(due, self._tables))
         handles = self._handles(grouped, due)
         context = Context(self._writer.epoch, self._times, {name: handles[name] for name in self._until})
-        if isinstance(self._operator.process, KeyedBatchProcess):
-            output = BatchCall(self._operator, grouped, handles, context).run()
-        else:
-            output = EachKey(self._operator, grouped, handles, context).run()
+        process = self._operator.process
+        caller = process.caller or (BatchCall if isinstance(process, KeyedBatchProcess) else EachKey)
+        output = caller(self._operator, grouped, handles, context).run()
         self._write(handles)
         return Outcome(output, late, len(rows), len(grouped.space), newest)
 

@@ -9,7 +9,7 @@ from floodplain.clock import ManualClock, SeededChance
 from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.operators.keyed import KeyedTask
 from floodplain.operators.operator import KeyedOperator
-from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
+from floodplain.operators.process import Process
 from floodplain.settings import StoreSettings
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.tables import define
@@ -26,7 +26,7 @@ class ProcessKit:
 
     def __init__(
         self,
-        process: KeyedProcess | KeyedBatchProcess,
+        process: Process,
         *,
         rows: str,
         keys: Sequence[str],

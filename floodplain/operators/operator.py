@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
-from floodplain.state.descriptors import State, Timers, states_of
+from floodplain.operators.process import Process
+from floodplain.state.descriptors import State, Timers
 from floodplain.state.tables import OperatorTables, tables_for
 from floodplain.state.types import as_fields
 
@@ -15,12 +15,12 @@ PROCESSING_TIMERS = "processing_timers"
 _TIMERS: dict[str, State] = {EVENT_TIMERS: Timers("event"), PROCESSING_TIMERS: Timers("processing")}
 
 
-def declared_states(process: KeyedProcess | KeyedBatchProcess) -> dict[str, State]:
+def declared_states(process: Process) -> dict[str, State]:
     """The states of an operator, its timers included."""
-    return {**states_of(type(process)), **_TIMERS}
+    return {**process.states(), **_TIMERS}
 
 
-def operator_tables(name: str, keys: Mapping[str, pa.DataType], process: KeyedProcess | KeyedBatchProcess) -> OperatorTables:
+def operator_tables(name: str, keys: Mapping[str, pa.DataType], process: Process) -> OperatorTables:
     return tables_for(name, keys, declared_states(process))
 
 
@@ -29,7 +29,7 @@ class KeyedOperator:
     """A process function with all that a task must know to run it."""
 
     name: str
-    process: KeyedProcess | KeyedBatchProcess
+    process: Process
     keys: Mapping[str, pa.DataType]
     """Key columns as they stand in the rows."""
     event_time: str | None = None

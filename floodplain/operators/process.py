@@ -5,17 +5,29 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from floodplain.state.descriptors import State, states_of
 
-class KeyedProcess:
+
+class Process:
+    """What all process functions have in common."""
+
+    output: ClassVar[str | pa.Schema]
+    """The columns of what comes out, as Spark writes them: ``"user string, views long"``."""
+    order_by: ClassVar[Sequence[str]] = ()
+    """Columns that order the rows of a key; else they come as Spark brought them."""
+    caller: ClassVar[Any] = None
+    """What runs it for the keys of a task, where that is neither key by key nor all at once."""
+
+    def states(self) -> dict[str, State]:
+        """Its states by name, by default those declared in the body of the class."""
+        return states_of(type(self))
+
+
+class KeyedProcess(Process):
     """Subclass it, declare states in the body, say what comes out, and implement ``process``.
 
     In ``process`` and ``on_timer`` each declared state is a handle on the state of the key at hand.
     """
-
-    output: ClassVar[str | pa.Schema]
-    """The columns of what ``process`` and ``on_timer`` yield, as Spark writes them: ``"user string, views long"``."""
-    order_by: ClassVar[Sequence[str]] = ()
-    """Columns that order the rows of a key; else they come as Spark brought them."""
 
     def process(self, key: Any, rows: Sequence[Any], ctx: "Any") -> Iterable[Any] | None:
         """Called once per epoch for each key that has rows; yields output rows as tuples or dicts."""
@@ -26,11 +38,8 @@ class KeyedProcess:
         raise NotImplementedError
 
 
-class KeyedBatchProcess:
+class KeyedBatchProcess(Process):
     """As ``KeyedProcess``, but called once per task and epoch with all keys at once, in Arrow."""
-
-    output: ClassVar[str | pa.Schema]
-    order_by: ClassVar[Sequence[str]] = ()
 
     def process(self, batch: "Any", ctx: "Any") -> pa.Table | None:
         """``batch.rows`` are sorted by key and ``batch.key_of_row`` numbers the key of each; ``batch.keys`` has one row per key;

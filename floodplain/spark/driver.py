@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from floodplain.errors import BadInput, Conflict
 from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
-from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
+from floodplain.operators.process import Process
 from floodplain.settings import StoreSettings
 from floodplain.spark import checkpoint
 from floodplain.spark.exchange import even, groups_of, to_slots
@@ -46,7 +46,7 @@ class Keyed:
 
     name: str
     keys: tuple[str, ...]
-    process: KeyedProcess | KeyedBatchProcess
+    process: Process
 
 
 Step = Transform | Keyed

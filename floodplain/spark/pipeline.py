@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from floodplain.errors import BadInput, LeaseHeld
-from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
+from floodplain.operators.process import Process
 from floodplain.settings import StoreSettings
 from floodplain.spark import checkpoint
 from floodplain.spark.driver import Driver, EpochProgress, Keyed, Place, Step, Transform
@@ -50,7 +50,7 @@ class Stream:
             raise BadInput("key_by needs at least one column")
         return replace(self, keys=columns)
 
-    def process(self, process: KeyedProcess | KeyedBatchProcess, *, name: str | None = None) -> "Stream":
+    def process(self, process: Process, *, name: str | None = None) -> "Stream":
         """A stateful step. ``name`` names its state; by default the class does."""
         if not self.keys:
             raise BadInput("process needs keys: call key_by before it")
