@@ -10,6 +10,7 @@ from floodplain.errors import UserError
 from floodplain.operators.context import Context
 from floodplain.operators.grouping import Grouped
 from floodplain.operators.operator import KeyedOperator
+from floodplain.operators.outputs import Target
 
 
 class Batch:
@@ -51,5 +52,5 @@ class BatchCall:
             made = self._process.process(self._batch, self._context)
         except Exception as error:
             raise UserError.of(self._operator.name, self._context.epoch, None, None, error) from error
-        schema = self._operator.output
-        return schema.empty_table() if made is None else made.select(schema.names).cast(schema)
+        target = Target(self._operator.name, self._operator.output)
+        return target.table([]) if made is None else target.fit(made)

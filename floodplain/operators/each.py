@@ -1,7 +1,7 @@
 """Process functions on Python values, called key by key."""
 
 from collections import namedtuple
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from floodplain.eventtime.times import as_ms
 from floodplain.operators.context import Context
 from floodplain.operators.grouping import Grouped
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
+from floodplain.operators.outputs import Target
 
 
 class EachKey:
@@ -38,7 +39,7 @@ class EachKey:
                 self._point(number)
                 self._context.event_time = at_ms
                 self._take(keys[number], lambda key, at_ms=at_ms: self._process.on_timer(key, at_ms, self._context), None)
-        return _output(self._out, self._operator)
+        return Target(self._operator.name, self._operator.output).table(self._out)
 
     def _rows(self, keys: list[Any]) -> None:
         table = self._grouped.rows
@@ -84,16 +85,3 @@ class EachKey:
 def _tuple_type(name: str, fields: list[str]) -> Any:
     """A named tuple for columns that are known only now."""
     return namedtuple(name, fields, rename=True)
-
-
-def _output(rows: list[Any], operator: KeyedOperator) -> pa.Table:
-    schema = operator.output
-    if not rows:
-        return schema.empty_table()
-    if isinstance(rows[0], dict):
-        columns: Iterator[Any] = ([row.get(name) for row in rows] for name in schema.names)
-    else:
-        columns = zip(*rows, strict=True)
-    return pa.Table.from_arrays(
-        [pa.array(list(values), type_) for values, type_ in zip(columns, schema.types, strict=True)], schema=schema
-    )

@@ -13,6 +13,7 @@ from floodplain.operators.context import Context
 from floodplain.operators.each import EachKey
 from floodplain.operators.grouping import Grouped, group
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator, Outcome, declared_states
+from floodplain.operators.outputs import LATE, Target
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.state.collections import ListHandle, MapHandle, SetHandle
 from floodplain.state.descriptors import EVENT_TIME, Aggregating, List, Map, Reducing, Set, Timers, Value
@@ -44,25 +45,31 @@ class KeyedTask:
     def run(self, rows: pa.Table) -> Outcome:
         """Process the rows, fire what is due, and hand the delta to the writer."""
         rows, late, newest = self._on_time(rows)
+        sides = self._operator.sides
+        emitted: dict[str, list[Any]] = {name: [] for name in sides if name != LATE}
         due = {name: self._due(name) for name in self._until}
         grouped = group(rows, self._tables.key_columns, self._operator.process.order_by, _keys_of(due, self._tables))
         handles = self._handles(grouped, due)
-        context = Context(self._writer.epoch, self._times, {name: handles[name] for name in self._until})
+        context = Context(self._writer.epoch, self._times, {name: handles[name] for name in self._until}, emitted)
         process = self._operator.process
         caller = process.caller or (BatchCall if isinstance(process, KeyedBatchProcess) else EachKey)
         output = caller(self._operator, grouped, handles, context).run()
         self._write(handles)
-        return Outcome(output, late, len(rows), len(grouped.space), newest)
+        tables = {name: Target(self._operator.name, sides[name], name).table(rows) for name, rows in emitted.items()}
+        if LATE in sides:
+            tables[LATE] = Target(self._operator.name, sides[LATE], LATE).fit(late)
+        return Outcome(output, len(late), len(rows), len(grouped.space), newest, tables)
 
-    def _on_time(self, rows: pa.Table) -> tuple[pa.Table, int, int | None]:
+    def _on_time(self, rows: pa.Table) -> tuple[pa.Table, pa.Table, int | None]:
         column = self._operator.event_time
         if column is None or not len(rows):
-            return rows, 0, None
+            return rows, rows.slice(0, 0), None
         event_ms = as_ms(rows.column(column))
         newest = pc.max(event_ms).as_py()
         kept = pc.fill_null(pc.greater_equal(event_ms, self._times.late_ms), True)
-        late = len(rows) - pc.sum(kept).as_py()
-        return (rows.filter(kept) if late else rows), late, newest
+        if pc.all(kept).as_py():
+            return rows, rows.slice(0, 0), newest
+        return rows.filter(kept), rows.filter(pc.invert(kept)), newest
 
     def _due(self, name: str) -> pa.Table:
         place = self._tables.places[name]

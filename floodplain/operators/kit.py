@@ -1,5 +1,6 @@
 """A test kit: drive a process function epoch by epoch, without Spark, with time in your hands."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.tables import define
 from floodplain.state.types import as_fields
 from floodplain.store.store import Store
+
+_kits = itertools.count()
 
 
 class ProcessKit:
@@ -39,7 +42,7 @@ class ProcessKit:
         self._clock = ManualClock(0)
         chance = SeededChance(7)
         self.store = Store.open(
-            location or f"memory://kit-{id(self)}",
+            location or f"memory://kit-{next(_kits)}",
             create=True,
             settings=settings or StoreSettings(key_groups=16),
             clock=self._clock,
@@ -50,6 +53,8 @@ class ProcessKit:
         define(self.writer, self.operator.tables)
         self._watermark_ms = NONE_MS
         self.late = 0
+        self.sides: dict[str, list[dict[str, Any]]] = {}
+        """The rows of each side output in the last epoch."""
 
     def epoch(
         self, rows: Sequence[Mapping[str, Any]] | pa.Table = (), *, watermark_ms: int | None = None, now_ms: int = 0
@@ -66,6 +71,7 @@ class ProcessKit:
         epoch.commit([writer.finish()])
         self._watermark_ms = watermark_ms
         self.late += outcome.late
+        self.sides = {side: found.to_pylist() for side, found in outcome.sides.items()}
         return outcome.output.to_pylist()
 
     def state(self, table: str | None = None) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """What a keyed operator is made of, before any epoch runs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -9,6 +9,7 @@ from floodplain.operators.process import Process
 from floodplain.state.descriptors import State, Timers
 from floodplain.state.tables import OperatorTables, tables_for
 from floodplain.state.types import as_fields
+from floodplain.tiers.paths import checked_name
 
 EVENT_TIMERS = "event_timers"
 PROCESSING_TIMERS = "processing_timers"
@@ -40,6 +41,14 @@ class KeyedOperator:
         return pa.schema(as_fields(self.process.output).items())
 
     @property
+    def sides(self) -> dict[str, pa.Schema]:
+        """The columns of each side output."""
+        return {
+            checked_name("side output", name): pa.schema(as_fields(columns).items())
+            for name, columns in self.process.side_outputs.items()
+        }
+
+    @property
     def tables(self) -> OperatorTables:
         return operator_tables(self.name, self.keys, self.process)
 
@@ -53,3 +62,5 @@ class Outcome:
     rows: int
     keys: int
     max_event_ms: int | None
+    sides: dict[str, pa.Table] = field(default_factory=dict)
+    """The rows of each side output, all that are declared."""

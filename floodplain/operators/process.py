@@ -1,6 +1,6 @@
 """What users write: a process function called once per key and epoch, on Python values or on whole Arrow tables."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -13,6 +13,9 @@ class Process:
 
     output: ClassVar[str | pa.Schema]
     """The columns of what comes out, as Spark writes them: ``"user string, views long"``."""
+    side_outputs: ClassVar[Mapping[str, str | pa.Schema]] = {}
+    """Further outputs by name, with their columns: what ``ctx.emit(name, row)`` gives out. One called ``late`` gets the rows that
+    come too late, with those columns of the input that it declares."""
     order_by: ClassVar[Sequence[str]] = ()
     """Columns that order the rows of a key; else they come as Spark brought them."""
     caller: ClassVar[Any] = None

@@ -1,0 +1,147 @@
+"""What comes out: side outputs, late rows, and rows that do not fit what was declared."""
+
+import re
+from typing import ClassVar
+
+import pyarrow as pa
+import pytest
+
+from floodplain.errors import UserError
+from floodplain.operators.kit import ProcessKit
+from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
+from floodplain.state.descriptors import Value
+
+ROWS = "user string, page string, at long"
+
+
+def row(user: str, page: str = "/", at: int = 0) -> dict[str, object]:
+    return {"user": user, "page": page, "at": at}
+
+
+class Watch(KeyedProcess):
+    output = "user string"
+    side_outputs: ClassVar = {"alerts": "user string, at long", "audit": "what string", "late": "page string, user string"}
+    n = Value("long", default=0)
+
+    def process(self, key, rows, ctx):
+        for given in rows:
+            match given.page:
+                case "alert":
+                    ctx.emit("alerts", (key.user, given.at))
+                case "audit":
+                    ctx.emit("audit", {"what": given.user})
+                case "typo":
+                    ctx.emit("alarms", (key.user, given.at))
+                case "bad":
+                    ctx.emit("alerts", (key.user, "noon"))
+        ctx.timer(1000)
+        yield (key.user,)
+
+    def on_timer(self, key, at, ctx):
+        ctx.emit("alerts", (key.user, at))
+
+
+def test_side_outputs_have_what_was_emitted_and_are_there_when_empty():
+    kit = ProcessKit(Watch(), rows=ROWS, keys=["user"])
+    assert kit.epoch([row("ada", "alert", 7), row("ada", "audit")]) == [{"user": "ada"}]
+    assert kit.sides == {"alerts": [{"user": "ada", "at": 7}], "audit": [{"what": "ada"}], "late": []}
+    kit.epoch([], watermark_ms=1000)
+    assert kit.sides == {"alerts": [{"user": "ada", "at": 1000}], "audit": [], "late": []}
+    assert kit.operator.sides["alerts"] == pa.schema({"user": pa.string(), "at": pa.int64()})
+
+
+def test_late_rows_come_out_of_their_side_output():
+    kit = ProcessKit(Watch(), rows=ROWS, keys=["user"], event_time="at")
+    kit.epoch([row("ada", at=100)], watermark_ms=90)
+    assert kit.epoch([row("ada", "/old", at=89), row("bob", at=90)], watermark_ms=95) == [{"user": "bob"}]
+    assert kit.sides["late"] == [{"page": "/old", "user": "ada"}] and kit.late == 1
+
+
+def test_late_rows_need_the_columns_that_are_declared():
+    class Wants(Watch):
+        side_outputs: ClassVar = {"late": "colour string"}
+
+    kit = ProcessKit(Wants(), rows=ROWS, keys=["user"])
+    with pytest.raises(UserError, match=r"operator kit, side output late: column colour is missing; there are: user, page, at"):
+        kit.epoch([])
+
+
+def test_an_unknown_side_output_is_refused_with_those_there_are():
+    kit = ProcessKit(Watch(), rows=ROWS, keys=["user"], name="watch")
+    with pytest.raises(UserError, match=r"operator watch.*no side output 'alarms'.*side_outputs: alerts, audit"):
+        kit.epoch([row("ada", "typo")])
+    assert kit.store.head.epoch == 0
+
+
+def test_a_value_that_does_not_fit_a_side_output_is_named():
+    kit = ProcessKit(Watch(), rows=ROWS, keys=["user"], name="watch")
+    with pytest.raises(UserError, match=r"operator watch, side output alerts: 'noon' does not fit column at of type int64"):
+        kit.epoch([row("ada", "bad")])
+
+
+class Gives(KeyedProcess):
+    output = "user string, n int"
+
+    def __init__(self, *given):
+        self.given = given
+
+    def process(self, key, rows, ctx):
+        return list(self.given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([("a", 1), ("b", "two")], "operator gives, output: 'two' does not fit column n of type int32"),
+        ([("a", 1 << 40)], "operator gives, output: 1099511627776 does not fit column n"),
+        ([("a", 1), ("a", 1, 2)], "operator gives, output: row ('a', 1, 2) has 3 values for the columns user, n"),
+        ([{"user": "a", "m": 1}], "operator gives, output: there is no column m; the columns are user, n"),
+        ([("a", 1), {"user": "a"}], "operator gives, output: {'user': 'a'} is not a row"),
+        (["ab"], "operator gives, output: 'ab' is not a row"),
+        ([{"n": 1}, {"user": 5}], "operator gives, output: 5 does not fit column user of type string"),
+    ],
+)
+def test_what_does_not_fit_the_output_is_named(given, message):
+    kit = ProcessKit(Gives(*given), rows=ROWS, keys=["user"], name="gives")
+    with pytest.raises(UserError, match=re.escape(message)):
+        kit.epoch([row("ada")])
+
+
+def test_dicts_may_leave_columns_out():
+    assert ProcessKit(Gives({"n": 1}, {"user": "b"}), rows=ROWS, keys=["user"]).epoch([row("ada")]) == [
+        {"user": None, "n": 1},
+        {"user": "b", "n": None},
+    ]
+
+
+class Batched(KeyedBatchProcess):
+    output = "user string, n int"
+    side_outputs: ClassVar = {"pages": "page string"}
+
+    def __init__(self, made):
+        self.made = made
+
+    def process(self, batch, ctx):
+        ctx.emit("pages", batch.rows)
+        ctx.emit("pages", ("one more",))
+        ctx.emit("pages", batch.rows.select(["page"]))
+        return self.made
+
+
+def test_a_batch_process_emits_tables():
+    kit = ProcessKit(Batched(None), rows=ROWS, keys=["user"])
+    assert kit.epoch([row("ada", "/a")]) == []
+    assert kit.sides == {"pages": [{"page": "/a"}, {"page": "one more"}, {"page": "/a"}]}
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (pa.table({"user": ["a"]}), "operator kit, output: column n is missing; there are: user"),
+        (pa.table({"user": ["a", "b"], "n": ["1", "x"]}), "operator kit, output: 'x' does not fit column n of type int32"),
+        ([("a", 1)], "operator kit, output: [('a', 1)] is not an Arrow table"),
+    ],
+)
+def test_what_does_not_fit_a_batch_output_is_named(made, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        ProcessKit(Batched(made), rows=ROWS, keys=["user"]).epoch([row("ada")])
