@@ -7,6 +7,8 @@ import pyarrow.compute as pc
 
 NONE_MS = -(1 << 62)
 """Before every event: no watermark yet."""
+END_MS = 1 << 62
+"""After every event: nothing comes any more."""
 
 
 class EpochTimes(msgspec.Struct, frozen=True):

@@ -66,6 +66,8 @@ class KeyedTask:
             return rows, rows.slice(0, 0), None
         event_ms = as_ms(rows.column(column))
         newest = pc.max(event_ms).as_py()
+        if not self._operator.drops_late:
+            return rows, rows.slice(0, 0), newest
         kept = pc.fill_null(pc.greater_equal(event_ms, self._times.late_ms), True)
         if pc.all(kept).as_py():
             return rows, rows.slice(0, 0), newest

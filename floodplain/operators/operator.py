@@ -35,6 +35,8 @@ class KeyedOperator:
     """Key columns as they stand in the rows."""
     event_time: str | None = None
     """The column that rows have their time in, if they have any."""
+    drops_late: bool = True
+    """Whether rows older than the watermark are left out: those of the input are, those that another operator made never."""
 
     @property
     def output(self) -> pa.Schema:

@@ -7,6 +7,10 @@ from pathlib import Path
 from floodplain.errors import BadInput
 from floodplain.versions.edit import SourcePosition
 
+SOURCES = "sources/"
+BATCHES = "batches/"
+"""Names under which static batches are noted beside the files of streaming sources."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchEntry:
@@ -27,7 +31,7 @@ def batch_entry(checkpoint: Path, batch_id: int, before: SourcePosition) -> Batc
     times = json.loads(text.splitlines()[1])
     kept = [name for source in sorted((checkpoint / "sources").glob("*")) for name in _needed(checkpoint, source)]
     new = {name: (checkpoint / name).read_text() for name in kept if name not in before.sources}
-    gone = tuple(name for name in before.sources if name not in kept)
+    gone = tuple(name for name in before.sources if name.startswith(SOURCES) and name not in kept)
     position = SourcePosition(query_id(checkpoint), batch_id, text, new, gone)
     return BatchEntry(position, int(times["batchWatermarkMs"]), int(times["batchTimestampMs"]))
 
@@ -78,6 +82,8 @@ def rebuild(checkpoint: Path, committed: SourcePosition, watermark_ms: int) -> N
     for folder in ("offsets", "commits", "sources"):
         (checkpoint / folder).mkdir(parents=True, exist_ok=True)
     for name, text in committed.sources.items():
+        if not name.startswith(SOURCES):
+            continue
         path = checkpoint / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

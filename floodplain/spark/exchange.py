@@ -6,30 +6,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
 from floodplain.store.layout import HASH
-from floodplain.versions.edit import Assignment, GroupRanges
+from floodplain.versions.edit import Assignment
 
 SLOT = "_slot"
 
 
-def even(slots: int, key_groups: int, version: int) -> Assignment:
-    """Neighbouring key groups to each slot, as many as evenly as they divide."""
-    bounds = [slot * key_groups // slots for slot in range(slots)]
-    return Assignment(version, slots, tuple((start, slot) for slot, start in enumerate(bounds)))
-
-
-def groups_of(assignment: Assignment, key_groups: int) -> tuple[GroupRanges, ...]:
-    """The key groups of each slot."""
-    ranges: list[list[tuple[int, int]]] = [[] for _ in range(assignment.slots)]
-    ends = [start for start, _ in assignment.starts[1:]] + [key_groups]
-    for (start, slot), end in zip(assignment.starts, ends, strict=True):
-        if start < end:
-            ranges[slot].append((start, end))
-    return tuple(tuple(found) for found in ranges)
-
-
 def to_slots(rows: DataFrame, keys: Sequence[str], assignment: Assignment, key_groups: int) -> DataFrame:
     """``rows`` with their hash, spread so that partition i has the rows of slot i; empty slots have a partition too."""
-    hashed = rows.withColumn(HASH, F.xxhash64(*[F.col(_quoted(key)) for key in keys]))
+    hashed = rows.withColumn(HASH, F.xxhash64(*[F.col(quoted(key)) for key in keys]))
     slotted = hashed.withColumn(SLOT, _slot(assignment, key_groups))
     return slotted.repartitionById(assignment.slots, F.col(SLOT)).drop(SLOT)
 
@@ -44,5 +28,5 @@ def _slot(assignment: Assignment, key_groups: int) -> Column:
     return F.element_at(F.split(F.lit(",".join(slots)), ","), group + F.lit(1)).cast("int")
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"

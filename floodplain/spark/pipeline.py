@@ -1,176 +1,154 @@
-"""What users write on Spark: a stream, its steps, its sink."""
+"""A pipeline on Spark: started, running, stopped."""
 
-import os
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 from pyspark.sql.streaming.query import StreamingQuery
 
 from floodplain.errors import BadInput, LeaseHeld
-from floodplain.operators.process import Process
-from floodplain.settings import StoreSettings
 from floodplain.spark import checkpoint
-from floodplain.spark.driver import Driver, EpochProgress, Keyed, Place, Step, Transform
+from floodplain.spark.driver import Driver
+from floodplain.spark.engine import tagged
+from floodplain.spark.epochs import EpochProgress, Place
 from floodplain.spark.housekeeper import Housekeeper
-from floodplain.spark.sinks import ConsoleSink, ForeachBatchSink, MemorySink, ParquetSink, Sink
+from floodplain.spark.plan import Input, Plan
+from floodplain.spark.sinks import Sink
+from floodplain.spark.stream import SOURCE, StartOptions, Stream
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.store.store import Store, Writer
 from floodplain.store.view import TableView
 from floodplain.versions.manifest import Manifest
 
-
-def stream(rows: DataFrame) -> "Stream":
-    """A pipeline over a streaming DataFrame of any source."""
-    return Stream(rows)
+DELAY = "spark.watermarkDelayMs"
+"""Where Spark notes a column's watermark delay, in the column's metadata."""
 
 
-@dataclass(frozen=True)
-class Stream:
-    """Steps so far; each method returns a new one."""
+def stream(rows: DataFrame | None = None, /, **sources: DataFrame) -> Stream:
+    """A pipeline over a DataFrame of any source, streaming or static.
 
-    rows: DataFrame
-    steps: tuple[Step, ...] = ()
-    event_time: str | None = None
-    keys: tuple[str, ...] = ()
-
-    def watermark(self, column: str, delay: str) -> "Stream":
-        """Event time is in ``column``, and rows may be this late."""
-        return replace(self, rows=self.rows.withWatermark(column, delay), event_time=column)
-
-    def transform(self, function: Callable[[DataFrame], DataFrame]) -> "Stream":
-        """A stateless step in Spark."""
-        return replace(self, steps=(*self.steps, Transform(function)))
-
-    def key_by(self, *columns: str) -> "Stream":
-        if not columns:
-            raise BadInput("key_by needs at least one column")
-        return replace(self, keys=columns)
-
-    def process(self, process: Process, *, name: str | None = None) -> "Stream":
-        """A stateful step. ``name`` names its state; by default the class does."""
-        if not self.keys:
-            raise BadInput("process needs keys: call key_by before it")
-        step = Keyed(name or _snake(type(process).__name__), self.keys, process)
-        if any(isinstance(other, Keyed) and other.name == step.name for other in self.steps):
-            raise BadInput(f"two operators are called {step.name}: give one of them another name")
-        return replace(self, steps=(*self.steps, step), keys=())
-
-    def write(self, format: str, **options: Any) -> "Output":  # noqa: A002 — as Spark calls it
-        """``parquet`` (path=), ``memory``, ``console``."""
-        kinds: dict[str, Callable[..., Sink]] = {
-            "parquet": lambda path="": ParquetSink(path),
-            "memory": MemorySink,
-            "console": ConsoleSink,
-        }
-        if format not in kinds:
-            raise BadInput(f"there is no sink {format!r}: use one of {', '.join(kinds)}, or foreach_batch(function)")
-        return Output(self, kinds[format](**options))
-
-    def foreach_batch(self, function: Callable[[DataFrame, int], None]) -> "Output":
-        """Call ``function(df, epoch)`` for each epoch, at least once."""
-        return Output(self, ForeachBatchSink(function, self.rows.sparkSession))
+    Several sources are given by name: ``stream(clicks=clicks, impressions=impressions)``. Their rows come as one stream with
+    all columns, null where a source has none, and a column ``source`` with the name; one epoch covers them all.
+    """
+    if (rows is None) == (not sources):
+        raise BadInput("stream takes one DataFrame, or several by name: stream(clicks=…, impressions=…)")
+    given = {"": rows} if rows is not None else dict(sources)
+    return Stream(SparkRuntime(), given, Input(), {})
 
 
-@dataclass(frozen=True)
-class Output:
-    stream: Stream
-    sink: Sink
+class SparkRuntime:
+    """Starts pipelines on the Spark session of their input."""
 
-    def start(
-        self,
-        *,
-        state: str | os.PathLike[str],
-        slots: int | None = None,
-        trigger: Mapping[str, Any] | None = None,
-        force: bool = False,
-        settings: StoreSettings | None = None,
-        options: Mapping[str, str] | None = None,
-    ) -> "Query":
-        """Run it on the state at this place, from where that state left off.
-
-        ``trigger`` is what Spark's ``trigger`` takes, as ``{"availableNow": True}``. ``force`` takes the state from a driver
-        that still holds it.
-        """
-        steps = self.stream.steps
-        if not steps or not isinstance(steps[-1], Keyed):
-            raise BadInput("a pipeline ends with a stateful step: call process last")
-        location = os.fspath(state)
-        settings = settings or StoreSettings()
-        store = Store.open(location, create=True, settings=settings, options=options)
-        writer = _take_over(store, force)
+    def start(self, stream: Stream, plan: Plan, options: StartOptions) -> "Query":
+        main = _union(stream.sources)
+        inputs = {"": main, **stream.broadcasts}
+        streaming = {rows.isStreaming for rows in inputs.values()}
+        if len(streaming) > 1:
+            raise BadInput("some inputs of this pipeline are streaming and some are static: make them all the one or the other")
+        store = Store.open(options.state, create=True, settings=options.settings, options=options.options)
+        writer = _take_over(store, options.force)
         try:
-            return self._started(Place(store, writer, location, settings, options or {}), slots, trigger)
+            place = Place(store, writer, options.state, options.settings, options.options)
+            head = store.head
+            count = options.slots or (
+                head.assignment.slots if head.assignment else main.sparkSession.sparkContext.defaultParallelism
+            )
+            driver = Driver(place, _with_event_time(plan, main), main.sparkSession, count, list(inputs))
+            driver.prepare(inputs, options.drop)
+            sinks = {outlet.name: outlet.sink for outlet in plan.outlets}
+            if not main.isStreaming:
+                driver.run_static(inputs, options.batch, _delay_ms(main, stream.event_time), options.finish)
+                return Query(None, driver, sinks)
+            return Query(_follow(driver, inputs, options), driver, sinks)
         except BaseException:
             writer.close()
             raise
 
-    def _started(self, place: Place, slots: int | None, trigger: Mapping[str, Any] | None) -> "Query":
-        head = place.store.head
-        folder = _checkpoint_folder(place.location)
-        checkpoint.agree(folder, head.source, head.watermarks.get(EVENT_TIME, 0))
-        spark = self.stream.rows.sparkSession
-        count = slots or (head.assignment.slots if head.assignment else spark.sparkContext.defaultParallelism)
-        driver = Driver(place, self.stream.steps, self.stream.event_time, self.sink, count, folder)
-        driver.prepare(spark, self.stream.rows.schema)
-        started = (
-            self.stream.rows.writeStream.foreachBatch(driver.on_batch)
-            .option("checkpointLocation", str(folder))
-            .trigger(**dict(trigger or {"processingTime": "0 seconds"}))
-            .start()
-        )
-        return Query(started, driver, self.sink)
+
+def _follow(driver: Driver, inputs: dict[str, DataFrame], options: StartOptions) -> StreamingQuery:
+    folder = _checkpoint_folder(options.state)
+    head = driver.store.head
+    checkpoint.agree(folder, head.source, head.watermarks.get(EVENT_TIME, 0))
+    driver.follow(folder)
+    return (
+        tagged(inputs)
+        .writeStream.foreachBatch(driver.on_batch)
+        .option("checkpointLocation", str(folder))
+        .trigger(**dict(options.trigger or {"processingTime": "0 seconds"}))
+        .start()
+    )
 
 
 class Query:
-    """A running pipeline."""
+    """A running pipeline, or one over static input that has run."""
 
-    def __init__(self, query: StreamingQuery, driver: Driver, sink: Sink) -> None:
+    def __init__(self, query: StreamingQuery | None, driver: Driver, sinks: dict[str, Sink]) -> None:
         self._query = query
         self._driver = driver
-        self.sink = sink
-        self._keeper = Housekeeper(driver, lambda: bool(query.isActive))
-        self._keeper.start()
+        self.sinks = sinks
+        self._keeper = Housekeeper(driver, lambda: query is not None and bool(query.isActive))
+        if query is None:
+            driver.epochs.writer.close()
+        else:
+            self._keeper.start()
+
+    @property
+    def sink(self) -> Sink:
+        """The first of its sinks."""
+        return next(iter(self.sinks.values()))
 
     def await_termination(self, seconds: int | None = None) -> bool:
         """Wait for the end; whether it came. A query over what is available ends with the epochs that timers still want."""
+        if self._query is None:
+            return True
         ended = self._query.awaitTermination(seconds) if seconds is not None else self._query.awaitTermination() or True
         if ended and self._query.exception() is None:
-            while self._driver.tick():
-                pass
+            self._fire()
         return bool(ended)
 
     def process_all_available(self) -> None:
         """Wait until all input that is there now is processed, and the timers that are due then."""
-        self._query.processAllAvailable()
+        if self._query is not None:
+            self._query.processAllAvailable()
+            self._fire()
+
+    def _fire(self) -> None:
         while self._driver.tick():
             pass
 
     def stop(self) -> None:
         """Finish the running epoch and let go of the state."""
-        self._query.stop()
-        self._keeper.stop()
-        self._driver.writer.close()
+        if self._query is not None:
+            self._query.stop()
+            self._keeper.stop()
+            self._driver.epochs.writer.close()
 
     @property
     def status(self) -> dict[str, Any]:
+        if self._query is None:
+            return {"message": "done", "isDataAvailable": False, "isTriggerActive": False}
         return dict(self._query.status)
+
+    @property
+    def is_active(self) -> bool:
+        return self._query is not None and bool(self._query.isActive)
 
     @property
     def progress(self) -> list[EpochProgress]:
         """The last epochs, oldest first."""
-        return list(self._driver.progress)
+        return list(self._driver.epochs.progress)
 
     @property
     def exception(self) -> Exception | None:
-        return self._query.exception() or self._keeper.failure
+        return self._query.exception() or self._keeper.failure if self._query is not None else None
 
     def rescale(self, slots: int) -> None:
         """Use this many slots from the next epoch on, while it runs. No state moves."""
-        self._driver.rescale(slots)
+        self._driver.epochs.rescale(slots)
 
     @property
     def manifest(self) -> Manifest:
@@ -180,6 +158,37 @@ class Query:
     def state(self, table: str) -> TableView:
         """A table as of the last committed epoch."""
         return self._driver.store.snapshot().table(table)
+
+
+def _union(sources: Mapping[str, DataFrame]) -> DataFrame:
+    """One source as it is; several with a column that names the source of a row."""
+    if "" in sources:
+        return sources[""]
+    types: dict[str, tuple[str, Any]] = {}
+    for tag, rows in sources.items():
+        if SOURCE in rows.columns:
+            raise BadInput(f"source {tag} has a column called {SOURCE}, which is to name the source of a row: rename it")
+        for field in rows.schema.fields:
+            other, found = types.setdefault(field.name, (tag, field.dataType))
+            if found != field.dataType:
+                raise BadInput(
+                    f"column {field.name} is {found.simpleString()} in source {other} and {field.dataType.simpleString()} in "
+                    f"{tag}: cast or rename one of them"
+                )
+    named = [rows.withColumn(SOURCE, F.lit(tag)) for tag, rows in sources.items()]
+    return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), named)
+
+
+def _with_event_time(plan: Plan, main: DataFrame) -> Plan:
+    """A watermark may have been put on the DataFrame before it came to us."""
+    if plan.event_time is not None:
+        return plan
+    marked = [field.name for field in main.schema.fields if DELAY in field.metadata]
+    return Plan(plan.outlets, marked[0]) if marked else plan
+
+
+def _delay_ms(main: DataFrame, column: str | None) -> int:
+    return max((int(field.metadata.get(DELAY, 0)) for field in main.schema.fields if field.name == column), default=0)
 
 
 def _take_over(store: Store, force: bool) -> Writer:
@@ -204,7 +213,3 @@ def _checkpoint_folder(location: str) -> Path:
     if location.startswith("file://"):
         return Path(location.removeprefix("file://")) / "checkpoint"
     return Path(tempfile.mkdtemp(prefix="floodplain-checkpoint-"))
-
-
-def _snake(name: str) -> str:
-    return "".join("_" + c.lower() if c.isupper() else c for c in name).lstrip("_")

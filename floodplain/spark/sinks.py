@@ -1,16 +1,19 @@
 """Where output goes once its epoch is committed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
 from floodplain.errors import BadInput
 from floodplain.tiers.blobs import Blobs
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class Sink(ABC):
@@ -67,12 +70,24 @@ class ParquetSink(Sink):
 class ForeachBatchSink(Sink):
     """Calls a function with a DataFrame and the epoch. At least once: keep the epoch with what you write to tell a repeat."""
 
-    def __init__(self, function: Callable[[DataFrame, int], None], spark: SparkSession) -> None:
+    def __init__(self, function: Callable[["DataFrame", int], None], spark: "SparkSession") -> None:
         self._function = function
         self._spark = spark
 
     def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
         self._function(self._spark.createDataFrame(read_staged(staged, blobs, schema)), epoch)
+
+
+def open_sink(format: str, options: Mapping[str, Any]) -> Sink:  # noqa: A002 — as Spark calls it
+    """The sink of a format. Raises for one that is not known."""
+    kinds: dict[str, Callable[..., Sink]] = {
+        "parquet": lambda path="": ParquetSink(path),
+        "memory": MemorySink,
+        "console": ConsoleSink,
+    }
+    if format not in kinds:
+        raise BadInput(f"there is no sink {format!r}: use one of {', '.join(kinds)}, or foreach_batch(function)")
+    return kinds[format](**options)
 
 
 def read_staged(staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> pa.Table:

@@ -2,20 +2,24 @@
 
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import TaskContext
 
 from floodplain.clock import SystemChance, SystemClock
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import EpochTimes
+from floodplain.keys import hash_columns, normalize_keys
 from floodplain.metrics import Counters
 from floodplain.operators.keyed import KeyedTask
 from floodplain.operators.operator import KeyedOperator
 from floodplain.settings import StoreSettings
+from floodplain.spark.plan import MAIN
 from floodplain.store.readers import Readers
 from floodplain.store.task import Report, TaskWriter, Ticket
 from floodplain.store.view import Snapshot
@@ -23,6 +27,7 @@ from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.create import create_or_read
 from floodplain.tiers.open import open_blobs
+from floodplain.versions.assignment import slot_of_each_group, slots_of
 from floodplain.versions.edit import GroupRanges
 from floodplain.versions.history import Format, History
 from floodplain.versions.manifest import Manifest
@@ -30,88 +35,152 @@ from floodplain.versions.manifest import Manifest
 REPORT_SCHEMA = "report binary"
 
 
-class TaskReport(msgspec.Struct, frozen=True):
+class StagedFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Output rows of one task, as a Parquet file among the store's blobs."""
+
+    name: str
+    rows: int
+    parts: tuple[int, ...] = ()
+    """Slot of the next operator → the row group that holds its rows, or -1; empty if the rows are not split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """All rows of one output of an operator in this epoch: exactly the files that the winning reports name."""
+
+    files: tuple[StagedFile, ...]
+    schema: pa.Schema
+
+
+class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a task of an operator returns."""
 
     slot: int
-    state: Report
-    output: str
-    """Name of the staged output; empty if there is none."""
-    output_rows: int
-    rows: int
-    keys: int
-    late: int
-    max_event_ms: int | None
-    busy_ms: int
+    state: Report = Report()
+    outputs: dict[str, StagedFile] = {}
+    """Of the outputs that somebody reads, those that have rows."""
+    rows: int = 0
+    keys: int = 0
+    late: int = 0
+    max_event_ms: int | None = None
+    busy_ms: int = 0
 
 
-@dataclass(frozen=True)
-class Job:
-    """All that the tasks of one operator in one epoch need; shipped with the function by Spark."""
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Where and for which epoch tasks work; shipped with the function by Spark."""
 
     location: str
     settings: StoreSettings
     options: Mapping[str, str]
     ticket: bytes
+    blobs: Blobs | None = None
+    """Given where tasks run in the process of the driver; else each process opens its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """All that the tasks of one operator in one epoch need."""
+
+    work: Work
     manifest: bytes
     operator: KeyedOperator
     times: EpochTimes
     slots: tuple[GroupRanges, ...]
     rows: bytes
     """The Arrow schema of the rows."""
+    outputs: Mapping[str, tuple[str, ...]]
+    """The outputs that somebody reads → the key columns to split them by for the next operator, if it reads them directly."""
+    staged: tuple[StagedFile, ...] | None = None
+    """Where the rows are, if they come straight from another operator."""
 
 
+@dataclass(frozen=True, slots=True)
+class StageJob:
+    """Rows that no operator of ours made are staged as they are."""
+
+    work: Work
+    name: str
+    rows: bytes
+
+
+@dataclass
 class _Place:
     """A store as this worker process has it open; workers live on between epochs, and so does what they mapped."""
 
-    def __init__(self, job: Job, store: str) -> None:
-        self.clock, self.chance = SystemClock(), SystemChance()
-        self.blobs: Blobs = open_blobs(
-            job.location, job.settings, options=job.options, clock=self.clock, chance=self.chance, counters=Counters()
-        )
-        self.readers = Readers(self.blobs, store, job.settings.memory_bytes)
+    blobs: Blobs
+    readers: Readers
+    clock: SystemClock = field(default_factory=SystemClock)
+    chance: SystemChance = field(default_factory=SystemChance)
 
 
 _places: dict[tuple[str, str], _Place] = {}
 
 
-def worker(job: Job) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def open_for(work: Work) -> _Place:
+    """The store that this work is for."""
+    ticket = msgspec.msgpack.decode(work.ticket, type=Ticket)
+    if work.blobs is not None:
+        return _Place(work.blobs, Readers(work.blobs, ticket.store, work.settings.memory_bytes))
+    if (work.location, ticket.store) not in _places:
+        blobs = open_blobs(
+            work.location,
+            work.settings,
+            options=work.options,
+            clock=SystemClock(),
+            chance=SystemChance(),
+            counters=Counters(),
+        )
+        _places[work.location, ticket.store] = _Place(blobs, Readers(blobs, ticket.store, work.settings.memory_bytes))
+    return _places[work.location, ticket.store]
+
+
+def worker(job: Job | StageJob) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function that Spark runs for each partition."""
+
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        if context is None:
-            raise BadInput("a task of Floodplain runs inside a Spark task")
-        schema = pa.ipc.read_schema(pa.py_buffer(job.rows))
-        held = list(batches)
-        rows = pa.Table.from_batches(held).cast(schema) if held else schema.empty_table()
-        report = run_task(job, context.partitionId(), f"{context.partitionId()}-{context.taskAttemptId()}", rows)
+        from pyspark import TaskContext  # the rest of this module works without Spark
+
+        context: Any = TaskContext.get()
+        slot, part = context.partitionId(), f"{context.partitionId()}-{context.taskAttemptId()}"
+        report = run_task(job, slot, part, batches) if isinstance(job, Job) else stage_task(job, slot, part, batches)
         yield pa.record_batch({"report": pa.array([msgspec.msgpack.encode(report)], pa.binary())})
 
     return work
 
 
-def run_task(job: Job, slot: int, part: str, rows: pa.Table) -> TaskReport:
-    """One task: what Spark calls, and what tests call without Spark."""
-    ticket = msgspec.msgpack.decode(job.ticket, type=Ticket)
+def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch]) -> TaskReport:
+    """One task of an operator. ``part`` tells it from every other attempt at the same slot."""
+    ticket = msgspec.msgpack.decode(job.work.ticket, type=Ticket)
     manifest = msgspec.msgpack.decode(job.manifest, type=Manifest)
-    if (job.location, ticket.store) not in _places:
-        _places[job.location, ticket.store] = _Place(job, ticket.store)
-    place = _places[job.location, ticket.store]
+    place = open_for(job.work)
     started_s = place.clock.monotonic_s()
+    rows = _rows(job, slot, batches, place.blobs)
     history = History(
-        place.blobs, Format(ticket.store, ticket.key_groups, 0), settings=job.settings, clock=place.clock, chance=place.chance
+        place.blobs,
+        Format(ticket.store, ticket.key_groups, 0),
+        settings=job.work.settings,
+        clock=place.clock,
+        chance=place.chance,
     )
     history.advance(manifest)
     place.readers.keep_only(run for runs in manifest.runs.values() for run in runs)
-    writer = TaskWriter(ticket, place.blobs, job.settings, place.clock, place.chance, operator=job.operator.name, part=part)
+    writer = TaskWriter(ticket, place.blobs, job.work.settings, place.clock, place.chance, operator=job.operator.name, part=part)
     task = KeyedTask(job.operator, Snapshot(manifest, place.readers, history), writer, job.times, job.slots[slot])
     outcome = task.run(rows)
     state = writer.finish()
-    output = _stage(outcome.output, job, ticket, part, place) if len(outcome.output) else ""
+    made = {MAIN: outcome.output, **outcome.sides}
+    outputs = {
+        output: _stage(
+            made[output], _split(job, keys, ticket.key_groups), job.work, ticket, place, (job.operator.name, output, part)
+        )
+        for output, keys in job.outputs.items()
+        if len(made[output])
+    }
     return TaskReport(
         slot=slot,
         state=state,
-        output=output,
-        output_rows=len(outcome.output),
+        outputs=outputs,
         rows=outcome.rows,
         keys=outcome.keys,
         late=outcome.late,
@@ -120,10 +189,79 @@ def run_task(job: Job, slot: int, part: str, rows: pa.Table) -> TaskReport:
     )
 
 
-def _stage(rows: pa.Table, job: Job, ticket: Ticket, part: str, place: _Place) -> str:
-    sink = io.BytesIO()
-    pq.write_table(rows, sink, compression="lz4")
-    name = paths.staged(ticket.start, f"{ticket.token}-{ticket.epoch}-{ticket.attempt}", f"{job.operator.name}-{part}")
-    if create_or_read(place.blobs, name, sink.getvalue(), job.settings.retry, place.clock, place.chance) is not None:
+def stage_task(job: StageJob, slot: int, part: str, batches: Iterable[pa.RecordBatch]) -> TaskReport:
+    """Stage the rows of one partition."""
+    ticket = msgspec.msgpack.decode(job.work.ticket, type=Ticket)
+    place = open_for(job.work)
+    started_s = place.clock.monotonic_s()
+    schema = pa.ipc.read_schema(pa.py_buffer(job.rows))
+    held = list(batches)
+    rows = pa.Table.from_batches(held).cast(schema) if held else schema.empty_table()
+    outputs = {MAIN: _stage(rows, None, job.work, ticket, place, (job.name, MAIN, part))} if len(rows) else {}
+    busy_ms = int((place.clock.monotonic_s() - started_s) * 1000)
+    return TaskReport(slot=slot, outputs=outputs, rows=len(rows), busy_ms=busy_ms)
+
+
+def _rows(job: Job, slot: int, batches: Iterable[pa.RecordBatch], blobs: Blobs) -> pa.Table:
+    schema = pa.ipc.read_schema(pa.py_buffer(job.rows))
+    if job.staged is not None:
+        return read_staged(job.staged, blobs, schema, slot)
+    held = list(batches)
+    return pa.Table.from_batches(held).cast(schema) if held else schema.empty_table()
+
+
+def read_staged(files: Iterable[StagedFile], blobs: Blobs, schema: pa.Schema, slot: int | None = None) -> pa.Table:
+    """The rows of staged files: all, or those for one slot of the operator that they were split for."""
+    tables = [schema.empty_table()]
+    for file in sorted(files, key=lambda file: file.name):
+        part = -1 if slot is None or not file.parts else file.parts[slot]
+        if slot is not None and file.parts and part < 0:
+            continue
+        mapped = blobs.map(file.name)
+        opened = pq.ParquetFile(pa.BufferReader(blobs.get(file.name) if mapped is None else mapped))
+        tables.append((opened.read() if part < 0 else opened.read_row_group(part)).cast(schema))
+    return pa.concat_tables(tables)
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """How the operator that reads rows next spreads them over its slots."""
+
+    keys: tuple[str, ...]
+    slot_of_group: np.ndarray
+    slots: int
+
+    def of(self, rows: pa.Table) -> np.ndarray:
+        return slots_of(hash_columns(normalize_keys([rows.column(name) for name in self.keys])), self.slot_of_group)
+
+
+def _split(job: Job, keys: tuple[str, ...], key_groups: int) -> _Split | None:
+    return _Split(keys, slot_of_each_group(job.slots, key_groups), len(job.slots)) if keys else None
+
+
+def _stage(
+    rows: pa.Table, split: _Split | None, work: Work, ticket: Ticket, place: _Place, named: tuple[str, str, str]
+) -> StagedFile:
+    sink, parts = io.BytesIO(), tuple[int, ...]()
+    if split is None:
+        pq.write_table(rows, sink, compression="lz4")
+    else:
+        parts = _write_split(rows, split, sink)
+    name = paths.staged(ticket.start, f"{ticket.token}-{ticket.epoch}-{ticket.attempt}", *named)
+    if create_or_read(place.blobs, name, sink.getbuffer(), work.settings.retry, place.clock, place.chance) is not None:
         raise BadInput(f"{name} was staged already by another task")
-    return name
+    return StagedFile(name, len(rows), parts)
+
+
+def _write_split(rows: pa.Table, split: _Split, sink: io.BytesIO) -> tuple[int, ...]:
+    """One row group for each slot that has rows; a slot's rows keep their order."""
+    slot_of_row = split.of(rows)
+    order = np.argsort(slot_of_row, kind="stable")
+    rows, bounds = rows.take(pa.array(order)), np.searchsorted(slot_of_row[order], np.arange(split.slots + 1)).tolist()
+    parts: list[int] = []
+    with pq.ParquetWriter(sink, rows.schema, compression="lz4") as writer:
+        for low, high in pairwise(bounds):
+            parts.append(-1 if low == high else max(parts, default=-1) + 1)
+            if low < high:
+                writer.write_table(rows.slice(low, high - low), row_group_size=high - low)
+    return tuple(parts)

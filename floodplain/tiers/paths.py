@@ -72,9 +72,15 @@ def run(start: int, author: str, part: str) -> str:
     return f"{RUNS}{_number(start)}-{author}-{part}.run"
 
 
-def staged(start: int, author: str, part: str) -> str:
-    """Output rows of one task, until they are published."""
-    return f"{STAGED}{_number(start)}-{author}-{part}.parquet"
+def staged(start: int, author: str, operator: str, output: str, part: str) -> str:
+    """Rows of one output of one task, until they are published."""
+    return f"{STAGED}{_number(start)}-{author}-{operator}-{output}-{part}.parquet"
+
+
+def output_of(staged_name: str) -> tuple[str, str]:
+    """Operator and output in a name made by ``staged``; its author is lease token, epoch and attempt."""
+    _, _, _, _, operator, output, *_ = staged_name.split("-")
+    return operator, output
 
 
 def position_of(name: str) -> int | None:

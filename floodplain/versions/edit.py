@@ -70,6 +70,12 @@ class PutSchema(msgspec.Struct, frozen=True, tag="schema"):
     schema: TableSchema
 
 
+class DropTable(msgspec.Struct, frozen=True, tag="drop"):
+    """A table and all of its content go; epochs before can still be read with it."""
+
+    table: str
+
+
 class CommitEpoch(msgspec.Struct, frozen=True, tag="epoch", omit_defaults=True):
     """One epoch's changes, all or nothing."""
 
@@ -133,6 +139,7 @@ class AdvancePublished(msgspec.Struct, frozen=True, tag="published"):
 
 Update = (
     PutSchema
+    | DropTable
     | CommitEpoch
     | ReplaceRuns
     | TakeLease

@@ -9,6 +9,7 @@ from floodplain.versions.edit import (
     Assignment,
     CommitEpoch,
     DropEpochs,
+    DropTable,
     DropTag,
     Edit,
     PutSchema,
@@ -113,6 +114,8 @@ def _apply_update(manifest: Manifest, update: Update, edit: Edit, checksum: str)
             return _commit_epoch(manifest, update, edit, checksum)
         case PutSchema(schema):
             return _put_schema(manifest, schema)
+        case DropTable(table):
+            return _drop_table(manifest, table)
         case ReplaceRuns():
             return _replace_runs(manifest, update)
         case TakeLease(token, owner, expires_ms):
@@ -184,6 +187,13 @@ def _put_schema(manifest: Manifest, schema: TableSchema) -> Manifest:
     versions = manifest.schemas.get(schema.table, ())
     _require(schema.id == len(versions) + 1, f"schema {len(versions) + 1} of {schema.table}", f"schema {schema.id}")
     return msgspec.structs.replace(manifest, schemas={**manifest.schemas, schema.table: (*versions, schema)})
+
+
+def _drop_table(manifest: Manifest, table: str) -> Manifest:
+    _require(table in manifest.schemas, "a known table dropped", table)
+    schemas = {name: versions for name, versions in manifest.schemas.items() if name != table}
+    runs = {name: found for name, found in manifest.runs.items() if name != table}
+    return msgspec.structs.replace(manifest, schemas=schemas, runs=runs)
 
 
 def _replace_runs(manifest: Manifest, update: ReplaceRuns) -> Manifest:

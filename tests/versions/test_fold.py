@@ -11,6 +11,7 @@ from floodplain.versions.edit import (
     AdvancePublished,
     CommitEpoch,
     DropEpochs,
+    DropTable,
     DropTag,
     Edit,
     PutSchema,
@@ -199,3 +200,13 @@ def test_group_arithmetic_is_that_of_sets() -> None:
         assert groups.intersect(groups.from_members(a), groups.from_members(b)) == groups.from_members(a & b)
         assert groups.subtract(groups.from_members(a), groups.from_members(b)) == groups.from_members(a - b)
         assert groups.size(groups.from_members(a)) == len(a)
+
+
+def test_a_dropped_table_goes_with_its_runs_and_may_be_made_anew() -> None:
+    dropped = fold(started(), DropTable("t"))
+    assert (dropped.schemas, dropped.runs) == ({}, {})
+    assert fold(dropped, PutSchema(schema("t"))).schemas["t"][-1].id == 1
+    with pytest.raises(BrokenHistory):
+        fold(dropped, DropTable("t"))
+    with pytest.raises(BrokenHistory):
+        fold(dropped, CommitEpoch(3, (run("x", 3, 3),)))

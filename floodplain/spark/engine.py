@@ -1,0 +1,105 @@
+"""Steps of a pipeline as Spark jobs."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from floodplain.spark.exchange import quoted, to_slots
+from floodplain.spark.worker import REPORT_SCHEMA, Job, Staged, StageJob, TaskReport, Work, open_for, read_staged, worker
+from floodplain.store.layout import HASH
+from floodplain.versions.edit import Assignment
+
+TAG = "_input"
+"""The column that tells the inputs of a pipeline apart while they travel as one streaming DataFrame."""
+
+
+class SparkEngine:
+    """Runs the jobs of one pipeline. The session of an epoch is Spark's clone for that batch."""
+
+    def __init__(self, session: SparkSession, key_groups: int) -> None:
+        self._key_groups = key_groups
+        # A relation that Spark knows to be empty is optimised away, and its tasks with it; timers need them.
+        self._session = self.use(session.newSession())
+
+    def use(self, session: SparkSession) -> SparkSession:
+        """Run what follows in this session; every slot must have its task."""
+        session.conf.set("spark.sql.adaptive.enabled", "false")
+        self._session = session
+        return session
+
+    def schema(self, rows: DataFrame) -> pa.Schema:
+        found = to_arrow_schema(rows.schema, timezone="UTC")
+        return pa.schema([pa.field(f.name, f.type) for f in found])
+
+    def empty(self, schema: pa.Schema) -> DataFrame:
+        return self._session.createDataFrame(self._session.sparkContext.emptyRDD(), from_arrow_schema(schema))
+
+    def transform(self, rows: DataFrame, function: Callable[[DataFrame], DataFrame]) -> DataFrame:
+        return function(rows)
+
+    def read(self, staged: Staged, work: Work) -> DataFrame:
+        """A DataFrame whose tasks read the staged files themselves, wherever they are."""
+        count = max(len(staged.files), 1)
+        numbers = self._session.range(0, count, 1, count)
+        return numbers.mapInArrow(_reader(staged, work), from_arrow_schema(staged.schema))
+
+    def run(self, rows: DataFrame | Staged, keys: Sequence[str], assignment: Assignment, job: Job) -> list[TaskReport]:
+        if isinstance(rows, Staged):
+            given = self._session.range(0, assignment.slots, 1, assignment.slots)
+        else:
+            given = to_slots(rows, keys, assignment, self._key_groups)
+            schema = pa.ipc.read_schema(pa.py_buffer(job.rows)).append(pa.field(HASH, pa.int64()))
+            job = replace(job, rows=schema.serialize().to_pybytes())
+        return _reports(given, job)
+
+    def stage(self, rows: DataFrame, job: StageJob) -> list[TaskReport]:
+        return _reports(rows, job)
+
+    def collect(self, rows: DataFrame) -> pa.Table:
+        return rows.toArrow().cast(self.schema(rows))
+
+
+def _reports(rows: DataFrame, job: Job | StageJob) -> list[TaskReport]:
+    found = rows.mapInArrow(worker(job), REPORT_SCHEMA).collect()
+    return [msgspec.msgpack.decode(row.report, type=TaskReport) for row in found]
+
+
+def _reader(staged: Staged, work: Work) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    files, schema = staged.files, staged.schema.serialize().to_pybytes()
+
+    def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        blobs, columns = open_for(work).blobs, pa.ipc.read_schema(pa.py_buffer(schema))
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from read_staged(files[number : number + 1], blobs, columns).to_batches()
+
+    return read
+
+
+def tagged(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """Several inputs as one, so that one epoch covers them all; each keeps its columns in a struct of its own."""
+    if len(inputs) == 1:
+        return next(iter(inputs.values()))
+    parts = [
+        rows.select(F.lit(tag).alias(TAG), F.struct(*[F.col(quoted(name)) for name in rows.columns]).alias(_struct(tag)))
+        for tag, rows in inputs.items()
+    ]
+    return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), parts)
+
+
+def untagged(batch: DataFrame, tags: Sequence[str]) -> dict[str, Any]:
+    """The inputs that ``tagged`` put together."""
+    if len(tags) == 1:
+        return {tags[0]: batch}
+    return {tag: batch.where(F.col(TAG) == tag).select(f"{_struct(tag)}.*") for tag in tags}
+
+
+def _struct(tag: str) -> str:
+    return f"_rows_{tag}"

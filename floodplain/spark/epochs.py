@@ -1,0 +1,338 @@
+"""Epochs as transactions: run each step of the plan, commit once, publish. Knows an engine, not Spark."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from floodplain.errors import BadInput, Conflict
+from floodplain.eventtime.times import NONE_MS, EpochTimes
+from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
+from floodplain.settings import StoreSettings
+from floodplain.spark.plan import MAIN, Input, Keyed, Node, Plan, Side, Transform
+from floodplain.spark.worker import Job, Staged, StagedFile, StageJob, TaskReport, Work
+from floodplain.state import tables
+from floodplain.state.descriptors import EVENT_TIME
+from floodplain.state.tables import SEPARATOR, define
+from floodplain.store.epoch import Epoch
+from floodplain.store.store import Store, Writer
+from floodplain.tiers import paths
+from floodplain.tiers.blobs import Blobs
+from floodplain.versions.assignment import even, groups_of
+from floodplain.versions.commit import commit
+from floodplain.versions.edit import AdvancePublished, Assignment, DropTable, SetAssignment, SourcePosition, Update
+from floodplain.versions.requirements import RequireLease
+from floodplain.versions.schema import PROCESSING_TIME
+
+KEPT_PROGRESS = 100
+
+
+class Engine(Protocol):
+    """What runs steps: Spark, or the test kit in the process itself. ``Rows`` are its own kind of table."""
+
+    def schema(self, rows: Any) -> pa.Schema: ...
+    def empty(self, schema: pa.Schema) -> Any: ...
+    def transform(self, rows: Any, function: Any) -> Any: ...
+    def read(self, staged: Staged, work: Work) -> Any: ...
+    def run(self, rows: Any | Staged, keys: Sequence[str], assignment: Assignment, job: Job) -> list[TaskReport]:
+        """One report per slot."""
+
+    def stage(self, rows: Any, job: StageJob) -> list[TaskReport]: ...
+
+
+@dataclass
+class EpochProgress:
+    """What an epoch did."""
+
+    epoch: int
+    batch_id: int
+    rows: int
+    late: int
+    output_rows: int
+    duration_ms: int
+    watermark_ms: int
+    slots: int
+    busy_ms: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The state that a pipeline runs on, opened and leased, and how its tasks open it."""
+
+    store: Store
+    writer: Writer
+    location: str
+    settings: StoreSettings
+    options: Mapping[str, str]
+    blobs: Blobs | None = None
+    """Where tasks run in the driver's process: what they read and write through."""
+
+
+class Epochs:
+    """Runs one epoch after the other on a state. Used by one thread at a time."""
+
+    def __init__(self, place: Place, plan: Plan, engine: Engine, slots: int) -> None:
+        self.store = place.store
+        self.writer = place.writer
+        self.progress: list[EpochProgress] = []
+        self._place = place
+        self._plan = plan
+        self._engine = engine
+        self._wanted_slots = slots
+        self._empty: dict[str, Any] = {}
+        self._operators: dict[str, KeyedOperator] = {}
+        self._schemas: dict[tuple[str, str], pa.Schema] = {}
+        self._timers: list[tuple[tables.Place, str]] = []
+
+    def rescale(self, slots: int) -> None:
+        """Use this many slots from the next epoch on. No state moves."""
+        if slots < 1 or slots > self.store.head.key_groups:
+            raise BadInput(f"{slots} slots are not possible: use 1 to {self.store.head.key_groups}")
+        self._wanted_slots = slots
+
+    def prepare(self, empty: Mapping[str, Any], drop: Sequence[str] = ()) -> None:
+        """Before the first epoch: define the tables, publish what a driver that died had committed, clear up what it had not.
+
+        ``empty`` has the columns of each input and no rows. Raises before anything runs if a step does not fit its input or
+        what is in the state.
+        """
+        self._empty = dict(empty)
+        self._drop_operators(drop)
+        self._define()
+        self.publish()
+        blobs = self.store.history.blobs
+        blobs.delete([info.name for info in blobs.list(paths.STAGED)])
+
+    def _drop_operators(self, drop: Sequence[str]) -> None:
+        """State of an operator that the pipeline does not have is never left behind without a word."""
+        held: dict[str, list[str]] = {}
+        for table in self.store.head.schemas:
+            held.setdefault(table.partition(SEPARATOR)[0], []).append(table)
+        wanted = {operator.name for operator in self._plan.operators}
+        for name in drop:
+            if name in wanted or name not in held:
+                known = ", ".join(sorted(set(held) - wanted)) or "none"
+                raise BadInput(f"drop: {name!r} is not an operator that only the state has; those are: {known}")
+        left = sorted(set(held) - wanted - set(drop))
+        if left:
+            raise BadInput(
+                f"the state at {self._place.location} has operator {left[0]!r}, which this pipeline does not have. If the step "
+                f"was renamed, give it its old name: process(…, name={left[0]!r}). If its state is to go, say so: "
+                f"start(drop=[{left[0]!r}])"
+            )
+        gone = [DropTable(table) for name in drop for table in held[name]]
+        if gone:
+            commit(self.store.history, gone, token=self.writer.token)
+
+    def _define(self) -> None:
+        """The tables of all operators and the columns of all outputs."""
+        rows: dict[Node, Any] = {}
+        for node in self._plan.nodes:
+            match node:
+                case Input(tag=tag):
+                    rows[node] = self._empty[tag]
+                case Transform(parent=parent, function=function):
+                    rows[node] = self._engine.transform(rows[parent], function)
+                case Side(parent=parent, output=output):
+                    rows[node] = self._engine.empty(self._schemas[parent.name, output])
+                case Keyed():
+                    operator = self._operator(node, self._engine.schema(rows[node.parent]))
+                    define(self.writer, operator.tables)
+                    self._operators[node.name] = operator
+                    self._timers += [(operator.tables.places[name], name) for name in (EVENT_TIMERS, PROCESSING_TIMERS)]
+                    for output, schema in {MAIN: operator.output, **operator.sides}.items():
+                        self._schemas[node.name, output] = schema
+                    rows[node] = self._engine.empty(operator.output)
+        for outlet in self._plan.outlets:
+            self._schemas.setdefault(outlet.staged_as, self._engine.schema(rows[outlet.node]))
+
+    def _operator(self, step: Keyed, rows: pa.Schema) -> KeyedOperator:
+        for name in step.keys:
+            if name not in rows.names:
+                raise BadInput(f"operator {step.name}: there is no column {name} to key by; there are: {', '.join(rows.names)}")
+        keys = {name: rows.field(name).type for name in step.keys}
+        event_time = self._plan.event_time if self._plan.event_time in rows.names else None
+        return KeyedOperator(step.name, step.process, keys, event_time, drops_late=self._plan.reads_input(step))
+
+    def due(self, watermark_ms: int, now_ms: int) -> bool:
+        """Whether a timer waits for no more than these times."""
+        snapshot = self.store.snapshot()
+        for place, kind in self._timers:
+            until_ms = watermark_ms if kind == EVENT_TIMERS else now_ms
+            if next(snapshot.table(place.table).scan(times=(-(1 << 63), until_ms + 1)), None) is not None:
+                return True
+        return False
+
+    def renew(self) -> None:
+        """Keep the lease while nothing is committed."""
+        commit(self.store.history, [AdvancePublished(self.store.head.published)], token=self.writer.token)
+
+    def run(
+        self,
+        inputs: Mapping[str, Any] | None,
+        position: SourcePosition | None,
+        timestamp_ms: int,
+        watermark_ms: int,
+        fire_ms: int | None = None,
+    ) -> None:
+        """One epoch: the rows of ``inputs``, or none, at these times; committed and published.
+
+        ``fire_ms``: event-time timers up to here fire even though the watermark is not there yet.
+        """
+        clock = self.store.history.clock
+        started = clock.monotonic_s()
+        before = self.store.head.watermarks
+        watermark_ms = max(watermark_ms or NONE_MS, before.get(EVENT_TIME, NONE_MS))
+        times = EpochTimes(
+            processing_ms=max(timestamp_ms, before.get(PROCESSING_TIME, 0)),
+            late_ms=before.get(EVENT_TIME, NONE_MS),
+            watermark_ms=watermark_ms if fire_ms is None else max(watermark_ms, fire_ms),
+        )
+        epoch = self.writer.epoch(
+            now_ms=times.processing_ms, watermarks={EVENT_TIME: watermark_ms} if watermark_ms > NONE_MS else {}
+        )
+        assignment, changes = self._assignment()
+        run = _Run(self, epoch, times, assignment, inputs or self._empty)
+        run.steps()
+        outputs = sorted(file.name for named in self._outlets() for file in run.files(named))
+        epoch.commit([report.state for report in run.reports], source=position, outputs=outputs, also=changes)
+        self.store.history.blobs.delete(sorted(run.staged().difference(outputs)))
+        self.publish()
+        self.progress.append(
+            EpochProgress(
+                epoch=epoch.number,
+                batch_id=self.store.head.source.batch_id,
+                rows=run.rows,
+                late=sum(report.late for report in run.reports),
+                output_rows=sum(file.rows for named in self._outlets() for file in run.files(named)),
+                duration_ms=int((clock.monotonic_s() - started) * 1000),
+                watermark_ms=watermark_ms,
+                slots=assignment.slots,
+                busy_ms=[report.busy_ms for report in run.reports],
+            )
+        )
+        del self.progress[:-KEPT_PROGRESS]
+
+    def _outlets(self) -> set[tuple[str, str]]:
+        return {outlet.staged_as for outlet in self._plan.outlets}
+
+    def _assignment(self) -> tuple[Assignment, list[Update]]:
+        head = self.store.head
+        if head.assignment is not None and head.assignment.slots == self._wanted_slots:
+            return head.assignment, []
+        version = head.assignment.version + 1 if head.assignment else 1
+        assignment = even(self._wanted_slots, head.key_groups, version)
+        return assignment, [SetAssignment(assignment)]
+
+    def publish(self) -> None:
+        """Publish the last committed epoch unless that was done, under the lease."""
+        head = self.store.history.refresh()
+        if head.published >= head.epoch:
+            return
+        RequireLease(self.writer.token).check(head)
+        named: dict[tuple[str, str], list[str]] = {outlet: [] for outlet in self._outlets()}
+        for file in head.outputs:
+            if paths.output_of(file) not in named:
+                operator, output = paths.output_of(file)
+                raise BadInput(
+                    f"epoch {head.epoch} has output {output!r} of {operator!r} that was not published before the last stop, and "
+                    "this pipeline does not have it: start the pipeline that made it once more"
+                )
+            named[paths.output_of(file)].append(file)
+        for outlet in self._plan.outlets:
+            schema = self._schemas[outlet.staged_as]
+            outlet.sink.publish(head.epoch, sorted(named[outlet.staged_as]), self.store.history.blobs, schema)
+        commit(self.store.history, [AdvancePublished(head.epoch)], token=self.writer.token)
+        self.store.history.blobs.delete(head.outputs)
+
+
+class _Run:
+    """The steps of one epoch, one job per stateful operator."""
+
+    def __init__(
+        self, epochs: Epochs, epoch: Epoch, times: EpochTimes, assignment: Assignment, inputs: Mapping[str, Any]
+    ) -> None:
+        self.reports: list[TaskReport] = []
+        self.rows = 0
+        self._epochs, self._epoch, self._times, self._assignment, self._inputs = epochs, epoch, times, assignment, inputs
+        self._plan, self._engine, self._head = epochs._plan, epochs._engine, epochs.store.head
+        self._made: dict[Node, Any] = {}
+        self._files: dict[tuple[str, str], list[StagedFile]] = {}
+        place = epochs._place
+        ticket = msgspec.msgpack.encode(epoch.ticket)
+        self._work = Work(place.location, place.settings, dict(place.options), ticket, place.blobs)
+
+    def files(self, named: tuple[str, str]) -> list[StagedFile]:
+        return self._files.get(named, [])
+
+    def staged(self) -> set[str]:
+        return {file.name for files in self._files.values() for file in files}
+
+    def steps(self) -> None:
+        for node in self._plan.nodes:
+            match node:
+                case Input(tag=tag):
+                    self._made[node] = self._inputs[tag]
+                case Transform(parent=parent, function=function):
+                    self._made[node] = self._engine.transform(self._frame(parent), function)
+                case Side(parent=parent, output=output):
+                    self._made[node] = self._staged(parent.name, output)
+                case Keyed():
+                    self._run(node)
+                    self._made[node] = self._staged(node.name, MAIN)
+        for outlet in self._plan.outlets:
+            if isinstance(outlet.node, Input | Transform):
+                self._stage(outlet.name, outlet.node)
+
+    def _frame(self, node: Node) -> Any:
+        made = self._made[node]
+        return self._engine.read(made, self._work) if isinstance(made, Staged) else made
+
+    def _staged(self, operator: str, output: str) -> Staged:
+        return Staged(tuple(self.files((operator, output))), self._epochs._schemas[operator, output])
+
+    def _run(self, step: Keyed) -> None:
+        rows = self._made[step.parent]
+        operator = self._epochs._operators[step.name]
+        job = Job(
+            work=self._work,
+            manifest=msgspec.msgpack.encode(self._head),
+            operator=operator,
+            times=self._times,
+            slots=groups_of(self._assignment, self._head.key_groups),
+            rows=(rows.schema if isinstance(rows, Staged) else self._engine.schema(rows)).serialize().to_pybytes(),
+            outputs=self._outputs(step),
+            staged=rows.files if isinstance(rows, Staged) else None,
+        )
+        reports = self._engine.run(rows, step.keys, self._assignment, job)
+        if sorted(report.slot for report in reports) != list(range(self._assignment.slots)):
+            raise Conflict(
+                f"operator {step.name}: {len(reports)} tasks ran for {self._assignment.slots} slots; the epoch is given up"
+            )
+        if self._plan.reads_input(step):
+            self.rows += sum(report.rows for report in reports)
+        self._keep(step.name, reports)
+
+    def _outputs(self, step: Keyed) -> dict[str, tuple[str, ...]]:
+        found: dict[str, tuple[str, ...]] = {}
+        for output in (MAIN, *self._epochs._operators[step.name].sides):
+            readers = list(self._plan.readers(step.name, output))
+            if readers:
+                found[output] = next((reader.keys for reader in readers if isinstance(reader, Keyed)), ())
+        return found
+
+    def _stage(self, name: str, node: Node) -> None:
+        rows = self._frame(node)
+        job = StageJob(self._work, name, self._engine.schema(rows).serialize().to_pybytes())
+        reports = self._engine.stage(rows, job)
+        if not self._plan.operators:
+            self.rows += sum(report.rows for report in reports)
+        self._keep(name, reports)
+
+    def _keep(self, name: str, reports: list[TaskReport]) -> None:
+        self.reports += reports
+        for report in reports:
+            for output, file in report.outputs.items():
+                self._files.setdefault((name, output), []).append(file)

@@ -1,0 +1,126 @@
+"""The dataflow of a pipeline: its steps, where its output goes, and in which order they run. Knows nothing of Spark."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from floodplain.errors import BadInput
+from floodplain.operators.process import Process
+from floodplain.spark.sinks import Sink
+
+MAIN = "main"
+"""What an operator's own output is called, beside its side outputs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Input:
+    """Rows of a batch. ``tag`` tells the pipeline's own input (empty) from the broadcast input of an operator (its name)."""
+
+    tag: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Transform:
+    """A stateless step, in Spark."""
+
+    parent: "Node"
+    function: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Keyed:
+    """A stateful step."""
+
+    parent: "Node"
+    name: str
+    keys: tuple[str, ...]
+    process: Process
+    on_error: str = "raise"
+    broadcast: Input | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """A side output of a stateful step."""
+
+    parent: Keyed
+    output: str
+
+
+Node = Input | Transform | Keyed | Side
+
+
+@dataclass(frozen=True)
+class Outlet:
+    """A sink and what flows into it. Its name is the operator's in the names of staged files."""
+
+    name: str
+    node: Node
+    sink: Sink
+
+    @property
+    def staged_as(self) -> tuple[str, str]:
+        """Operator and output that its staged files are named after."""
+        match self.node:
+            case Keyed(name=name):
+                return name, MAIN
+            case Side(parent=parent, output=output):
+                return parent.name, output
+            case _:
+                return self.name, MAIN
+
+
+class Plan:
+    """All steps that lead to the outlets, each after those it reads from."""
+
+    def __init__(self, outlets: Sequence[Outlet], event_time: str | None = None) -> None:
+        self.outlets = tuple(outlets)
+        self.event_time = event_time
+        self.nodes: list[Node] = []
+        for outlet in self.outlets:
+            self._visit(outlet.node)
+        self.operators = [node for node in self.nodes if isinstance(node, Keyed)]
+        self._check_names()
+
+    def _visit(self, node: Node) -> None:
+        if node in self.nodes:
+            return
+        for parent in parents(node):
+            self._visit(parent)
+        self.nodes.append(node)
+
+    def _check_names(self) -> None:
+        names = [operator.name for operator in self.operators]
+        names += [outlet.name for outlet in self.outlets if not isinstance(outlet.node, Keyed | Side)]
+        for name in names:
+            if names.count(name) > 1:
+                raise BadInput(f"two steps are called {name}: give one of them another name")
+
+    def readers(self, operator: str, output: str) -> Iterator[Node | Outlet]:
+        """Who reads this output of an operator."""
+        for outlet in self.outlets:
+            if outlet.staged_as == (operator, output):
+                yield outlet
+        for node in self.nodes:
+            if isinstance(node, Transform | Keyed):
+                parent = node.parent
+                named = (parent.parent.name, parent.output) if isinstance(parent, Side) else (getattr(parent, "name", ""), MAIN)
+                if isinstance(parent, Keyed | Side) and named == (operator, output):
+                    yield node
+
+    def reads_input(self, operator: Keyed) -> bool:
+        """Whether its rows come straight from the input, so that they can be late."""
+        node: Node = operator.parent
+        while isinstance(node, Transform):
+            node = node.parent
+        return isinstance(node, Input)
+
+
+def parents(node: Node) -> tuple[Node, ...]:
+    match node:
+        case Input():
+            return ()
+        case Keyed(parent=parent, broadcast=broadcast):
+            return (parent,) if broadcast is None else (parent, broadcast)
+        case _:
+            return (node.parent,)

@@ -1,0 +1,159 @@
+"""What users write: a stream, its steps, its sinks. It only describes; a runtime starts it."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from floodplain.errors import BadInput
+from floodplain.operators.process import Process
+from floodplain.settings import StoreSettings
+from floodplain.spark.plan import MAIN, Input, Keyed, Node, Outlet, Plan, Side, Transform
+from floodplain.spark.sinks import ForeachBatchSink, Sink, open_sink
+
+SOURCE = "source"
+"""The column that tells rows of several sources apart."""
+
+
+@dataclass(frozen=True)
+class StartOptions:
+    """What ``start`` was given."""
+
+    state: str
+    slots: int | None
+    trigger: Mapping[str, Any] | None
+    force: bool
+    drop: tuple[str, ...]
+    batch: str | None
+    finish: bool
+    settings: StoreSettings
+    options: Mapping[str, str]
+
+
+class Runtime(Protocol):
+    """Starts what a stream describes: Spark, or the test kit."""
+
+    def start(self, stream: "Stream", plan: Plan, options: StartOptions) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Steps so far; each method returns a new one."""
+
+    runtime: Runtime
+    sources: Mapping[str, Any]
+    """Tag → rows: that of the pipeline's own input is empty, or the names given to several."""
+    node: Node
+    broadcasts: Mapping[str, Any]
+    """Operator → the rows that all its tasks see."""
+    event_time: str | None = None
+    keys: tuple[str, ...] = ()
+
+    def watermark(self, column: str, delay: str) -> "Stream":
+        """Event time is in ``column``, and rows may be this late. Of several sources the slowest counts."""
+        if not isinstance(self.node, Input):
+            raise BadInput("watermark describes the input: call it before the first step")
+        having = [tag for tag, rows in self.sources.items() if column in rows.columns]
+        if not having:
+            raise BadInput(f"watermark: there is no column {column}; there are: {', '.join(self._columns())}")
+        sources = {tag: rows.withWatermark(column, delay) if tag in having else rows for tag, rows in self.sources.items()}
+        return replace(self, sources=sources, event_time=column)
+
+    def _columns(self) -> list[str]:
+        return sorted({name for rows in self.sources.values() for name in rows.columns})
+
+    def transform(self, function: Callable[[Any], Any]) -> "Stream":
+        """A stateless step in Spark: ``function`` takes and returns a DataFrame."""
+        return replace(self, node=Transform(self.node, function))
+
+    def key_by(self, *columns: str) -> "Stream":
+        if not columns:
+            raise BadInput("key_by needs at least one column")
+        return replace(self, keys=columns)
+
+    def process(self, process: Process, *, name: str | None = None, on_error: str = "raise", broadcast: Any = None) -> "Stream":
+        """A stateful step. ``name`` names its state; by default the class does.
+
+        ``on_error="dead_letter"`` keeps a row that the function fails on in a side table and goes on. ``broadcast`` is a
+        streaming DataFrame whose rows every task sees, in ``on_broadcast``.
+        """
+        if not self.keys:
+            raise BadInput("process needs keys: call key_by before it")
+        name = name or _snake(type(process).__name__)
+        broadcasts = self.broadcasts if broadcast is None else {**self.broadcasts, name: broadcast}
+        step = Keyed(self.node, name, self.keys, process, on_error, None if broadcast is None else Input(name))
+        return replace(self, node=step, broadcasts=broadcasts, keys=())
+
+    def side(self, output: str) -> "Stream":
+        """A side output of the stateful step just before, as a stream of its own."""
+        if not isinstance(self.node, Keyed):
+            raise BadInput("side outputs are those of a stateful step: call side right after process")
+        declared = self.node.process.side_outputs
+        if output not in declared:
+            raise BadInput(f"{self.node.name} has no side output {output!r}; it declares: {', '.join(declared) or 'none'}")
+        return replace(self, node=Side(self.node, output))
+
+    def write(self, format: str, *, name: str = "output", **options: Any) -> "Output":  # noqa: A002 — as Spark calls it
+        """Where the rows go: ``parquet``, ``delta``, ``kafka``, ``memory``, ``console``. ``name`` tells several apart."""
+        return self.to(open_sink(format, options), name=name)
+
+    def foreach_batch(self, function: Callable[[Any, int], None], *, name: str = "output") -> "Output":
+        """Call ``function(df, epoch)`` for each epoch, at least once."""
+        session = next(iter(self.sources.values())).sparkSession
+        return self.to(ForeachBatchSink(function, session), name=name)
+
+    def to(self, sink: Sink, *, name: str = "output") -> "Output":
+        """A sink of your own."""
+        return Output(self, (Outlet(name, self.node, sink),))
+
+
+@dataclass(frozen=True)
+class Output:
+    """A stream with its sinks, ready to start."""
+
+    stream: Stream
+    outlets: tuple[Outlet, ...]
+
+    def also(self, other: "Output") -> "Output":
+        """Another sink of the same pipeline: of a side output, or of any step on the way."""
+        merged = replace(self.stream, broadcasts={**self.stream.broadcasts, **other.stream.broadcasts})
+        names = {outlet.name for outlet in self.outlets}
+        renamed = tuple(replace(outlet, name=_free(outlet, names)) for outlet in other.outlets)
+        return Output(merged, (*self.outlets, *renamed))
+
+    def start(
+        self,
+        *,
+        state: str | os.PathLike[str],
+        slots: int | None = None,
+        trigger: Mapping[str, Any] | None = None,
+        force: bool = False,
+        drop: tuple[str, ...] | list[str] = (),
+        batch: str | None = None,
+        finish: bool = True,
+        settings: StoreSettings | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Run it on the state at this place, from where that state left off; returns a ``Query``.
+
+        ``trigger`` is what Spark's ``trigger`` takes, as ``{"availableNow": True}``. ``force`` takes the state from a driver
+        that still holds it. ``drop`` names operators that the pipeline no longer has and whose state is to go.
+
+        Over a static DataFrame it is one epoch, and over when this returns. ``batch`` names it: a batch that is in the state
+        already is not processed again. ``finish``: nothing comes after it, so all event-time timers fire.
+        """
+        given = StartOptions(
+            os.fspath(state), slots, trigger, force, tuple(drop), batch, finish, settings or StoreSettings(), options or {}
+        )
+        return self.stream.runtime.start(self.stream, Plan(self.outlets, self.stream.event_time), given)
+
+
+def _free(outlet: Outlet, taken: set[str]) -> str:
+    if outlet.name not in taken:
+        return outlet.name
+    base = "_".join(part for part in outlet.staged_as if part != MAIN)
+    return base if base not in taken else f"{base}_{len(taken)}"
+
+
+def _snake(name: str) -> str:
+    return "".join("_" + c.lower() if c.isupper() else c for c in name).lstrip("_")
