@@ -36,10 +36,21 @@ from floodplain.store.view import Lookup, Snapshot, TableView
 open = Store.open  # noqa: A001 — read as fp.open(path), never imported by name
 
 
+_LATER = {
+    "CrashPoint": "floodplain.spark.kit_faults",
+    "Crashed": "floodplain.spark.kit_faults",
+    "KitEpoch": "floodplain.spark.kit",
+    "PipelineKit": "floodplain.spark.kit",
+    "Query": "floodplain.spark.pipeline",
+    "stream": "floodplain.spark.pipeline",
+    "survives_every_crash": "floodplain.spark.kit",
+}
+
+
 def __getattr__(name: str) -> _Any:
     """What needs PySpark is loaded when it is first asked for: the store works without."""
-    if name in ("Query", "stream"):
-        return getattr(_import_module("floodplain.spark.pipeline"), name)
+    if name in _LATER:
+        return getattr(_import_module(_LATER[name]), name)
     raise AttributeError(f"module 'floodplain' has no attribute {name!r}")
 
 
@@ -52,17 +63,21 @@ __all__ = [
     "Column",
     "Conflict",
     "Corrupt",
+    "CrashPoint",
+    "Crashed",
     "Epoch",
     "Fenced",
     "FloodplainError",
     "KeyedBatchProcess",
     "KeyedProcess",
+    "KitEpoch",
     "LeaseHeld",
     "List",
     "Lookup",
     "Map",
     "MergeUnavailable",
     "NotFound",
+    "PipelineKit",
     "ProcessKit",
     "Query",
     "Reducing",
@@ -89,6 +104,7 @@ __all__ = [
     "open",
     "register_merge",
     "stream",
+    "survives_every_crash",
     "timer_table",
     "value_table",
 ]

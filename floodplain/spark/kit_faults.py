@@ -1,0 +1,118 @@
+"""Crashes for the test kit: every write to the state and every publishing of output is a step that can be the last one."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from floodplain.spark.sinks import Sink, read_staged
+from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range
+
+When = Literal["before", "after"]
+
+
+class Crashed(BaseException):
+    """The process ends here: not an ``Exception``, so nothing that handles errors can go on."""
+
+
+@dataclass(frozen=True)
+class CrashPoint:
+    """Right before or after one step, by number."""
+
+    step: int
+    when: When
+
+
+def crash() -> None:
+    """The action of a step that kills the process."""
+    raise Crashed
+
+
+class Steps:
+    """Counts steps over all lives of a kit, and does what is planned for one of them."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+        self._point: CrashPoint | None = None
+        self._action: Callable[[], object] = crash
+        self._dead = False
+
+    def plan(self, point: CrashPoint, action: Callable[[], object] = crash) -> None:
+        self._point, self._action = point, action
+
+    def revive(self) -> None:
+        self._dead = False
+
+    def take(self, name: str, act: Callable[[], Any]) -> Any:
+        if self._dead:
+            raise Crashed
+        number = len(self.taken)
+        self.taken.append(name)
+        self._reach(number, "before")
+        result = act()
+        self._reach(number, "after")
+        return result
+
+    def _reach(self, number: int, when: When) -> None:
+        if self._point == CrashPoint(number, when):
+            try:
+                self._action()
+            except Crashed:
+                self._dead = True
+                raise
+
+
+class CountedBlobs(Blobs):
+    """Blobs whose writes are steps. A delete of several is a step for each."""
+
+    def __init__(self, inner: Blobs, steps: Steps) -> None:
+        self._inner, self._steps = inner, steps
+        self.tier, self.url = inner.tier, inner.url
+
+    def create(self, name: str, data: Data) -> None:
+        self._steps.take(f"create {name}", lambda: self._inner.create(name, data))
+
+    def put(self, name: str, data: Data) -> None:
+        self._steps.take(f"put {name}", lambda: self._inner.put(name, data))
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._steps.take(f"delete {name}", partial(self._inner.delete, [name]))
+
+    def get(self, name: str) -> pa.Buffer:
+        return self._inner.get(name)
+
+    def get_ranges(self, name: str, ranges: Sequence[Range]) -> list[pa.Buffer]:
+        return self._inner.get_ranges(name, ranges)
+
+    def map(self, name: str) -> pa.Buffer | None:
+        return self._inner.map(name)
+
+    def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
+        return self._inner.list(prefix, after)
+
+    def size(self, name: str) -> int:
+        return self._inner.size(name)
+
+
+class Captured(Sink):
+    """The world outside: keeps what was published, over all lives of the pipeline.
+
+    An epoch may be published again, but never with other rows.
+    """
+
+    def __init__(self, name: str, steps: Steps) -> None:
+        self._name, self._steps = name, steps
+        self.epochs: dict[int, pa.Table] = {}
+
+    def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
+        rows = read_staged(staged, blobs, schema)
+
+        def keep() -> None:
+            if epoch in self.epochs and not self.epochs[epoch].equals(rows):
+                raise AssertionError(f"epoch {epoch} of {self._name} was published twice, with different rows")
+            self.epochs[epoch] = rows
+
+        self._steps.take(f"publish {self._name} {epoch}", keep)

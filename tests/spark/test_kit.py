@@ -1,0 +1,141 @@
+"""Whole pipelines without Spark: results, time, restarts, and every point at which a driver can die."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+
+from floodplain.errors import BadInput, Fenced
+from floodplain.settings import StoreSettings
+from floodplain.spark.kit import KitEpoch, PipelineKit, survives_every_crash
+from floodplain.spark.kit_faults import Crashed, CrashPoint
+from tests.spark.processes import ByCount, BySource, Count, LastSeen, Tally
+
+ROWS = "user string, amount long"
+
+
+def rows(*users: str) -> list[dict[str, object]]:
+    return [{"user": user, "amount": 1} for user in users]
+
+
+def counting(stream):
+    return stream.key_by("user").process(Count()).write("memory")
+
+
+def branching(stream):
+    tally = stream.key_by("user").process(Tally())
+    by_count = tally.key_by("n").process(ByCount())
+    return tally.write("memory").also(tally.side("fives").write("memory", name="fives")).also(by_count.write("memory", name="by"))
+
+
+def waiting(stream):
+    return stream.watermark("at", "1 second").key_by("user").process(LastSeen()).write("memory")
+
+
+def test_a_pipeline_gives_what_it_gives_on_spark():
+    kit = PipelineKit(branching, rows=ROWS, slots=3)
+    out = kit.epoch(rows(*["ada"] * 6, "bob"))
+    assert sorted(row["n"] for row in out["output"]) == [1, 6]
+    assert out["fives"] == [{"user": "ada", "n": 6}]
+    assert sorted((row["n"], row["users"]) for row in out["by"]) == [(1, ["bob"]), (6, ["ada"])]
+    kit.rescale(1)
+    assert kit.epoch(rows("ada"))["output"] == [{"user": "ada", "n": 7}]
+    assert [progress.slots for progress in kit.progress] == [3, 1]
+    assert {row["user"]: row["n"] for row in kit.state("tally")} == {"ada": 7, "bob": 1}
+
+
+def test_several_inputs_and_steps_in_spark():
+    def build(stream):
+        return stream.transform(lambda df: df.where("ad > 0")).key_by("ad").process(BySource()).write("memory")
+
+    inputs = {"clicks": "ad long, where string", "impressions": "ad long"}
+    kit = PipelineKit(build, rows=inputs, transforms=[lambda table: table.filter(pc.greater(table["ad"], 0))])
+    out = kit.epoch([{"ad": 1, "source": "clicks"}, {"ad": 0, "source": "clicks"}, {"ad": 1, "source": "impressions"}])
+    assert out["output"] == [{"ad": 1, "shown": 1, "clicks": 1}]
+    with pytest.raises(BadInput, match="1 transform steps in Spark"):
+        PipelineKit(build, rows=inputs)
+
+
+def test_time_is_an_argument():
+    kit = PipelineKit(waiting, rows="user string, at long")
+    assert kit.epoch([{"user": "a", "at": 1000}, {"user": "b", "at": 2000}], watermark_ms=500)["output"] == []
+    assert kit.epoch([], watermark_ms=2000)["output"] == [{"user": "a", "n": 1, "at": 2000}]
+    assert kit.epoch([{"user": "b", "at": 1999}], watermark_ms=2500)["output"] == [], "late by the watermark before"
+    assert not kit.tick(now_ms=10)
+    assert kit.epoch([], watermark_ms=3000)["output"] == [{"user": "b", "n": 1, "at": 3000}]
+
+
+SCRIPTS = {
+    "counting": (
+        counting,
+        ROWS,
+        [KitEpoch(rows("a", "b", "a")), KitEpoch(rows("b", "c"), slots=3), KitEpoch(rows("a", "c", "c"), slots=1)],
+    ),
+    "branching": (branching, ROWS, [KitEpoch(rows(*"aaaabbbbb")), KitEpoch(rows(*"aabbbbbc"), slots=1)]),
+    "waiting": (
+        waiting,
+        "user string, at long",
+        [
+            KitEpoch([{"user": "a", "at": 1000}, {"user": "b", "at": 1500}], watermark_ms=400),
+            KitEpoch([{"user": "b", "at": 1600}, {"user": "a", "at": 300}], watermark_ms=2400),
+            KitEpoch([], watermark_ms=9000),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 64 << 10], ids=["objects", "inline"])
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_no_crash_loses_or_repeats_anything(name, inline_bytes):
+    build, columns, script = SCRIPTS[name]
+    settings = StoreSettings(key_groups=16, inline_bytes=inline_bytes, checkpoint_every=4)
+    assert survives_every_crash(lambda: PipelineKit(build, rows=columns, settings=settings), script) > 30
+
+
+def test_a_crash_between_commit_and_publish_is_seen():
+    """The net catches what it is for: a sink that publishes before the commit, or not after a restart."""
+    kit = PipelineKit(counting, rows=ROWS)
+    kit.epoch(rows("a"))
+    publish = next(n for n, step in enumerate(kit.steps.taken) if step.startswith("publish"))
+    kit = PipelineKit(counting, rows=ROWS)
+    kit.crash_at(CrashPoint(publish, "before"))
+    with pytest.raises(Crashed):
+        kit.epoch(rows("a"))
+    assert kit.sinks["output"].epochs == {}
+    kit.restart()
+    assert [len(table) for table in kit.sinks["output"].epochs.values()] == [1]
+
+
+def test_a_driver_that_was_superseded_between_commit_and_publish_publishes_nothing():
+    kit = PipelineKit(counting, rows=ROWS)
+    kit.epoch(rows("a"))
+    commit = max(
+        n for n, step in enumerate(kit.steps.taken[: kit.steps.taken.index("publish output 1")]) if "create log/" in step
+    )
+    paused = PipelineKit(counting, rows=ROWS)
+    old = paused._epochs
+    published = []
+
+    def taken_over() -> None:
+        paused._pending = None
+        paused.restart()
+        published.extend(paused.sinks["output"].epochs)
+
+    paused.crash_at(CrashPoint(commit, "after"), taken_over)
+    paused.epoch(rows("a"))
+    assert published == [1], "the new driver published what the old one had committed"
+    assert [step for step in paused.steps.taken if step.startswith("publish")] == ["publish output 1"], "and the old one did not"
+    with pytest.raises(Fenced):
+        old.run(None, None, 0, 0)
+
+
+def test_the_kit_needs_no_spark(tmp_path: Path):
+    (tmp_path / "pyspark.py").write_text("raise ImportError('no Spark here')")
+    root = Path(__file__).resolve().parents[2]
+    program = "from tests.spark import test_kit; test_kit.test_time_is_an_argument(); print('fine')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": f"{tmp_path}:{root}"}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "fine\n", done.stderr
