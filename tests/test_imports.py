@@ -88,7 +88,7 @@ def _init_defects(module: str, tree: ast.Module) -> Iterator[str]:
     for node in tree.body:
         docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         naming = isinstance(node, ast.Import | ast.ImportFrom) or (
-            isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute | ast.List | ast.Name)
+            isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute | ast.List | ast.Name | ast.Dict)
         )
         lazy = isinstance(node, ast.FunctionDef) and node.name == "__getattr__"
         if not docstring and not ((naming or lazy) and module == "__init__"):
