@@ -7,13 +7,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from floodplain.errors import UserError
 from floodplain.eventtime.times import EpochTimes, as_ms
 from floodplain.operators.batch import BatchCall
 from floodplain.operators.context import Context
-from floodplain.operators.each import EachKey
+from floodplain.operators.each import EachKey, keys_of
 from floodplain.operators.grouping import Grouped, group
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator, Outcome, declared_states
-from floodplain.operators.outputs import LATE, Target
+from floodplain.operators.outputs import LATE, UNFIT, Target
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.state.collections import ListHandle, MapHandle, SetHandle
 from floodplain.state.descriptors import EVENT_TIME, Aggregating, List, Map, Reducing, Set, Timers, Value
@@ -54,7 +55,7 @@ class KeyedTask:
         process = self._operator.process
         caller = process.caller or (BatchCall if isinstance(process, KeyedBatchProcess) else EachKey)
         output = caller(self._operator, grouped, handles, context).run()
-        self._write(handles)
+        self._write(grouped, handles)
         tables = {name: Target(self._operator.name, sides[name], name).table(rows) for name, rows in emitted.items()}
         if LATE in sides:
             tables[LATE] = Target(self._operator.name, sides[LATE], LATE).fit(late)
@@ -107,15 +108,30 @@ class KeyedTask:
         self._cursors = cursors
         return handles
 
-    def _write(self, handles: Mapping[str, Any]) -> None:
+    def _write(self, grouped: Grouped, handles: Mapping[str, Any]) -> None:
         values: dict[str, list[OneEntry]] = {}
-        for handle in handles.values():
-            if isinstance(handle, OneEntry):
-                values.setdefault(handle.place.table, []).append(handle)
-            else:
-                handle.write()
-        for table, together in values.items():
-            write_values(self._cursors[table], together)
+        try:
+            for handle in handles.values():
+                if isinstance(handle, OneEntry):
+                    values.setdefault(handle.place.table, []).append(handle)
+                else:
+                    handle.write()
+            for table, together in values.items():
+                write_values(self._cursors[table], together)
+        except UNFIT as error:
+            self._blame(error, grouped, handles)
+            raise
+
+    def _blame(self, error: Exception, grouped: Grouped, handles: Mapping[str, Any]) -> None:
+        """Name the key whose state was given something that does not fit; which one shows only when all is written."""
+        for name, handle in handles.items():
+            for number in range(len(grouped.space)):
+                handle.i = number
+                try:
+                    handle.check()
+                except UNFIT as reason:
+                    key = keys_of(self._operator, grouped)[number]
+                    raise UserError.of(self._operator.name, self._writer.epoch, key, None, reason, state=name) from error
 
 
 def _keys_of(due: Mapping[str, pa.Table], tables: OperatorTables) -> pa.Table:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodplain.errors import UserError
+from floodplain.errors import UserError, short
 
 LATE = "late"
 """The side output that late rows come out of, if it is declared."""
@@ -35,7 +35,7 @@ class Target:
     def fit(self, made: pa.Table | pa.RecordBatch) -> pa.Table:
         """A table's columns by name, cast."""
         if not isinstance(made, pa.Table | pa.RecordBatch):
-            raise UserError(f"{self._where}: {_short(made)} is not an Arrow table")
+            raise UserError(f"{self._where}: {short(made)} is not an Arrow table")
         missing = [name for name in self.schema.names if name not in made.schema.names]
         if missing:
             raise UserError(f"{self._where}: column {missing[0]} is missing; there are: {', '.join(made.schema.names)}")
@@ -52,7 +52,7 @@ class Target:
             columns = ([row.get(name) for row in rows] for name in self.schema.names)
         else:
             odd = next(row for row in rows if not isinstance(row, tuple | list | Mapping) or type(row) is not type(rows[0]))
-            raise UserError(f"{self._where}: {_short(odd)} is not a row: give all rows as tuples, or all as dicts")
+            raise UserError(f"{self._where}: {short(odd)} is not a row: give all rows as tuples, or all as dicts")
         return pa.Table.from_arrays(
             [self._array(values, field) for values, field in zip(columns, self.schema, strict=True)], schema=self.schema
         )
@@ -61,7 +61,7 @@ class Target:
         names = self.schema.names
         if set(map(len, rows)) != {len(names)}:
             odd = next(row for row in rows if len(row) != len(names))
-            raise UserError(f"{self._where}: row {_short(odd)} has {len(odd)} values for the columns {', '.join(names)}")
+            raise UserError(f"{self._where}: row {short(odd)} has {len(odd)} values for the columns {', '.join(names)}")
         return list(zip(*rows, strict=True))
 
     def _check_names(self, rows: Sequence[Any]) -> None:
@@ -97,13 +97,8 @@ class Target:
 
     def _unfit(self, field: pa.Field, value: Any, reason: Exception) -> UserError:
         line = str(reason).partition("\n")[0]
-        return UserError(f"{self._where}: {_short(value)} does not fit column {field.name} of type {field.type}: {line}")
+        return UserError(f"{self._where}: {short(value)} does not fit column {field.name} of type {field.type}: {line}")
 
 
 def _has_tables(given: Sequence[Any]) -> bool:
     return any(issubclass(kind, pa.Table | pa.RecordBatch) for kind in set(map(type, given)))
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else text[:200] + "…"
