@@ -37,18 +37,24 @@ class EachKey:
         self._rows(keys)
         for timers in self._timers:
             for number, at_ms in timers.fire():
-                for handle in self._handles:
-                    handle.i = number
-                self._context.event_time = at_ms
+                self._point(number, at_ms)
                 self._timer(keys[number], at_ms)
         return self._target.table(self._out)
 
-    def _rows(self, keys: list[Any]) -> None:
+    def _point(self, number: int, event_ms: int) -> None:
+        for handle in self._handles:
+            handle.i = number
+        self._context.event_time = event_ms
+
+    def _given(self) -> tuple[list[Any], list[int], list[int]]:
+        """All rows, where those of each key start, and the newest event time of each key."""
         table = self._grouped.rows
         row = _tuple_type("Row", table.column_names)
         rows = list(map(row._make, zip(*(column.to_pylist() for column in table.columns), strict=True)))
-        newest = self._newest()
-        starts = self._grouped.starts.tolist()
+        return rows, self._grouped.starts.tolist(), self._newest()
+
+    def _rows(self, keys: list[Any]) -> None:
+        rows, starts, newest = self._given()
         process, context, handles = self._process.process, self._context, self._handles
         extend = self._out.extend
         for number in range(len(starts) - 1):

@@ -106,7 +106,8 @@ class ListHandle:
         (self._cleared.add if marked[1] else self._cleared.discard)(self.i)
 
     def check(self) -> None:
-        pa.array(self._appended.get(self.i, []), self.state.arrow)
+        if self.i in self._appended:
+            pa.array(self._appended[self.i], self.state.arrow)
 
 
 _REMOVED = object()
@@ -234,6 +235,8 @@ class MapHandle:
 
     def check(self) -> None:
         rows = [*self._written.get(self.i, {}).values(), *self._merged.get(self.i, [])]
+        if not rows:
+            return
         pa.array([key for key, _ in rows], _key_type(self.state))
         if isinstance(self.state, Map):
             pa.array([value for _, value in rows if value is not _REMOVED], self.state.arrow_value)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.state.descriptors import Aggregating, Reducing, Value
+from floodplain.state.fit import surely_fits
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.tables import Place
 from floodplain.store import folds
@@ -38,6 +39,7 @@ class ValueHandle:
         self._values: list[Any] | None = None
         self._replaced: pa.Array | None = None
         self._touched = bytearray(len(cursor.space))
+        self._fits = surely_fits(state.arrow)
 
     def get(self) -> Any:
         """The value, or the default where there is none."""
@@ -107,7 +109,8 @@ class ValueHandle:
         if not self._touched[self.i]:
             return None
         assert self._values is not None
-        return (copy.deepcopy(self._values[self.i]),)
+        value = self._values[self.i]
+        return (value if self._fits(value) else copy.deepcopy(value),)
 
     def rollback(self, marked: Any) -> None:
         """What was not yet touched is read again: a value may have been changed in place."""
@@ -119,8 +122,10 @@ class ValueHandle:
 
     def check(self) -> None:
         """Raises if what was set for this key does not fit the declared type."""
-        if self._touched[self.i] and self._values is not None and self._values[self.i] is not ABSENT:
-            pa.array([self._values[self.i]], self.state.arrow)
+        if self._touched[self.i] and self._values is not None:
+            value = self._values[self.i]
+            if value is not ABSENT and not self._fits(value):
+                pa.array([value], self.state.arrow)
 
     def _stored(self, number: int) -> Any:
         before = self._cursor.aligned()
@@ -205,7 +210,8 @@ class ReducingHandle:
         (self._cleared.add if marked[1] else self._cleared.discard)(self.i)
 
     def check(self) -> None:
-        self._operands([self.i])
+        if self.i in self._added:
+            self._operands([self.i])
 
 
 def restore(kept: dict[Any, Any], number: Any, value: Any) -> None:
