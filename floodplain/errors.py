@@ -87,9 +87,40 @@ class SnapshotExpired(FloodplainError):
 
 
 class UserError(FloodplainError):
-    """A user's function failed. Its own error is the cause."""
+    """A user's function failed, or what it gave does not fit what it declared. The error behind it is the cause."""
 
     @classmethod
-    def of(cls, operator: str, epoch: int, key: object, row: object, error: Exception) -> "UserError":
-        where = f"operator {operator}, epoch {epoch}, key {key!r}" + (f", first row {row!r}" if row is not None else "")
-        return cls(f"{type(error).__name__} in {where}: {error}")
+    def of(
+        cls,
+        operator: str,
+        epoch: int,
+        key: object,
+        row: object,
+        error: Exception,
+        *,
+        among: int = 1,
+        timer_ms: int | None = None,
+        state: str | None = None,
+    ) -> "UserError":
+        """``among``: how many rows were given, if which of them failed is not known and ``row`` is the first."""
+        where = f"operator {operator}, epoch {epoch}"
+        if key is not None:
+            where += f", key {short(key)}"
+        if row is not None:
+            where += f", row {short(row)}" if among == 1 else f", one of {among} rows, the first being {short(row)}"
+        if timer_ms is not None:
+            where += f", timer at {timer_ms} ms"
+        if state is not None:
+            where += f", state {state}"
+        return cls(f"{type(error).__name__} in {where}: {short(str(error), 1000, quoted=False)}")
+
+
+def is_users_fault(error: Exception) -> bool:
+    """Whether an error that came out of a user's function is of its own making: not a state that could not be read."""
+    return isinstance(error, BadInput | MergeUnavailable | UserError) or not isinstance(error, FloodplainError)
+
+
+def short(value: object, most: int = 300, *, quoted: bool = True) -> str:
+    """For messages: they travel, and rows may be of any size."""
+    text = repr(value) if quoted else str(value)
+    return text if len(text) <= most else text[:most] + "…"

@@ -3,32 +3,27 @@
 from collections.abc import Mapping
 from typing import Any
 
-from floodplain.errors import BadInput
 from floodplain.eventtime.times import EpochTimes
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS
+from floodplain.operators.outputs import Sides
 from floodplain.state.timers import TimersHandle
 
 
 class Context:
     """What a process function may ask for besides its state. Times are milliseconds since 1970."""
 
-    def __init__(self, epoch: int, times: EpochTimes, timers: Mapping[str, TimersHandle], sides: Mapping[str, list[Any]]) -> None:
-        """``sides``: where what is emitted is collected."""
+    def __init__(self, epoch: int, times: EpochTimes, timers: Mapping[str, TimersHandle], sides: Sides) -> None:
         self.epoch = epoch
         self.processing_time = times.processing_ms
         self.watermark = times.watermark_ms
         self.event_time = times.watermark_ms
         """The latest event time among the rows of this key in this epoch; the timer's time in ``on_timer``."""
         self._event, self._processing = timers[EVENT_TIMERS], timers[PROCESSING_TIMERS]
-        self._sides = sides
+        self.sides = sides
 
     def emit(self, side: str, rows: Any) -> None:
         """Give out one row, as a tuple or a dict, or an Arrow table of rows, through a declared side output."""
-        found = self._sides.get(side)
-        if found is None:
-            declared = ", ".join(self._sides) or "none"
-            raise BadInput(f"there is no side output {side!r} to emit to; declared in side_outputs: {declared}")
-        found.append(rows)
+        self.sides.emit(side, rows)
 
     def timer(self, at_ms: int) -> None:
         """Call ``on_timer`` for this key once the watermark reaches ``at_ms``."""

@@ -1,19 +1,20 @@
 """Process functions on Python values, called key by key."""
 
 from collections import namedtuple
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.errors import UserError
+from floodplain.errors import UserError, is_users_fault
 from floodplain.eventtime.times import as_ms
 from floodplain.operators.context import Context
 from floodplain.operators.grouping import Grouped
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
 from floodplain.operators.outputs import Target
+from floodplain.operators.rows import Rows, failed_at
 
 
 class EachKey:
@@ -26,40 +27,65 @@ class EachKey:
         self._handles = list(handles.values())
         self._timers = [handles[EVENT_TIMERS], handles[PROCESSING_TIMERS]]
         self._context = context
-        self._key = _tuple_type("Key", list(operator.keys))
+        self._target = Target(operator.name, operator.output)
+        self._out: list[Any] = []
         for name, handle in handles.items():
             setattr(self._process, name, handle)
-        self._out: list[Any] = []
 
     def run(self) -> pa.Table:
-        keys = list(map(self._key._make, zip(*(column.to_pylist() for column in self._grouped.space.keys.columns), strict=True)))
+        keys = keys_of(self._operator, self._grouped)
         self._rows(keys)
         for timers in self._timers:
             for number, at_ms in timers.fire():
-                self._point(number)
-                self._context.event_time = at_ms
-                self._take(keys[number], lambda key, at_ms=at_ms: self._process.on_timer(key, at_ms, self._context), None)
-        return Target(self._operator.name, self._operator.output).table(self._out)
+                self._point(number, at_ms)
+                self._timer(keys[number], at_ms)
+        return self._target.table(self._out)
 
-    def _rows(self, keys: list[Any]) -> None:
+    def _point(self, number: int, event_ms: int) -> None:
+        for handle in self._handles:
+            handle.i = number
+        self._context.event_time = event_ms
+
+    def _given(self) -> tuple[list[Any], list[int], list[int]]:
+        """All rows, where those of each key start, and the newest event time of each key."""
         table = self._grouped.rows
         row = _tuple_type("Row", table.column_names)
         rows = list(map(row._make, zip(*(column.to_pylist() for column in table.columns), strict=True)))
-        newest = self._newest()
-        starts = self._grouped.starts.tolist()
+        return rows, self._grouped.starts.tolist(), self._newest()
+
+    def _rows(self, keys: list[Any]) -> None:
+        rows, starts, newest = self._given()
         process, context, handles = self._process.process, self._context, self._handles
         extend = self._out.extend
         for number in range(len(starts) - 1):
             for handle in handles:
                 handle.i = number
             given = rows[starts[number] : starts[number + 1]]
+            if len(given) > 1:
+                given = Rows(given)
             context.event_time = newest[number]
             try:
                 made = process(keys[number], given, context)
                 if made is not None:
                     extend(made)
             except Exception as error:
-                raise UserError.of(self._operator.name, context.epoch, keys[number], given[:1], error) from error
+                self._blame(error, keys[number], given)
+
+    def _timer(self, key: Any, at_ms: int) -> None:
+        try:
+            made = self._process.on_timer(key, at_ms, self._context)
+            if made is not None:
+                self._out.extend(made)
+        except Exception as error:
+            self._blame(error, key, [], at_ms)
+
+    def _blame(self, error: Exception, key: Any, rows: list[Any], timer_ms: int | None = None) -> NoReturn:
+        if not is_users_fault(error):
+            raise error
+        at = failed_at(rows)
+        row, among = (None, 1) if not rows else (rows[0], len(rows)) if at is None else (rows[at], 1)
+        name, epoch = self._operator.name, self._context.epoch
+        raise UserError.of(name, epoch, key, row, error, among=among, timer_ms=timer_ms) from error
 
     def _newest(self) -> list[int]:
         count = len(self._grouped.starts) - 1
@@ -69,17 +95,11 @@ class EachKey:
         values = pc.fill_null(event_ms, self._context.watermark).to_numpy()
         return np.maximum.reduceat(values, self._grouped.starts[:-1]).tolist()
 
-    def _point(self, number: int) -> None:
-        for handle in self._handles:
-            handle.i = number
 
-    def _take(self, key: Any, call: Any, row: Any) -> None:
-        try:
-            made: Iterable[Any] | None = call(key)
-            if made is not None:
-                self._out.extend(made)
-        except Exception as error:
-            raise UserError.of(self._operator.name, self._context.epoch, key, row, error) from error
+def keys_of(operator: KeyedOperator, grouped: Grouped) -> list[Any]:
+    """The keys of a task as users get them."""
+    key = _tuple_type("Key", list(operator.keys))
+    return list(map(key._make, zip(*(column.to_pylist() for column in grouped.space.keys.columns), strict=True)))
 
 
 def _tuple_type(name: str, fields: list[str]) -> Any:

@@ -7,13 +7,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from floodplain.errors import UserError
 from floodplain.eventtime.times import EpochTimes, as_ms
 from floodplain.operators.batch import BatchCall
 from floodplain.operators.context import Context
-from floodplain.operators.each import EachKey
+from floodplain.operators.each import EachKey, keys_of
 from floodplain.operators.grouping import Grouped, group
+from floodplain.operators.guarded import GuardedKeys
+from floodplain.operators.letters import DeadLetters
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator, Outcome, declared_states
-from floodplain.operators.outputs import LATE, Target
+from floodplain.operators.outputs import UNFIT, Sides
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.state.collections import ListHandle, MapHandle, SetHandle
 from floodplain.state.descriptors import EVENT_TIME, Aggregating, List, Map, Reducing, Set, Timers, Value
@@ -44,21 +47,26 @@ class KeyedTask:
 
     def run(self, rows: pa.Table) -> Outcome:
         """Process the rows, fire what is due, and hand the delta to the writer."""
+        operator, epoch = self._operator, self._writer.epoch
         rows, late, newest = self._on_time(rows)
-        sides = self._operator.sides
-        emitted: dict[str, list[Any]] = {name: [] for name in sides if name != LATE}
         due = {name: self._due(name) for name in self._until}
-        grouped = group(rows, self._tables.key_columns, self._operator.process.order_by, _keys_of(due, self._tables))
+        grouped = group(rows, self._tables.key_columns, operator.process.order_by, _keys_of(due, self._tables))
         handles = self._handles(grouped, due)
-        context = Context(self._writer.epoch, self._times, {name: handles[name] for name in self._until}, emitted)
-        process = self._operator.process
-        caller = process.caller or (BatchCall if isinstance(process, KeyedBatchProcess) else EachKey)
-        output = caller(self._operator, grouped, handles, context).run()
-        self._write(handles)
-        tables = {name: Target(self._operator.name, sides[name], name).table(rows) for name, rows in emitted.items()}
-        if LATE in sides:
-            tables[LATE] = Target(self._operator.name, sides[LATE], LATE).fit(late)
-        return Outcome(output, len(late), len(rows), len(grouped.space), newest, tables)
+        sides = Sides(operator.name, operator.sides, closely=operator.on_error == "dead_letter")
+        context = Context(epoch, self._times, {name: handles[name] for name in self._until}, sides)
+        letters = DeadLetters(operator.name, grouped.space, self._writer, self._times.processing_ms)
+        output = self._call(grouped, handles, context, letters)
+        self._write(grouped, handles)
+        letters.write()
+        return Outcome(output, len(late), len(rows), len(grouped.space), newest, sides.tables(late), len(letters))
+
+    def _call(self, grouped: Grouped, handles: Mapping[str, Any], context: Context, letters: DeadLetters) -> pa.Table:
+        operator = self._operator
+        if operator.on_error == "dead_letter":
+            return GuardedKeys(operator, grouped, handles, context, letters).run()
+        usual = BatchCall if isinstance(operator.process, KeyedBatchProcess) else EachKey
+        made: pa.Table = (operator.process.caller or usual)(operator, grouped, handles, context).run()
+        return made
 
     def _on_time(self, rows: pa.Table) -> tuple[pa.Table, pa.Table, int | None]:
         column = self._operator.event_time
@@ -107,15 +115,30 @@ class KeyedTask:
         self._cursors = cursors
         return handles
 
-    def _write(self, handles: Mapping[str, Any]) -> None:
+    def _write(self, grouped: Grouped, handles: Mapping[str, Any]) -> None:
         values: dict[str, list[OneEntry]] = {}
-        for handle in handles.values():
-            if isinstance(handle, OneEntry):
-                values.setdefault(handle.place.table, []).append(handle)
-            else:
-                handle.write()
-        for table, together in values.items():
-            write_values(self._cursors[table], together)
+        try:
+            for handle in handles.values():
+                if isinstance(handle, OneEntry):
+                    values.setdefault(handle.place.table, []).append(handle)
+                else:
+                    handle.write()
+            for table, together in values.items():
+                write_values(self._cursors[table], together)
+        except UNFIT as error:
+            self._blame(error, grouped, handles)
+            raise
+
+    def _blame(self, error: Exception, grouped: Grouped, handles: Mapping[str, Any]) -> None:
+        """Name the key whose state was given something that does not fit; which one shows only when all is written."""
+        for name, handle in handles.items():
+            for number in range(len(grouped.space)):
+                handle.i = number
+                try:
+                    handle.check()
+                except UNFIT as reason:
+                    key = keys_of(self._operator, grouped)[number]
+                    raise UserError.of(self._operator.name, self._writer.epoch, key, None, reason, state=name) from error
 
 
 def _keys_of(due: Mapping[str, pa.Table], tables: OperatorTables) -> pa.Table:

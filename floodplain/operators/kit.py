@@ -9,7 +9,7 @@ import pyarrow as pa
 from floodplain.clock import ManualClock, SeededChance
 from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.operators.keyed import KeyedTask
-from floodplain.operators.operator import KeyedOperator
+from floodplain.operators.operator import KeyedOperator, OnError
 from floodplain.operators.process import Process
 from floodplain.settings import StoreSettings
 from floodplain.state.descriptors import EVENT_TIME
@@ -35,6 +35,7 @@ class ProcessKit:
         keys: Sequence[str],
         event_time: str | None = None,
         name: str = "kit",
+        on_error: OnError = "raise",
         location: str | None = None,
         settings: StoreSettings | None = None,
     ) -> None:
@@ -49,10 +50,13 @@ class ProcessKit:
             chance=chance,
         )
         self.writer = self.store.writer("kit", force=True)
-        self.operator = KeyedOperator(name, process, {key: self._rows.field(key).type for key in keys}, event_time)
+        self.operator = KeyedOperator(
+            name, process, {key: self._rows.field(key).type for key in keys}, event_time, on_error=on_error
+        )
         define(self.writer, self.operator.tables)
         self._watermark_ms = NONE_MS
         self.late = 0
+        self.dead = 0
         self.sides: dict[str, list[dict[str, Any]]] = {}
         """The rows of each side output in the last epoch."""
 
@@ -71,6 +75,7 @@ class ProcessKit:
         epoch.commit([writer.finish()])
         self._watermark_ms = watermark_ms
         self.late += outcome.late
+        self.dead += outcome.dead
         self.sides = {side: found.to_pylist() for side, found in outcome.sides.items()}
         return outcome.output.to_pylist()
 

@@ -1,16 +1,20 @@
 """What a keyed operator is made of, before any epoch runs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
-from floodplain.operators.process import Process
+from floodplain.errors import BadInput, BadName
+from floodplain.operators.letters import DEAD_LETTERS, letters_table
+from floodplain.operators.process import KeyedProcess, Process
 from floodplain.state.descriptors import State, Timers
 from floodplain.state.tables import OperatorTables, tables_for
 from floodplain.state.types import as_fields
 from floodplain.tiers.paths import checked_name
 
+OnError: TypeAlias = Literal["raise", "dead_letter"]
 EVENT_TIMERS = "event_timers"
 PROCESSING_TIMERS = "processing_timers"
 _TIMERS: dict[str, State] = {EVENT_TIMERS: Timers("event"), PROCESSING_TIMERS: Timers("processing")}
@@ -18,11 +22,29 @@ _TIMERS: dict[str, State] = {EVENT_TIMERS: Timers("event"), PROCESSING_TIMERS: T
 
 def declared_states(process: Process) -> dict[str, State]:
     """The states of an operator, its timers included."""
-    return {**process.states(), **_TIMERS}
+    states = process.states()
+    for name in (*_TIMERS, DEAD_LETTERS):
+        if name in states:
+            raise BadName(f"state name {name!r} of {type(process).__name__} is taken by the operator itself: use another")
+    return {**states, **_TIMERS}
 
 
-def operator_tables(name: str, keys: Mapping[str, pa.DataType], process: Process) -> OperatorTables:
-    return tables_for(name, keys, declared_states(process))
+def operator_tables(name: str, keys: Mapping[str, pa.DataType], process: Process, on_error: OnError = "raise") -> OperatorTables:
+    tables = tables_for(name, keys, declared_states(process))
+    if on_error == "raise":
+        return tables
+    stored = {tables.key_columns[key]: type_ for key, type_ in keys.items()}
+    return replace(tables, schemas=(*tables.schemas, letters_table(name, stored)))
+
+
+def check_on_error(on_error: str, process: Process) -> None:
+    """Raises unless a process function of this kind can go on after an error in this way."""
+    if on_error not in get_args(OnError):
+        raise BadInput(f"on_error={on_error!r} is not known: use {' or '.join(map(repr, get_args(OnError)))}")
+    if on_error != "raise" and (process.caller is not None or not isinstance(process, KeyedProcess)):
+        raise BadInput(
+            f"on_error={on_error!r} needs a KeyedProcess, which is called key by key; {type(process).__name__} is not one"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +59,11 @@ class KeyedOperator:
     """The column that rows have their time in, if they have any."""
     drops_late: bool = True
     """Whether rows older than the watermark are left out: those of the input are, those that another operator made never."""
+    on_error: OnError = "raise"
+    """``"dead_letter"``: a row that the function fails on goes to the table ``<name>__dead_letters``, and the epoch goes on."""
+
+    def __post_init__(self) -> None:
+        check_on_error(self.on_error, self.process)
 
     @property
     def output(self) -> pa.Schema:
@@ -52,7 +79,7 @@ class KeyedOperator:
 
     @property
     def tables(self) -> OperatorTables:
-        return operator_tables(self.name, self.keys, self.process)
+        return operator_tables(self.name, self.keys, self.process, self.on_error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +93,5 @@ class Outcome:
     max_event_ms: int | None
     sides: dict[str, pa.Table] = field(default_factory=dict)
     """The rows of each side output, all that are declared."""
+    dead: int = 0
+    """Dead letters."""

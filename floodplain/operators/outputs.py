@@ -1,11 +1,12 @@
 """What users give out, as tables of the columns they declared; what does not fit is named."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from floodplain.errors import UserError
+from floodplain.errors import BadInput, UserError, short
+from floodplain.state.fit import surely_fits
 
 LATE = "late"
 """The side output that late rows come out of, if it is declared."""
@@ -17,6 +18,8 @@ class Target:
 
     def __init__(self, operator: str, schema: pa.Schema, side: str | None = None) -> None:
         self.schema = schema
+        self._names = set(schema.names)
+        self._fits = [surely_fits(field.type) for field in schema]
         self._where = f"operator {operator}, " + ("output" if side is None else f"side output {side}")
 
     def table(self, given: Sequence[Any]) -> pa.Table:
@@ -32,10 +35,18 @@ class Target:
         parts.append(self._rows(rows if parts else given))
         return pa.concat_tables(parts) if len(parts) > 1 else parts[0]
 
+    def check(self, rows: Sequence[Any]) -> None:
+        """Raises as ``table`` would; cheap for few rows that fit."""
+        fits, width = self._fits, len(self._fits)
+        for row in rows:
+            if not (isinstance(row, tuple) and len(row) == width and all(map(_apply, fits, row))):
+                self.table(rows)
+                return
+
     def fit(self, made: pa.Table | pa.RecordBatch) -> pa.Table:
         """A table's columns by name, cast."""
         if not isinstance(made, pa.Table | pa.RecordBatch):
-            raise UserError(f"{self._where}: {_short(made)} is not an Arrow table")
+            raise UserError(f"{self._where}: {short(made)} is not an Arrow table")
         missing = [name for name in self.schema.names if name not in made.schema.names]
         if missing:
             raise UserError(f"{self._where}: column {missing[0]} is missing; there are: {', '.join(made.schema.names)}")
@@ -44,15 +55,9 @@ class Target:
     def _rows(self, rows: Sequence[Any]) -> pa.Table:
         if not rows:
             return self.schema.empty_table()
-        kinds = set(map(type, rows))
-        if all(issubclass(kind, tuple | list) for kind in kinds):
-            columns: Iterable[Any] = self._columns(rows)
-        elif all(issubclass(kind, Mapping) for kind in kinds):
-            self._check_names(rows)
-            columns = ([row.get(name) for row in rows] for name in self.schema.names)
-        else:
-            odd = next(row for row in rows if not isinstance(row, tuple | list | Mapping) or type(row) is not type(rows[0]))
-            raise UserError(f"{self._where}: {_short(odd)} is not a row: give all rows as tuples, or all as dicts")
+        if not all(issubclass(kind, tuple | list) for kind in set(map(type, rows))):
+            rows = [row if isinstance(row, tuple | list) else self._from_dict(row) for row in rows]
+        columns = self._columns(rows)
         return pa.Table.from_arrays(
             [self._array(values, field) for values, field in zip(columns, self.schema, strict=True)], schema=self.schema
         )
@@ -61,17 +66,18 @@ class Target:
         names = self.schema.names
         if set(map(len, rows)) != {len(names)}:
             odd = next(row for row in rows if len(row) != len(names))
-            raise UserError(f"{self._where}: row {_short(odd)} has {len(odd)} values for the columns {', '.join(names)}")
+            raise UserError(f"{self._where}: row {short(odd)} has {len(odd)} values for the columns {', '.join(names)}")
         return list(zip(*rows, strict=True))
 
-    def _check_names(self, rows: Sequence[Any]) -> None:
-        known = set(self.schema.names)
-        for row in rows:
-            unknown = row.keys() - known
-            if unknown:
-                raise UserError(
-                    f"{self._where}: there is no column {min(map(str, unknown))}; the columns are {', '.join(self.schema.names)}"
-                )
+    def _from_dict(self, row: Any) -> tuple[Any, ...]:
+        if not isinstance(row, Mapping):
+            raise UserError(f"{self._where}: {short(row)} is not a row: give rows as tuples or dicts")
+        unknown = row.keys() - self._names
+        if unknown:
+            raise UserError(
+                f"{self._where}: there is no column {min(map(str, unknown))}; the columns are {', '.join(self.schema.names)}"
+            )
+        return tuple(map(row.get, self.schema.names))
 
     def _array(self, values: Any, field: pa.Field) -> pa.Array:
         try:
@@ -97,13 +103,45 @@ class Target:
 
     def _unfit(self, field: pa.Field, value: Any, reason: Exception) -> UserError:
         line = str(reason).partition("\n")[0]
-        return UserError(f"{self._where}: {_short(value)} does not fit column {field.name} of type {field.type}: {line}")
+        return UserError(f"{self._where}: {short(value)} does not fit column {field.name} of type {field.type}: {line}")
+
+
+class Sides:
+    """What is emitted to the side outputs of an operator by one task."""
+
+    def __init__(self, operator: str, schemas: Mapping[str, pa.Schema], *, closely: bool = False) -> None:
+        """``closely``: each row is looked at when it is emitted, not only when all are made a table."""
+        self._targets = {name: Target(operator, schema, name) for name, schema in schemas.items()}
+        self._rows: dict[str, list[Any]] = {name: [] for name in schemas if name != LATE}
+        self._closely = closely
+
+    def emit(self, side: str, rows: Any) -> None:
+        found = self._rows.get(side)
+        if found is None:
+            declared = ", ".join(self._rows) or "none"
+            raise BadInput(f"there is no side output {side!r} to emit to; declared in side_outputs: {declared}")
+        if self._closely:
+            self._targets[side].check([rows])
+        found.append(rows)
+
+    def mark(self) -> list[int]:
+        """How much was emitted so far, to be given to ``rollback``."""
+        return [len(rows) for rows in self._rows.values()]
+
+    def rollback(self, marked: Sequence[int]) -> None:
+        for rows, length in zip(self._rows.values(), marked, strict=True):
+            del rows[length:]
+
+    def tables(self, late: pa.Table) -> dict[str, pa.Table]:
+        """All side outputs that are declared; ``late`` are the rows that came too late."""
+        return {
+            name: target.fit(late) if name == LATE else target.table(self._rows[name]) for name, target in self._targets.items()
+        }
+
+
+def _apply(fits: Callable[[Any], bool], value: Any) -> bool:
+    return fits(value)
 
 
 def _has_tables(given: Sequence[Any]) -> bool:
     return any(issubclass(kind, pa.Table | pa.RecordBatch) for kind in set(map(type, given)))
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else text[:200] + "…"

@@ -1,5 +1,6 @@
 """Handles on lists, maps and sets: many entries per key."""
 
+import copy
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.state.descriptors import List, Map, Set
+from floodplain.state.handles import restore
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.positions import pack
 from floodplain.state.tables import Place
@@ -95,6 +97,17 @@ class ListHandle:
         values = pa.array([value for number in numbers for value in self._appended[number]], self.state.arrow)
         columns = {self.place.subkey or "": pa.array(pack(self._epoch, ordinals)), self.place.column or "": values}
         self._cursor.write_at(np.repeat(numbers, sizes), columns, "put")
+
+    def mark(self) -> Any:
+        return list(self._appended[self.i]) if self.i in self._appended else None, self.i in self._cleared
+
+    def rollback(self, marked: Any) -> None:
+        restore(self._appended, self.i, marked[0])
+        (self._cleared.add if marked[1] else self._cleared.discard)(self.i)
+
+    def check(self) -> None:
+        if self.i in self._appended:
+            pa.array(self._appended[self.i], self.state.arrow)
 
 
 _REMOVED = object()
@@ -208,6 +221,25 @@ class MapHandle:
                 self.place.column or "": pa.array([row[2] for row in rows], self.state.arrow_value),
             }
             self._cursor.write_at(np.array([row[0] for row in rows]), columns, "merge")
+
+    def mark(self) -> Any:
+        return [copy.copy(of.get(self.i)) for of in self._per_key()], self.i in self._cleared
+
+    def rollback(self, marked: Any) -> None:
+        for of, kept in zip(self._per_key(), marked[0], strict=True):
+            restore(of, self.i, kept)
+        (self._cleared.add if marked[1] else self._cleared.discard)(self.i)
+
+    def _per_key(self) -> tuple[dict[int, Any], ...]:
+        return self._entries, self._written, self._merged
+
+    def check(self) -> None:
+        rows = [*self._written.get(self.i, {}).values(), *self._merged.get(self.i, [])]
+        if not rows:
+            return
+        pa.array([key for key, _ in rows], _key_type(self.state))
+        if isinstance(self.state, Map):
+            pa.array([value for _, value in rows if value is not _REMOVED], self.state.arrow_value)
 
 
 class SetHandle(MapHandle):

@@ -4,12 +4,14 @@ A handle points at one key at a time (``i``). It sees the state as the epoch beg
 becomes one delta at the end. What Python never looks at stays in Arrow.
 """
 
+import copy
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from floodplain.state.descriptors import Aggregating, Reducing, Value
+from floodplain.state.fit import surely_fits
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.tables import Place
 from floodplain.store import folds
@@ -37,6 +39,7 @@ class ValueHandle:
         self._values: list[Any] | None = None
         self._replaced: pa.Array | None = None
         self._touched = bytearray(len(cursor.space))
+        self._fits = surely_fits(state.arrow)
 
     def get(self) -> Any:
         """The value, or the default where there is none."""
@@ -100,6 +103,36 @@ class ValueHandle:
                 EXPIRES_OF + name: pa.compute.if_else(fresh, ends, before.column(EXPIRES_OF + name).take(at)) for name in names
             }
         return out
+
+    def mark(self) -> Any:
+        """The state of this key as it is now, to be given to ``rollback``."""
+        if not self._touched[self.i]:
+            return None
+        assert self._values is not None
+        value = self._values[self.i]
+        return (value if self._fits(value) else copy.deepcopy(value),)
+
+    def rollback(self, marked: Any) -> None:
+        """What was not yet touched is read again: a value may have been changed in place."""
+        self._touched[self.i] = marked is not None
+        if marked is not None:
+            (self._values or self._load())[self.i] = marked[0]
+        elif self._values is not None:
+            self._values[self.i] = self._stored(self.i)
+
+    def check(self) -> None:
+        """Raises if what was set for this key does not fit the declared type."""
+        if self._touched[self.i] and self._values is not None:
+            value = self._values[self.i]
+            if value is not ABSENT and not self._fits(value):
+                pa.array([value], self.state.arrow)
+
+    def _stored(self, number: int) -> Any:
+        before = self._cursor.aligned()
+        value = before.column(self.place.column)[number].as_py()
+        if value is None and not (self.place.null_mark and before.column(self.place.null_mark)[number].as_py()):
+            return ABSENT
+        return value
 
 
 class ReducingHandle:
@@ -168,6 +201,25 @@ class ReducingHandle:
         if numbers:
             owners = np.repeat(numbers, [len(self._added[number]) for number in numbers])
             self._cursor.write_at(owners, {self.place.column or "": self._operands(numbers)}, "merge")
+
+    def mark(self) -> Any:
+        return list(self._added[self.i]) if self.i in self._added else None, self.i in self._cleared
+
+    def rollback(self, marked: Any) -> None:
+        restore(self._added, self.i, marked[0])
+        (self._cleared.add if marked[1] else self._cleared.discard)(self.i)
+
+    def check(self) -> None:
+        if self.i in self._added:
+            self._operands([self.i])
+
+
+def restore(kept: dict[Any, Any], number: Any, value: Any) -> None:
+    """Put back what was kept for a key; None: nothing was."""
+    if value is None:
+        kept.pop(number, None)
+    else:
+        kept[number] = value
 
 
 OneEntry = ValueHandle | ReducingHandle

@@ -13,7 +13,7 @@
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -138,14 +138,14 @@ def _value_columns(name: str, state: OnePerKey) -> Iterator[tuple[str, Column]]:
 def _own_place(table: str, state: List | Map | Set | Timers, keys: Mapping[str, pa.DataType]) -> Place:
     match state:
         case List():
-            return Place(table, _free("value", keys), subkey=_free("position", keys))
+            return Place(table, free_name("value", keys), subkey=free_name("position", keys))
         case Map():
-            return Place(table, _free("value", keys), subkey=_free("key", keys))
+            return Place(table, free_name("value", keys), subkey=free_name("key", keys))
         case Set():
-            return Place(table, None, subkey=_free("element", keys))
+            return Place(table, None, subkey=free_name("element", keys))
         case Timers():
             # Named after its clock, so that timers of the one are never taken for those of the other.
-            return Place(table, None, subkey=_free(WATERMARKS[state.time], keys))
+            return Place(table, None, subkey=free_name(WATERMARKS[state.time], keys))
 
 
 def _own_table(place: Place, state: List | Map | Set | Timers, keys: Mapping[str, pa.DataType]) -> TableSchema:
@@ -163,7 +163,8 @@ def _own_table(place: Place, state: List | Map | Set | Timers, keys: Mapping[str
             return map_table(place.table, keys, {subkey: state.arrow}, {}, ttl_ms=ttl_ms, ttl_clock=clock)
 
 
-def _free(name: str, taken: Mapping[str, object]) -> str:
+def free_name(name: str, taken: Collection[str]) -> str:
+    """A column name that key columns leave free."""
     while name in taken:
         name += "_"
     return name

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from floodplain.state.handles import restore
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.tables import Place
 
@@ -24,16 +25,22 @@ class TimersHandle:
         self._stored_due = {(number, at_ms) for at_ms, number in self._heap}
         self._changed: dict[tuple[int, int], bool] = {}
         self._stored: dict[int, set[int]] | None = None
+        self._journal: list[tuple[int, bool | None]] | None = None
 
     def add(self, at_ms: int) -> None:
         if self._changed.get((self.i, at_ms)) is True:
             return
-        self._changed[self.i, at_ms] = True
+        self._change(at_ms, True)
         if at_ms <= self._until_ms:
             heapq.heappush(self._heap, (at_ms, self.i))
 
     def delete(self, at_ms: int) -> None:
-        self._changed[self.i, at_ms] = False
+        self._change(at_ms, False)
+
+    def _change(self, at_ms: int, there: bool) -> None:
+        if self._journal is not None:
+            self._journal.append((at_ms, self._changed.get((self.i, at_ms))))
+        self._changed[self.i, at_ms] = there
 
     def all(self) -> list[int]:
         """The times set for this key, ascending."""
@@ -64,3 +71,14 @@ class TimersHandle:
             if rows:
                 numbers, times = np.array([number for number, _ in rows]), pa.array([at_ms for _, at_ms in rows], pa.int64())
                 self._cursor.write_at(numbers, {self.place.subkey or "": times}, op)
+
+    def mark(self) -> None:
+        self._journal = []
+
+    def rollback(self, _: None) -> None:
+        """Undoes what was changed since the last mark. What it leaves in the heap is not there any more when it comes up."""
+        for at_ms, there in reversed(self._journal or ()):
+            restore(self._changed, (self.i, at_ms), there)
+
+    def check(self) -> None:
+        """Times are whole numbers already."""

@@ -1,10 +1,12 @@
 """The keyed kernel through the test kit: state, timers, lateness, time to live."""
 
+import re
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from floodplain.errors import UserError
+from floodplain.errors import Corrupt, UserError
 from floodplain.operators.kit import ProcessKit
 from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
 from floodplain.state.descriptors import Aggregating, List, Map, Reducing, Set, Value
@@ -197,13 +199,66 @@ def test_a_batch_process_sees_all_keys_at_once():
 
 class Broken(KeyedProcess):
     output = "user string"
+    n = Value("long")
+    trail = List("long")
 
     def process(self, key, rows, ctx):
-        raise ValueError("no such page")
+        match rows[0].page:
+            case "first":
+                raise ValueError("no such page")
+            case "value":
+                self.n.set("many")
+            case "element":
+                self.trail.append("far")
+            case "timer":
+                ctx.timer(50)
+        for given in rows:
+            if given.page == "broken":
+                raise ValueError("no such page")
+            yield (key.user,)
+        if rows[0].page == "after":
+            raise ValueError("no such page")
+
+    def on_timer(self, key, at, ctx):
+        raise KeyError("gone")
 
 
-def test_an_error_names_operator_epoch_key_and_row():
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            [row("ada", "first")],
+            "ValueError in operator broken, epoch 1, key Key(user='ada'), row Row(user='ada', page='first', at=0): no",
+        ),
+        (
+            [row("bob"), row("ada"), row("ada", "broken", 7), row("ada")],
+            "epoch 1, key Key(user='ada'), row Row(user='ada', page='broken', at=7): no such page",
+        ),
+        ([row("ada"), row("ada", "broken", 8)], "row Row(user='ada', page='broken', at=8): no such page"),
+        ([row("ada", "after"), row("ada")], "one of 2 rows, the first being Row(user='ada', page='after', at=0): no such page"),
+        ([row("ada", "first"), row("ada")], "one of 2 rows, the first being Row(user='ada', page='first', at=0): no such page"),
+        ([row("ada", "timer")], "KeyError in operator broken, epoch 1, key Key(user='ada'), timer at 50 ms: 'gone'"),
+        ([row("bob"), row("ada", "value")], "operator broken, epoch 1, key Key(user='ada'), state n: "),
+        ([row("bob"), row("ada", "element")], "operator broken, epoch 1, key Key(user='ada'), state trail: "),
+        ([row("ada", "x" * 5000 + "broken"), row("ada", "broken")], "row Row(user='ada', page='broken', at=0): no such page"),
+    ],
+)
+def test_an_error_names_operator_epoch_key_and_row(rows, message):
     kit = ProcessKit(Broken(), rows=ROWS, keys=["user"], name="broken")
-    with pytest.raises(UserError, match=r"ValueError in operator broken, epoch 1, key Key\(user='ada'\), .*/here.*no such page"):
-        kit.epoch([row("ada", "/here")])
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
+        kit.epoch(rows, watermark_ms=100)
+    assert len(str(caught.value)) < 1500
     assert kit.store.head.epoch == 0
+
+
+class Damaged(KeyedProcess):
+    n = Value("long")
+    output = "user string"
+
+    def process(self, key, rows, ctx):
+        raise Corrupt("a run", "this", "that")
+
+
+def test_damage_met_inside_a_function_is_not_its_fault():
+    with pytest.raises(Corrupt):
+        ProcessKit(Damaged(), rows=ROWS, keys=["user"]).epoch([row("ada")])
