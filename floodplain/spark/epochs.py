@@ -50,6 +50,8 @@ class EpochProgress:
     batch_id: int
     rows: int
     late: int
+    dead: int
+    """Rows and timers that became dead letters."""
     output_rows: int
     duration_ms: int
     watermark_ms: int
@@ -154,7 +156,8 @@ class Epochs:
                 raise BadInput(f"operator {step.name}: there is no column {name} to key by; there are: {', '.join(rows.names)}")
         keys = {name: rows.field(name).type for name in step.keys}
         event_time = self._plan.event_time if self._plan.event_time in rows.names else None
-        return KeyedOperator(step.name, step.process, keys, event_time, drops_late=self._plan.reads_input(step))
+        drops_late = self._plan.reads_input(step)
+        return KeyedOperator(step.name, step.process, keys, event_time, drops_late, step.on_error)
 
     def due(self, watermark_ms: int, now_ms: int) -> bool:
         """Whether a timer waits for no more than these times."""
@@ -206,6 +209,7 @@ class Epochs:
                 batch_id=self.store.head.source.batch_id,
                 rows=run.rows,
                 late=sum(report.late for report in run.reports),
+                dead=sum(report.dead for report in run.reports),
                 output_rows=sum(file.rows for named in self._outlets() for file in run.files(named)),
                 duration_ms=int((clock.monotonic_s() - started) * 1000),
                 watermark_ms=watermark_ms,

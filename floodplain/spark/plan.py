@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from floodplain.errors import BadInput
+from floodplain.operators.operator import OnError
 from floodplain.operators.process import Process
 from floodplain.spark.sinks import Sink
 
@@ -35,7 +36,7 @@ class Keyed:
     name: str
     keys: tuple[str, ...]
     process: Process
-    on_error: str = "raise"
+    on_error: OnError = "raise"
     broadcast: Input | None = None
 
 
@@ -95,6 +96,11 @@ class Plan:
         for name in names:
             if names.count(name) > 1:
                 raise BadInput(f"two steps are called {name}: give one of them another name")
+        for operator in self.operators:
+            if MAIN in operator.process.side_outputs:
+                raise BadInput(
+                    f"operator {operator.name}: a side output cannot be called {MAIN}; that is what its own output is called"
+                )
 
     def readers(self, operator: str, output: str) -> Iterator[Node | Outlet]:
         """Who reads this output of an operator."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from floodplain.errors import BadInput
+from floodplain.operators.operator import OnError, check_on_error
 from floodplain.operators.process import Process
 from floodplain.settings import StoreSettings
 from floodplain.spark.plan import MAIN, Input, Keyed, Node, Outlet, Plan, Side, Transform
@@ -71,7 +72,9 @@ class Stream:
             raise BadInput("key_by needs at least one column")
         return replace(self, keys=columns)
 
-    def process(self, process: Process, *, name: str | None = None, on_error: str = "raise", broadcast: Any = None) -> "Stream":
+    def process(
+        self, process: Process, *, name: str | None = None, on_error: OnError = "raise", broadcast: Any = None
+    ) -> "Stream":
         """A stateful step. ``name`` names its state; by default the class does.
 
         ``on_error="dead_letter"`` keeps a row that the function fails on in a side table and goes on. ``broadcast`` is a
@@ -79,6 +82,7 @@ class Stream:
         """
         if not self.keys:
             raise BadInput("process needs keys: call key_by before it")
+        check_on_error(on_error, process)
         name = name or _snake(type(process).__name__)
         broadcasts = self.broadcasts if broadcast is None else {**self.broadcasts, name: broadcast}
         step = Keyed(self.node, name, self.keys, process, on_error, None if broadcast is None else Input(name))

@@ -62,6 +62,7 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     rows: int = 0
     keys: int = 0
     late: int = 0
+    dead: int = 0
     max_event_ms: int | None = None
     busy_ms: int = 0
 
@@ -184,6 +185,7 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch]) 
         rows=outcome.rows,
         keys=outcome.keys,
         late=outcome.late,
+        dead=outcome.dead,
         max_event_ms=outcome.max_event_ms,
         busy_ms=int((place.clock.monotonic_s() - started_s) * 1000),
     )

@@ -66,3 +66,17 @@ class LastSeen(KeyedProcess):
     def on_timer(self, key, at, ctx):
         if not ctx.timers():
             yield key.user, self.n.get(), at
+
+
+class Picky(KeyedProcess):
+    """Counts, and fails on negative amounts."""
+
+    n = Value("long", default=0)
+    output = "user string, n long"
+
+    def process(self, key, rows, ctx):
+        for row in rows:
+            self.n.set(self.n.get() + 1)
+            if row.amount < 0:
+                raise ValueError("negative amount")
+        yield key.user, self.n.get()
