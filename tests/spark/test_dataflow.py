@@ -132,3 +132,13 @@ def test_an_operator_may_be_added_but_none_vanishes_without_a_word(spark, tmp_pa
         finish(stream(rows).key_by("amount").process(Count(), name="second").write("memory"), tmp_path)
     with pytest.raises(BadInput, match="no column nobody to key by; there are: user, amount"):
         finish(stream(rows).key_by("nobody").process(Count(), name="second").write("memory"), tmp_path)
+
+
+@pytest.mark.s3
+def test_state_in_an_object_store_goes_on_where_it_was(spark, tmp_path, s3_server):
+    place = {"state": s3_server.url("pipeline/state"), "options": s3_server.options}
+    users(tmp_path / "in", 0, "ada", "ada", "bob")
+    counted = stream(source(spark, tmp_path / "in")).key_by("user").process(Count()).key_by("n").process(ByCount())
+    assert sorted(rows_of(finish(counted.write("memory"), tmp_path, **place).sink)) == [(1, ["bob"]), (2, ["ada"])]
+    users(tmp_path / "in", 1, "ada", "bob", "bob")
+    assert sorted(rows_of(finish(counted.write("memory"), tmp_path, **place).sink)) == [(3, ["ada", "bob"])]
