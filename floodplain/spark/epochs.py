@@ -1,6 +1,7 @@
 """Epochs as transactions: run each step of the plan, commit once, publish. Knows an engine, not Spark."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -87,6 +88,8 @@ class Epochs:
         self._operators: dict[str, KeyedOperator] = {}
         self._schemas: dict[tuple[str, str], pa.Schema] = {}
         self._timers: list[tuple[tables.Place, str]] = []
+        self._published = 0
+        """How far publishing got. It rides in the next edit, and staged files stay until then."""
 
     def rescale(self, slots: int) -> None:
         """Use this many slots from the next epoch on. No state moves."""
@@ -104,6 +107,7 @@ class Epochs:
         self._drop_operators(drop)
         self._define()
         self.publish()
+        self._record_published()
         blobs = self.store.history.blobs
         blobs.delete([info.name for info in blobs.list(paths.STAGED)])
 
@@ -170,7 +174,15 @@ class Epochs:
 
     def renew(self) -> None:
         """Keep the lease while nothing is committed."""
-        commit(self.store.history, [AdvancePublished(self.store.head.published)], token=self.writer.token)
+        head = self.store.head
+        commit(self.store.history, [AdvancePublished(max(head.published, self._published))], token=self.writer.token)
+
+    def close(self) -> None:
+        """Let go of the state. Raises nothing if another driver has it by now."""
+        with suppress(Conflict):
+            self._record_published()
+            self.store.history.blobs.delete(self.store.head.outputs)
+            self.writer.close()
 
     def run(
         self,
@@ -197,11 +209,14 @@ class Epochs:
             now_ms=times.processing_ms, watermarks={EVENT_TIME: watermark_ms} if watermark_ms > NONE_MS else {}
         )
         assignment, changes = self._assignment()
+        done = self.store.head.outputs if self._published == self.store.head.epoch else ()
+        if self._published > self.store.head.published:
+            changes.append(AdvancePublished(self._published))
         run = _Run(self, epoch, times, assignment, inputs or self._empty)
         run.steps()
         outputs = sorted(file.name for named in self._outlets() for file in run.files(named))
         epoch.commit([report.state for report in run.reports], source=position, outputs=outputs, also=changes)
-        self.store.history.blobs.delete(sorted(run.staged().difference(outputs)))
+        self.store.history.blobs.delete(sorted(run.staged().difference(outputs).union(done)))
         self.publish()
         self.progress.append(
             EpochProgress(
@@ -233,7 +248,7 @@ class Epochs:
     def publish(self) -> None:
         """Publish the last committed epoch unless that was done, under the lease."""
         head = self.store.history.refresh()
-        if head.published >= head.epoch:
+        if max(head.published, self._published) >= head.epoch:
             return
         RequireLease(self.writer.token).check(head)
         named: dict[tuple[str, str], list[str]] = {outlet: [] for outlet in self._outlets()}
@@ -248,8 +263,11 @@ class Epochs:
         for outlet in self._plan.outlets:
             schema = self._schemas[outlet.staged_as]
             outlet.sink.publish(head.epoch, sorted(named[outlet.staged_as]), self.store.history.blobs, schema)
-        commit(self.store.history, [AdvancePublished(head.epoch)], token=self.writer.token)
-        self.store.history.blobs.delete(head.outputs)
+        self._published = head.epoch
+
+    def _record_published(self) -> None:
+        if self._published > self.store.head.published:
+            commit(self.store.history, [AdvancePublished(self._published)], token=self.writer.token)
 
 
 class _Run:
