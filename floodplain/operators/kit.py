@@ -1,7 +1,10 @@
 """A test kit: drive a process function epoch by epoch, without Spark, with time in your hands."""
 
 import itertools
+import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,9 +14,9 @@ from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.keys import normalize_keys
 from floodplain.operators.grouping import hashes_of
-from floodplain.operators.keyed import KeyedTask
 from floodplain.operators.operator import KeyedOperator, OnError, Outcome, combined
 from floodplain.operators.process import Process
+from floodplain.operators.spill import Spill, run_buckets
 from floodplain.operators.tasklevel import TaskLevel, put_task_values, task_values_at
 from floodplain.settings import StoreSettings
 from floodplain.state.descriptors import EVENT_TIME
@@ -21,6 +24,7 @@ from floodplain.state.tables import define
 from floodplain.state.types import as_fields
 from floodplain.store.epoch import Epoch
 from floodplain.store.store import Store
+from floodplain.store.task import TaskWriter
 from floodplain.versions.assignment import even, groups_of, slot_of_each_group, slots_of
 from floodplain.versions.edit import GroupRanges
 
@@ -50,12 +54,13 @@ class ProcessKit:
     ) -> None:
         self._rows = pa.schema(as_fields(rows).items())
         self._broadcast = pa.schema(as_fields(broadcast).items() if broadcast else {})
+        self._settings = settings or StoreSettings(key_groups=16)
         self._clock = ManualClock(0)
         chance = SeededChance(7)
         self.store = Store.open(
             location or f"memory://kit-{next(_kits)}",
             create=True,
-            settings=settings or StoreSettings(key_groups=16),
+            settings=self._settings,
             clock=self._clock,
             chance=chance,
         )
@@ -68,6 +73,8 @@ class ProcessKit:
         self.rescale(slots)
         self.late = 0
         self.dead = 0
+        self.warnings: tuple[str, ...] = ()
+        """Of the last epoch."""
         self.sides: dict[str, list[dict[str, Any]]] = {}
         """The rows of each side output in the last epoch."""
 
@@ -95,6 +102,7 @@ class ProcessKit:
         self._watermark_ms = watermark_ms
         self.late += outcome.late
         self.dead += outcome.dead
+        self.warnings = outcome.warnings
         self.sides = {side: found.to_pylist() for side, found in outcome.sides.items()}
         return outcome.output.to_pylist()
 
@@ -102,12 +110,14 @@ class ProcessKit:
         operator, snapshot, key_groups = self.operator, self.store.snapshot(), self.store.head.key_groups
         groups = groups_of(even(self.slots, key_groups, 1), key_groups)
         given = task_values_at(snapshot, operator, self.slots)
+        spill = Spill(self._settings.epoch_bytes, Path(tempfile.gettempdir()), key_groups, list(operator.keys))
         outcomes, reports = [], []
         for slot, found in enumerate(self._by_slot(rows, groups, key_groups)):
-            writer = epoch.task(operator.name, str(slot))
             level = TaskLevel(operator, snapshot, slot=slot, values=given.of(slot), broadcast=broadcast)
-            outcomes.append(KeyedTask(operator, snapshot, writer, times, groups[slot], level).run(found))
-            reports.append(writer.finish())
+            buckets = spill.buckets(found.to_batches(), found.schema, groups[slot])
+            outcome, report = run_buckets(operator, snapshot, times, buckets, level, partial(_writer, epoch, operator.name, slot))
+            outcomes.append(outcome)
+            reports.append(report)
         put_task_values(epoch, operator, given, {slot: outcome.task_values for slot, outcome in enumerate(outcomes)})
         epoch.commit(reports)
         return combined(outcomes)
@@ -122,3 +132,7 @@ class ProcessKit:
     def state(self, table: str | None = None) -> list[dict[str, Any]]:
         """The rows of one of the operator's tables, by default that of its values."""
         return self.store.snapshot().table(table or self.operator.name).to_arrow().to_pylist()
+
+
+def _writer(epoch: Epoch, operator: str, slot: int, bucket: int) -> TaskWriter:
+    return epoch.task(operator, f"{slot}-{bucket}")
