@@ -25,7 +25,7 @@ from floodplain.errors import (
 from floodplain.operators.kit import ProcessKit
 from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
 from floodplain.settings import CacheSettings, RetentionSettings, RetrySettings, StoreSettings
-from floodplain.state.descriptors import Aggregating, List, Map, Reducing, Set, Timers, Value
+from floodplain.state.descriptors import Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Timers, Value
 from floodplain.store.definition import Column, list_table, map_table, timer_table, value_table
 from floodplain.store.epoch import Epoch
 from floodplain.store.folds import register_merge
@@ -59,6 +59,7 @@ __all__ = [
     "AlreadyExists",
     "BadInput",
     "BadName",
+    "Broadcast",
     "CacheSettings",
     "Column",
     "Conflict",
@@ -92,6 +93,7 @@ __all__ = [
     "StoreNotFound",
     "StoreSettings",
     "TableView",
+    "TaskValue",
     "Timers",
     "Unavailable",
     "UnsafeStore",

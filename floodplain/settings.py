@@ -63,6 +63,9 @@ class StoreSettings:
     """Rows resolved at a time by a scan: bounds its memory."""
     memory_bytes: int = 64 << 20
     """Decoded chunks of compressed runs that a process keeps. Mapped runs need none of it: they live in the page cache."""
+    epoch_bytes: int = 512 << 20
+    """Rows of one epoch that a task holds at a time, as Arrow has them; as Python values they take several times that. What is
+    beyond it waits on the local disk and is processed some key groups at a time. Less: less memory, more reads of state."""
     retry: RetrySettings = field(default_factory=RetrySettings)
     cache: CacheSettings | None = None
     tmpfs: CacheSettings | None = None

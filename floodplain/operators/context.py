@@ -9,13 +9,20 @@ from floodplain.operators.outputs import Sides
 from floodplain.state.timers import TimersHandle
 
 
-class Context:
-    """What a process function may ask for besides its state. Times are milliseconds since 1970."""
+class EpochContext:
+    """What is the same for all keys of an epoch. Times are milliseconds since 1970."""
 
-    def __init__(self, epoch: int, times: EpochTimes, timers: Mapping[str, TimersHandle], sides: Sides) -> None:
+    def __init__(self, epoch: int, times: EpochTimes) -> None:
         self.epoch = epoch
         self.processing_time = times.processing_ms
         self.watermark = times.watermark_ms
+
+
+class Context(EpochContext):
+    """What a process function may ask for besides its state."""
+
+    def __init__(self, epoch: int, times: EpochTimes, timers: Mapping[str, TimersHandle], sides: Sides) -> None:
+        super().__init__(epoch, times)
         self.event_time = times.watermark_ms
         """The latest event time among the rows of this key in this epoch; the timer's time in ``on_timer``."""
         self._event, self._processing = timers[EVENT_TIMERS], timers[PROCESSING_TIMERS]

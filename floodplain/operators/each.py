@@ -1,6 +1,5 @@
 """Process functions on Python values, called key by key."""
 
-from collections import namedtuple
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -14,7 +13,7 @@ from floodplain.operators.context import Context
 from floodplain.operators.grouping import Grouped
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
 from floodplain.operators.outputs import Target
-from floodplain.operators.rows import Rows, failed_at
+from floodplain.operators.rows import Rows, failed_at, tuple_type
 
 
 class EachKey:
@@ -49,7 +48,7 @@ class EachKey:
     def _given(self) -> tuple[list[Any], list[int], list[int]]:
         """All rows, where those of each key start, and the newest event time of each key."""
         table = self._grouped.rows
-        row = _tuple_type("Row", table.column_names)
+        row = tuple_type("Row", table.column_names)
         rows = list(map(row._make, zip(*(column.to_pylist() for column in table.columns), strict=True)))
         return rows, self._grouped.starts.tolist(), self._newest()
 
@@ -98,10 +97,5 @@ class EachKey:
 
 def keys_of(operator: KeyedOperator, grouped: Grouped) -> list[Any]:
     """The keys of a task as users get them."""
-    key = _tuple_type("Key", list(operator.keys))
+    key = tuple_type("Key", list(operator.keys))
     return list(map(key._make, zip(*(column.to_pylist() for column in grouped.space.keys.columns), strict=True)))
-
-
-def _tuple_type(name: str, fields: list[str]) -> Any:
-    """A named tuple for columns that are known only now."""
-    return namedtuple(name, fields, rename=True)

@@ -32,7 +32,7 @@ def group(
     Rows of a key keep their order, or come in that of ``order_by``.
     """
     keys = normalize_keys([rows.column(name) for name in key_columns])
-    hashes = _hashes(rows, keys)
+    hashes = hashes_of(rows, keys)
     order = _order(rows, hashes, order_by)
     keys, hashes = [key.take(pa.array(order)) for key in keys], hashes[order]
     number = refine(starts_of(hashes), keys)
@@ -49,7 +49,8 @@ def group(
     return Grouped(rows.select(columns).take(pa.array(order)), np.append(first, len(number)), space, more)
 
 
-def _hashes(rows: pa.Table, keys: list[pa.Array]) -> np.ndarray:
+def hashes_of(rows: pa.Table, keys: list[pa.Array]) -> np.ndarray:
+    """The key hash of each row; a column with it is believed. ``keys`` are normalised."""
     if HASH in rows.column_names:
         return one_array(rows.column(HASH)).to_numpy(zero_copy_only=False).view(np.uint64)
     return hash_columns(keys) if len(rows) else np.empty(0, np.uint64)

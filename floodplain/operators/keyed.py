@@ -16,10 +16,12 @@ from floodplain.operators.grouping import Grouped, group
 from floodplain.operators.guarded import GuardedKeys
 from floodplain.operators.letters import DeadLetters
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator, Outcome, declared_states
-from floodplain.operators.outputs import UNFIT, Sides
+from floodplain.operators.outputs import Sides
 from floodplain.operators.process import KeyedBatchProcess
+from floodplain.operators.tasklevel import TaskLevel
 from floodplain.state.collections import ListHandle, MapHandle, SetHandle
-from floodplain.state.descriptors import EVENT_TIME, Aggregating, List, Map, Reducing, Set, Timers, Value
+from floodplain.state.descriptors import EVENT_TIME, Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Timers, Value
+from floodplain.state.fit import UNFIT
 from floodplain.state.handles import OneEntry, ReducingHandle, ValueHandle, write_values
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.tables import OperatorTables
@@ -34,14 +36,22 @@ class KeyedTask:
     """Runs an operator for the key groups of one slot in one epoch."""
 
     def __init__(
-        self, operator: KeyedOperator, snapshot: Snapshot, writer: TaskWriter, times: EpochTimes, groups: GroupRanges
+        self,
+        operator: KeyedOperator,
+        snapshot: Snapshot,
+        writer: TaskWriter,
+        times: EpochTimes,
+        groups: GroupRanges,
+        level: TaskLevel | None = None,
     ) -> None:
+        """``level``: the state of the task that belongs to no key; none of it is set if it is not given."""
         self._operator = operator
         self._tables = operator.tables
         self._snapshot = snapshot
         self._writer = writer
         self._times = times
         self._groups = groups
+        self._level = level or TaskLevel(operator, snapshot)
         self._now_ms = {PROCESSING_TIME: times.processing_ms, EVENT_TIME: times.watermark_ms}
         self._until = {EVENT_TIMERS: times.watermark_ms, PROCESSING_TIMERS: times.processing_ms}
 
@@ -49,6 +59,7 @@ class KeyedTask:
         """Process the rows, fire what is due, and hand the delta to the writer."""
         operator, epoch = self._operator, self._writer.epoch
         rows, late, newest = self._on_time(rows)
+        self._level.begin(epoch, self._times)
         due = {name: self._due(name) for name in self._until}
         grouped = group(rows, self._tables.key_columns, operator.process.order_by, _keys_of(due, self._tables))
         handles = self._handles(grouped, due)
@@ -58,12 +69,22 @@ class KeyedTask:
         output = self._call(grouped, handles, context, letters)
         self._write(grouped, handles)
         letters.write()
-        return Outcome(output, len(late), len(rows), len(grouped.space), newest, sides.tables(late), len(letters))
+        self._level.write(self._writer)
+        return Outcome(
+            output=output,
+            late=len(late),
+            rows=len(rows),
+            keys=len(grouped.space),
+            max_event_ms=newest,
+            sides=sides.tables(late),
+            dead=len(letters),
+            task_values=self._level.changed(),
+        )
 
     def _call(self, grouped: Grouped, handles: Mapping[str, Any], context: Context, letters: DeadLetters) -> pa.Table:
         operator = self._operator
         if operator.on_error == "dead_letter":
-            return GuardedKeys(operator, grouped, handles, context, letters).run()
+            return GuardedKeys(operator, grouped, {**handles, **self._level.handles}, context, letters).run()
         usual = BatchCall if isinstance(operator.process, KeyedBatchProcess) else EachKey
         made: pa.Table = (operator.process.caller or usual)(operator, grouped, handles, context).run()
         return made
@@ -92,6 +113,8 @@ class KeyedTask:
         handles: dict[str, Any] = {}
         offset = 0
         for name, state in declared_states(self._operator.process).items():
+            if isinstance(state, TaskValue | Broadcast):
+                continue
             place = self._tables.places[name]
             if place.table not in cursors:
                 cursors[place.table] = TableCursor(place.table, grouped.space, self._snapshot, self._writer, self._now_ms)

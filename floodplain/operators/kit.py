@@ -1,30 +1,41 @@
 """A test kit: drive a process function epoch by epoch, without Spark, with time in your hands."""
 
 import itertools
+import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from floodplain.clock import ManualClock, SeededChance
+from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS, EpochTimes
-from floodplain.operators.keyed import KeyedTask
-from floodplain.operators.operator import KeyedOperator, OnError
+from floodplain.keys import normalize_keys
+from floodplain.operators.grouping import hashes_of
+from floodplain.operators.operator import KeyedOperator, OnError, Outcome, combined
 from floodplain.operators.process import Process
+from floodplain.operators.spill import Spill, run_buckets
+from floodplain.operators.tasklevel import TaskLevel, put_task_values, task_values_at
 from floodplain.settings import StoreSettings
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.tables import define
 from floodplain.state.types import as_fields
+from floodplain.store.epoch import Epoch
 from floodplain.store.store import Store
+from floodplain.store.task import TaskWriter
+from floodplain.versions.assignment import even, groups_of, slot_of_each_group, slots_of
+from floodplain.versions.edit import GroupRanges
 
 _kits = itertools.count()
 
 
 class ProcessKit:
-    """One process function on a store of its own, as one slot.
+    """One process function on a store of its own.
 
-    ``rows`` declares the input as Spark writes it; ``keys`` names its key columns. Each call of ``epoch`` is one committed
-    epoch. Nothing moves but what you move: times are arguments.
+    ``rows`` declares the input as Spark writes it, ``broadcast`` the broadcast input; ``keys`` names key columns. Each call of
+    ``epoch`` is one committed epoch. Nothing moves but what you move: times are arguments.
     """
 
     def __init__(
@@ -34,18 +45,22 @@ class ProcessKit:
         rows: str,
         keys: Sequence[str],
         event_time: str | None = None,
+        broadcast: str | None = None,
+        slots: int = 1,
         name: str = "kit",
         on_error: OnError = "raise",
         location: str | None = None,
         settings: StoreSettings | None = None,
     ) -> None:
         self._rows = pa.schema(as_fields(rows).items())
+        self._broadcast = pa.schema(as_fields(broadcast).items() if broadcast else {})
+        self._settings = settings or StoreSettings(key_groups=16)
         self._clock = ManualClock(0)
         chance = SeededChance(7)
         self.store = Store.open(
             location or f"memory://kit-{next(_kits)}",
             create=True,
-            settings=settings or StoreSettings(key_groups=16),
+            settings=self._settings,
             clock=self._clock,
             chance=chance,
         )
@@ -55,30 +70,69 @@ class ProcessKit:
         )
         define(self.writer, self.operator.tables)
         self._watermark_ms = NONE_MS
+        self.rescale(slots)
         self.late = 0
         self.dead = 0
+        self.warnings: tuple[str, ...] = ()
+        """Of the last epoch."""
         self.sides: dict[str, list[dict[str, Any]]] = {}
         """The rows of each side output in the last epoch."""
 
+    def rescale(self, slots: int) -> None:
+        """Use this many slots from the next epoch on."""
+        if not 1 <= slots <= self.store.head.key_groups:
+            raise BadInput(f"{slots} slots are not possible: use 1 to {self.store.head.key_groups}")
+        self.slots = slots
+
     def epoch(
-        self, rows: Sequence[Mapping[str, Any]] | pa.Table = (), *, watermark_ms: int | None = None, now_ms: int = 0
+        self,
+        rows: Sequence[Mapping[str, Any]] | pa.Table = (),
+        *,
+        broadcast: Sequence[Mapping[str, Any]] = (),
+        watermark_ms: int | None = None,
+        now_ms: int = 0,
     ) -> list[dict[str, Any]]:
-        """Process rows at these times and commit; returns the output rows."""
+        """Process rows at these times and commit; returns the output rows, slot by slot."""
         table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), self._rows)
         watermark_ms = self._watermark_ms if watermark_ms is None else max(watermark_ms, self._watermark_ms)
         times = EpochTimes(processing_ms=now_ms, late_ms=self._watermark_ms, watermark_ms=watermark_ms)
         watermarks = {EVENT_TIME: watermark_ms} if watermark_ms > NONE_MS else {}
         epoch = self.writer.epoch(now_ms=now_ms, watermarks=watermarks)
-        writer = epoch.task(self.operator.name, "0")
-        groups = ((0, self.store.head.key_groups),)
-        outcome = KeyedTask(self.operator, self.store.snapshot(), writer, times, groups).run(table)
-        epoch.commit([writer.finish()])
+        outcome = self._run(epoch, times, table, pa.Table.from_pylist(list(broadcast), self._broadcast))
         self._watermark_ms = watermark_ms
         self.late += outcome.late
         self.dead += outcome.dead
+        self.warnings = outcome.warnings
         self.sides = {side: found.to_pylist() for side, found in outcome.sides.items()}
         return outcome.output.to_pylist()
+
+    def _run(self, epoch: Epoch, times: EpochTimes, rows: pa.Table, broadcast: pa.Table) -> Outcome:
+        operator, snapshot, key_groups = self.operator, self.store.snapshot(), self.store.head.key_groups
+        groups = groups_of(even(self.slots, key_groups, 1), key_groups)
+        given = task_values_at(snapshot, operator, self.slots)
+        spill = Spill(self._settings.epoch_bytes, Path(tempfile.gettempdir()), key_groups, list(operator.keys))
+        outcomes, reports = [], []
+        for slot, found in enumerate(self._by_slot(rows, groups, key_groups)):
+            level = TaskLevel(operator, snapshot, slot=slot, values=given.of(slot), broadcast=broadcast)
+            buckets = spill.buckets(found.to_batches(), found.schema, groups[slot])
+            outcome, report = run_buckets(operator, snapshot, times, buckets, level, partial(_writer, epoch, operator.name, slot))
+            outcomes.append(outcome)
+            reports.append(report)
+        put_task_values(epoch, operator, given, {slot: outcome.task_values for slot, outcome in enumerate(outcomes)})
+        epoch.commit(reports)
+        return combined(outcomes)
+
+    def _by_slot(self, rows: pa.Table, groups: tuple[GroupRanges, ...], key_groups: int) -> list[pa.Table]:
+        if self.slots == 1:
+            return [rows]
+        hashes = hashes_of(rows, normalize_keys([rows.column(name) for name in self.operator.keys]))
+        slot_of_row = slots_of(hashes, slot_of_each_group(groups, key_groups))
+        return [rows.filter(pa.array(slot_of_row == slot)) for slot in range(self.slots)]
 
     def state(self, table: str | None = None) -> list[dict[str, Any]]:
         """The rows of one of the operator's tables, by default that of its values."""
         return self.store.snapshot().table(table or self.operator.name).to_arrow().to_pylist()
+
+
+def _writer(epoch: Epoch, operator: str, slot: int, bucket: int) -> TaskWriter:
+    return epoch.task(operator, f"{slot}-{bucket}")

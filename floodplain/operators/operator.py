@@ -1,6 +1,6 @@
 """What a keyed operator is made of, before any epoch runs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, get_args
 
@@ -95,3 +95,25 @@ class Outcome:
     """The rows of each side output, all that are declared."""
     dead: int = 0
     """Dead letters."""
+    task_values: bytes = b""
+    """The task values that were set, for ``put_task_values``."""
+    warnings: tuple[str, ...] = ()
+
+
+def combined(outcomes: Sequence[Outcome]) -> Outcome:
+    """One outcome of several, in order; ``task_values`` are those of the last.
+
+    Requires: at least one.
+    """
+    newest = [outcome.max_event_ms for outcome in outcomes if outcome.max_event_ms is not None]
+    return Outcome(
+        output=pa.concat_tables([outcome.output for outcome in outcomes]),
+        late=sum(outcome.late for outcome in outcomes),
+        rows=sum(outcome.rows for outcome in outcomes),
+        keys=sum(outcome.keys for outcome in outcomes),
+        max_event_ms=max(newest, default=None),
+        sides={name: pa.concat_tables([outcome.sides[name] for outcome in outcomes]) for name in outcomes[0].sides},
+        dead=sum(outcome.dead for outcome in outcomes),
+        task_values=outcomes[-1].task_values,
+        warnings=tuple(warning for outcome in outcomes for warning in outcome.warnings),
+    )

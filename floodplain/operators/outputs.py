@@ -6,11 +6,10 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.errors import BadInput, UserError, short
-from floodplain.state.fit import surely_fits
+from floodplain.state.fit import UNFIT, surely_fits
 
 LATE = "late"
 """The side output that late rows come out of, if it is declared."""
-UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 class Target:

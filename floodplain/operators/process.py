@@ -18,12 +18,19 @@ class Process:
     come too late, with those columns of the input that it declares."""
     order_by: ClassVar[Sequence[str]] = ()
     """Columns that order the rows of a key; else they come as Spark brought them."""
+    broadcast_order_by: ClassVar[Sequence[str]] = ()
+    """Columns that order the rows of the broadcast input; else all of them do."""
     caller: ClassVar[Any] = None
     """What runs it for the keys of a task, where that is neither key by key nor all at once."""
 
     def states(self) -> dict[str, State]:
         """Its states by name, by default those declared in the body of the class."""
         return states_of(type(self))
+
+    def on_broadcast(self, rows: Any, ctx: Any) -> None:
+        """Called in every task, before any key, with the rows of the broadcast input of the epoch: a list of rows, or an Arrow
+        table in a ``KeyedBatchProcess``. The only place where broadcast state is changed; it must do the same in all tasks."""
+        raise NotImplementedError
 
 
 class KeyedProcess(Process):

@@ -1,5 +1,6 @@
 """The rows of one key as a user's function gets them, and which of them it was at when it failed."""
 
+from collections import namedtuple
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,11 @@ class Rows(list[Any]):
     def __iter__(self) -> Iterator[Any]:
         self.walk = walk = list.__iter__(self)
         return walk
+
+
+def tuple_type(name: str, fields: list[str]) -> Any:
+    """A named tuple for columns that are known only now."""
+    return namedtuple(name, fields, rename=True)
 
 
 def failed_at(rows: list[Any]) -> int | None:

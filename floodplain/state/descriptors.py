@@ -3,7 +3,7 @@
 Reading what was never written gives the default. Setting to null and never having set differ: see ``Value.nullable``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
@@ -216,7 +216,47 @@ class Timers:
         _check_time_kind(self.time)
 
 
-State: TypeAlias = Value | Reducing | Aggregating | List | Map | Set | Timers
+@dataclass(frozen=True, slots=True)
+class TaskValue:
+    """One value per slot, not per key: what a task knows, such as how far it has read. Rescaling merges and splits it."""
+
+    type: Type
+    default: Any = None
+    _: KW_ONLY
+    split: Callable[[Any, int], Sequence[Any]]
+    """``split(value, n)``: one value for each of ``n`` slots; null for none."""
+    merge: Callable[[list[Any]], Any]
+    """``merge(values)``: one value of those that the slots had."""
+
+    def __post_init__(self) -> None:
+        _check_default(self.default, self.arrow)
+
+    @property
+    def arrow(self) -> pa.DataType:
+        return as_arrow(self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """A small map that all tasks read whole and have alike; changed by the rows of the broadcast input, in ``on_broadcast``."""
+
+    key: Type
+    value: Type
+
+    def __post_init__(self) -> None:
+        check_key_type("of the broadcast map", self.arrow_key)
+        _ = self.arrow_value
+
+    @property
+    def arrow_key(self) -> pa.DataType:
+        return as_arrow(self.key)
+
+    @property
+    def arrow_value(self) -> pa.DataType:
+        return as_arrow(self.value)
+
+
+State: TypeAlias = Value | Reducing | Aggregating | List | Map | Set | Timers | TaskValue | Broadcast
 
 
 def states_of(operator: type) -> dict[str, State]:

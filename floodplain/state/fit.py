@@ -5,6 +5,9 @@ from typing import Any
 
 import pyarrow as pa
 
+UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
+"""What Arrow raises for a value that does not fit."""
+
 
 def surely_fits(type_: pa.DataType) -> Callable[[Any], bool]:
     """True: the value can be stored. False: only Arrow can tell."""

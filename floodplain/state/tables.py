@@ -2,7 +2,8 @@
 
 * All states with one entry per key (``Value``, ``Reducing``, ``Aggregating``) are columns of one table named after the
   operator. Those that expire by event time stand in a second one, because a table expires by one clock.
-* Each list, map, set and timer is a table of its own, named ``<operator>__<state>``.
+* Each list, map, set and timer is a table of its own, named ``<operator>__<state>``. So is what belongs to no key: a task
+  value is keyed by its slot, a broadcast map by its entry key.
 * **Absent or null.** A column is null where the state is absent: never set, cleared or expired; its default is applied by
   whoever reads. That a ``Value`` was *set* to null stands in a column ``<state>__null`` beside it, which is true then and
   null otherwise. It expires with the value, so an expired null is absent again; and the value's own column keeps its plain
@@ -20,7 +21,20 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from floodplain.errors import BadName, SchemaMismatch
-from floodplain.state.descriptors import EVENT_TIME, WATERMARKS, Aggregating, List, Map, Reducing, Set, State, Timers, Value
+from floodplain.state.descriptors import (
+    EVENT_TIME,
+    WATERMARKS,
+    Aggregating,
+    Broadcast,
+    List,
+    Map,
+    Reducing,
+    Set,
+    State,
+    TaskValue,
+    Timers,
+    Value,
+)
 from floodplain.state.types import as_fields
 from floodplain.store.definition import Column, list_table, map_table, timer_table, value_table
 from floodplain.store.evolution import evolve
@@ -31,6 +45,9 @@ from floodplain.versions.schema import PROCESSING_TIME, TableSchema
 SEPARATOR = "__"
 NULL_MARK = "__null"
 _EVENT_VALUES = "___event"
+SLOT = "slot"
+SLOTS = "slots"
+"""Of a task value's table: how many slots there were when it was written."""
 
 KeySchema: TypeAlias = str | pa.Schema | Mapping[str, str | pa.DataType]
 OnePerKey: TypeAlias = Value | Reducing | Aggregating
@@ -79,6 +96,10 @@ def tables_for(operator: str, keys: KeySchema, states: Mapping[str, State]) -> O
             columns[clock].update(_value_columns(name, state))
             mark = name + NULL_MARK if isinstance(state, Value) and state.nullable else None
             places[name] = Place(_values_table(operator, clock), name, null_mark=mark)
+        elif isinstance(state, TaskValue | Broadcast):
+            table = checked_name("table", f"{operator}{SEPARATOR}{name}")
+            places[name] = Place(table, "value", subkey=SLOT if isinstance(state, TaskValue) else "key")
+            schemas.append(_keyless_table(table, state))
         else:
             table = checked_name("table", f"{operator}{SEPARATOR}{name}")
             places[name] = _own_place(table, state, stored_keys)
@@ -161,6 +182,12 @@ def _own_table(place: Place, state: List | Map | Set | Timers, keys: Mapping[str
             return map_table(place.table, keys, {subkey: state.arrow_key}, {value: column}, ttl_ms=ttl_ms, ttl_clock=clock)
         case Set():
             return map_table(place.table, keys, {subkey: state.arrow}, {}, ttl_ms=ttl_ms, ttl_clock=clock)
+
+
+def _keyless_table(table: str, state: TaskValue | Broadcast) -> TableSchema:
+    if isinstance(state, TaskValue):
+        return value_table(table, {SLOT: pa.int32()}, {SLOTS: pa.int32(), "value": Column(state.arrow)})
+    return value_table(table, {"key": state.arrow_key}, {"value": Column(state.arrow_value)})
 
 
 def free_name(name: str, taken: Collection[str]) -> str:

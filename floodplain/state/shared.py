@@ -1,0 +1,161 @@
+"""Handles on state that belongs to no key: of a slot, or the same in all slots."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from floodplain.errors import BadInput, UserError, short
+from floodplain.state.descriptors import Broadcast, TaskValue
+from floodplain.state.fit import UNFIT
+from floodplain.state.tables import Place
+from floodplain.store.task import TaskWriter
+from floodplain.store.view import Snapshot
+
+
+class TaskValueHandle:
+    """``get``, ``set``, ``clear``, ``exists``: the value of the slot, whatever key is at hand."""
+
+    def __init__(self, name: str, state: TaskValue, value: Any) -> None:
+        self.i = 0
+        self._name = name
+        self._state = state
+        self._value = value
+        self.changed = False
+
+    def get(self) -> Any:
+        return self._state.default if self._value is None else self._value
+
+    def exists(self) -> bool:
+        return self._value is not None
+
+    def set(self, value: Any) -> None:
+        self._value = value
+        self.changed = True
+
+    def clear(self) -> None:
+        self.set(None)
+
+    def mark(self) -> Any:
+        return self._value, self.changed
+
+    def rollback(self, marked: Any) -> None:
+        self._value, self.changed = marked
+
+    def check(self) -> None:
+        if self.changed:
+            self.array()
+
+    def array(self) -> pa.Array:
+        """The value as an array of one. Raises ``UserError`` if it does not fit the declared type."""
+        try:
+            return pa.array([self._value], self._state.arrow)
+        except UNFIT as error:
+            message = f"task value {self._name}: {short(self._value)} does not fit type {self._state.arrow}: {error}"
+            raise UserError(message) from error
+
+
+class BroadcastHandle:
+    """``get``, ``contains``, ``keys``, ``values``, ``items``, ``table``; in ``on_broadcast`` ``put``, ``remove``, ``clear``."""
+
+    def __init__(self, name: str, state: Broadcast, place: Place, snapshot: Snapshot) -> None:
+        self.i = 0
+        self.writable = False
+        self._name = name
+        self._state = state
+        self._place = place
+        self._snapshot = snapshot
+        self._entries: dict[Any, tuple[Any, Any]] | None = None
+        self._changed: dict[Any, Any] = {}
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self._all().get(_frozen(key), (key, default))[1]
+
+    def contains(self, key: Any) -> bool:
+        return _frozen(key) in self._all()
+
+    def __contains__(self, key: Any) -> bool:
+        return self.contains(key)
+
+    def items(self) -> list[tuple[Any, Any]]:
+        return list(self._all().values())
+
+    def keys(self) -> list[Any]:
+        return [key for key, _ in self._all().values()]
+
+    def values(self) -> list[Any]:
+        return [value for _, value in self._all().values()]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def table(self) -> pa.Table:
+        """All entries, as columns ``key`` and ``value``."""
+        columns = [pa.array(self.keys(), self._state.arrow_key), pa.array(self.values(), self._state.arrow_value)]
+        return pa.Table.from_arrays(columns, ["key", "value"])
+
+    def put(self, key: Any, value: Any) -> None:
+        self._check_writable()
+        self._all()[_frozen(key)] = (key, value)
+        self._changed[_frozen(key)] = key
+
+    def remove(self, key: Any) -> None:
+        self._check_writable()
+        if self._all().pop(_frozen(key), None) is not None:
+            self._changed[_frozen(key)] = key
+
+    def clear(self) -> None:
+        for key in self.keys():
+            self.remove(key)
+
+    def _check_writable(self) -> None:
+        if not self.writable:
+            raise BadInput(
+                f"broadcast state {self._name} is changed only in on_broadcast, so that it stays the same in all tasks"
+            )
+
+    def _all(self) -> dict[Any, tuple[Any, Any]]:
+        if self._entries is None:
+            rows = self._snapshot.table(self._place.table).to_arrow()
+            columns = (rows.column(name).to_pylist() for name in (self._place.subkey, self._place.column))
+            self._entries = {_frozen(key): (key, value) for key, value in zip(*columns, strict=True)}
+        return self._entries
+
+    def mark(self) -> None:
+        """Nothing to undo: no call for a key can change it."""
+
+    def rollback(self, _: None) -> None:
+        pass
+
+    def check(self) -> None:
+        pass
+
+    def write(self, writer: TaskWriter) -> None:
+        """What was changed since the last time."""
+        entries = self._all() if self._changed else {}
+        there = [entries[frozen] for frozen in self._changed if frozen in entries]
+        gone = [key for frozen, key in self._changed.items() if frozen not in entries]
+        key_name, value_name = self._place.subkey, self._place.column
+        if there:
+            columns = [
+                pa.array([key for key, _ in there], self._state.arrow_key),
+                pa.array([value for _, value in there], self._state.arrow_value),
+            ]
+            writer.write(self._place.table, pa.Table.from_arrays(columns, [key_name, value_name]), "put")
+        if gone:
+            writer.write(self._place.table, pa.table({key_name: pa.array(gone, self._state.arrow_key)}), "delete")
+        self._changed = {}
+
+
+def _frozen(key: Any) -> Any:
+    """A form of ``key`` that a dict can hold, equal exactly where Spark's grouping is: NaN is NaN."""
+    if isinstance(key, float) and key != key:
+        return ("nan",)
+    if isinstance(key, dict):
+        return tuple((name, _frozen(value)) for name, value in key.items())
+    if isinstance(key, (list, tuple)):
+        return tuple(_frozen(value) for value in key)
+    return key
