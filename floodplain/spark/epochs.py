@@ -11,6 +11,7 @@ import pyarrow as pa
 from floodplain.errors import BadInput, Conflict
 from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
+from floodplain.operators.tasklevel import put_task_values, task_values_at
 from floodplain.settings import StoreSettings
 from floodplain.spark.plan import MAIN, Input, Keyed, Node, Plan, Side, Transform
 from floodplain.spark.worker import Job, Staged, StagedFile, StageJob, TaskReport, Work
@@ -19,6 +20,7 @@ from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.tables import SEPARATOR, define
 from floodplain.store.epoch import Epoch
 from floodplain.store.store import Store, Writer
+from floodplain.store.view import Snapshot
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.assignment import even, groups_of
@@ -41,6 +43,7 @@ class Engine(Protocol):
         """One report per slot."""
 
     def stage(self, rows: Any, job: StageJob) -> list[TaskReport]: ...
+    def collect(self, rows: Any) -> pa.Table: ...
 
 
 @dataclass
@@ -58,6 +61,7 @@ class EpochProgress:
     watermark_ms: int
     slots: int
     busy_ms: list[int] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -230,6 +234,7 @@ class Epochs:
                 watermark_ms=watermark_ms,
                 slots=assignment.slots,
                 busy_ms=[report.busy_ms for report in run.reports],
+                warnings=sorted({warning for report in run.reports for warning in report.warnings}),
             )
         )
         del self.progress[:-KEPT_PROGRESS]
@@ -280,6 +285,7 @@ class _Run:
         self.rows = 0
         self._epochs, self._epoch, self._times, self._assignment, self._inputs = epochs, epoch, times, assignment, inputs
         self._plan, self._engine, self._head = epochs._plan, epochs._engine, epochs.store.head
+        self._snapshot = Snapshot(self._head, epochs.store.readers, epochs.store.history)
         self._made: dict[Node, Any] = {}
         self._files: dict[tuple[str, str], list[StagedFile]] = {}
         place = epochs._place
@@ -318,6 +324,7 @@ class _Run:
     def _run(self, step: Keyed) -> None:
         rows = self._made[step.parent]
         operator = self._epochs._operators[step.name]
+        before = task_values_at(self._snapshot, operator, self._assignment.slots)
         job = Job(
             work=self._work,
             manifest=msgspec.msgpack.encode(self._head),
@@ -326,6 +333,8 @@ class _Run:
             slots=groups_of(self._assignment, self._head.key_groups),
             rows=(rows.schema if isinstance(rows, Staged) else self._engine.schema(rows)).serialize().to_pybytes(),
             outputs=self._outputs(step),
+            task_values=tuple(before.of(slot) for slot in range(self._assignment.slots)),
+            broadcast=self._broadcast(step),
             staged=rows.files if isinstance(rows, Staged) else None,
         )
         reports = self._engine.run(rows, step.keys, self._assignment, job)
@@ -333,9 +342,18 @@ class _Run:
             raise Conflict(
                 f"operator {step.name}: {len(reports)} tasks ran for {self._assignment.slots} slots; the epoch is given up"
             )
+        put_task_values(self._epoch, operator, before, {report.slot: report.task_values for report in reports})
         if self._plan.reads_input(step):
             self.rows += sum(report.rows for report in reports)
         self._keep(step.name, reports)
+
+    def _broadcast(self, step: Keyed) -> bytes:
+        """Broadcast rows are few: they travel with the job."""
+        rows = pa.table({}) if step.broadcast is None else self._engine.collect(self._made[step.broadcast])
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as stream:
+            stream.write_table(rows)
+        return sink.getvalue().to_pybytes()
 
     def _outputs(self, step: Keyed) -> dict[str, tuple[str, ...]]:
         found: dict[str, tuple[str, ...]] = {}

@@ -1,9 +1,11 @@
 """The task side: rows of one slot come in as Arrow batches, one report goes out."""
 
 import io
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,8 +18,9 @@ from floodplain.errors import BadInput
 from floodplain.eventtime.times import EpochTimes
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.metrics import Counters
-from floodplain.operators.keyed import KeyedTask
 from floodplain.operators.operator import KeyedOperator
+from floodplain.operators.spill import Spill, run_buckets
+from floodplain.operators.tasklevel import TaskLevel
 from floodplain.settings import StoreSettings
 from floodplain.spark.plan import MAIN
 from floodplain.store.readers import Readers
@@ -63,6 +66,9 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     keys: int = 0
     late: int = 0
     dead: int = 0
+    task_values: bytes = b""
+    """As ``operators/tasklevel.py`` encodes them."""
+    warnings: tuple[str, ...] = ()
     max_event_ms: int | None = None
     busy_ms: int = 0
 
@@ -92,6 +98,10 @@ class Job:
     """The Arrow schema of the rows."""
     outputs: Mapping[str, tuple[str, ...]]
     """The outputs that somebody reads → the key columns to split them by for the next operator, if it reads them directly."""
+    task_values: tuple[bytes, ...]
+    """Slot → the task values that it begins with."""
+    broadcast: bytes
+    """The rows of the broadcast input, as an Arrow stream."""
     staged: tuple[StagedFile, ...] | None = None
     """Where the rows are, if they come straight from another operator."""
 
@@ -153,23 +163,23 @@ def worker(job: Job | StageJob) -> Callable[[Iterable[pa.RecordBatch]], Iterator
 def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch]) -> TaskReport:
     """One task of an operator. ``part`` tells it from every other attempt at the same slot."""
     ticket = msgspec.msgpack.decode(job.work.ticket, type=Ticket)
-    manifest = msgspec.msgpack.decode(job.manifest, type=Manifest)
     place = open_for(job.work)
     started_s = place.clock.monotonic_s()
-    rows = _rows(job, slot, batches, place.blobs)
-    history = History(
-        place.blobs,
-        Format(ticket.store, ticket.key_groups, 0),
-        settings=job.work.settings,
-        clock=place.clock,
-        chance=place.chance,
+    schema = pa.ipc.read_schema(pa.py_buffer(job.rows))
+    given = batches if job.staged is None else staged_batches(job.staged, place.blobs, schema, slot)
+    snapshot = _snapshot(job, ticket, place)
+    spill = Spill(job.work.settings.epoch_bytes, Path(tempfile.gettempdir()), ticket.key_groups, list(job.operator.keys))
+    level = TaskLevel(
+        job.operator, snapshot, slot=slot, values=job.task_values[slot], broadcast=pa.ipc.open_stream(job.broadcast).read_all()
     )
-    history.advance(manifest)
-    place.readers.keep_only(run for runs in manifest.runs.values() for run in runs)
-    writer = TaskWriter(ticket, place.blobs, job.work.settings, place.clock, place.chance, operator=job.operator.name, part=part)
-    task = KeyedTask(job.operator, Snapshot(manifest, place.readers, history), writer, job.times, job.slots[slot])
-    outcome = task.run(rows)
-    state = writer.finish()
+
+    def writer(bucket: int) -> TaskWriter:
+        name = job.operator.name
+        return TaskWriter(
+            ticket, place.blobs, job.work.settings, place.clock, place.chance, operator=name, part=f"{part}-{bucket}"
+        )
+
+    outcome, state = run_buckets(job.operator, snapshot, job.times, spill.buckets(given, schema, job.slots[slot]), level, writer)
     made = {MAIN: outcome.output, **outcome.sides}
     outputs = {
         output: _stage(
@@ -182,13 +192,29 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch]) 
         slot=slot,
         state=state,
         outputs=outputs,
+        task_values=outcome.task_values,
         rows=outcome.rows,
         keys=outcome.keys,
         late=outcome.late,
         dead=outcome.dead,
         max_event_ms=outcome.max_event_ms,
         busy_ms=int((place.clock.monotonic_s() - started_s) * 1000),
+        warnings=outcome.warnings,
     )
+
+
+def _snapshot(job: Job, ticket: Ticket, place: _Place) -> Snapshot:
+    manifest = msgspec.msgpack.decode(job.manifest, type=Manifest)
+    history = History(
+        place.blobs,
+        Format(ticket.store, ticket.key_groups, 0),
+        settings=job.work.settings,
+        clock=place.clock,
+        chance=place.chance,
+    )
+    history.advance(manifest)
+    place.readers.keep_only(run for runs in manifest.runs.values() for run in runs)
+    return Snapshot(manifest, place.readers, history)
 
 
 def stage_task(job: StageJob, slot: int, part: str, batches: Iterable[pa.RecordBatch]) -> TaskReport:
@@ -204,25 +230,22 @@ def stage_task(job: StageJob, slot: int, part: str, batches: Iterable[pa.RecordB
     return TaskReport(slot=slot, outputs=outputs, rows=len(rows), busy_ms=busy_ms)
 
 
-def _rows(job: Job, slot: int, batches: Iterable[pa.RecordBatch], blobs: Blobs) -> pa.Table:
-    schema = pa.ipc.read_schema(pa.py_buffer(job.rows))
-    if job.staged is not None:
-        return read_staged(job.staged, blobs, schema, slot)
-    held = list(batches)
-    return pa.Table.from_batches(held).cast(schema) if held else schema.empty_table()
+def read_staged(files: Iterable[StagedFile], blobs: Blobs, schema: pa.Schema) -> pa.Table:
+    """All rows of staged files."""
+    return pa.Table.from_batches(staged_batches(files, blobs, schema), schema)
 
 
-def read_staged(files: Iterable[StagedFile], blobs: Blobs, schema: pa.Schema, slot: int | None = None) -> pa.Table:
-    """The rows of staged files: all, or those for one slot of the operator that they were split for."""
-    tables = [schema.empty_table()]
+def staged_batches(
+    files: Iterable[StagedFile], blobs: Blobs, schema: pa.Schema, slot: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of staged files, file by file: all, or those for one slot of the operator that they were split for."""
     for file in sorted(files, key=lambda file: file.name):
         part = -1 if slot is None or not file.parts else file.parts[slot]
         if slot is not None and file.parts and part < 0:
             continue
         mapped = blobs.map(file.name)
         opened = pq.ParquetFile(pa.BufferReader(blobs.get(file.name) if mapped is None else mapped))
-        tables.append((opened.read() if part < 0 else opened.read_row_group(part)).cast(schema))
-    return pa.concat_tables(tables)
+        yield from (opened.read() if part < 0 else opened.read_row_group(part)).cast(schema).to_batches()
 
 
 @dataclass(frozen=True, slots=True)

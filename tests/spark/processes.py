@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from floodplain.operators.process import KeyedProcess
-from floodplain.state.descriptors import List, Value
+from floodplain.state.descriptors import Broadcast, List, TaskValue, Value
 
 
 class Count(KeyedProcess):
@@ -80,3 +80,29 @@ class Picky(KeyedProcess):
             if row.amount < 0:
                 raise ValueError("negative amount")
         yield key.user, self.n.get()
+
+
+def total(values):
+    return sum(values)
+
+
+def spread(value, slots):
+    return [value // slots + (number < value % slots) for number in range(slots)]
+
+
+class Priced(KeyedProcess):
+    """Rows at the price of the day, which all tasks know; and how many rows each slot has seen."""
+
+    prices = Broadcast("string", "long")
+    seen = TaskValue("long", default=0, split=spread, merge=total)
+    spent = Value("long", default=0)
+    output = "user string, spent long"
+
+    def on_broadcast(self, rows, ctx):
+        for row in rows:
+            self.prices.put(row.item, row.price)
+
+    def process(self, key, rows, ctx):
+        self.seen.set(self.seen.get() + len(rows))
+        self.spent.set(self.spent.get() + sum(row.amount * self.prices.get("tea", 0) for row in rows))
+        yield key.user, self.spent.get()

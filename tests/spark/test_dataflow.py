@@ -12,7 +12,7 @@ from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.settings import StoreSettings
 from floodplain.spark.pipeline import Query, stream
 from floodplain.store.store import Store
-from tests.spark.processes import ByCount, BySource, Count, LastSeen, Tally
+from tests.spark.processes import ByCount, BySource, Count, LastSeen, Priced, Tally
 
 pytestmark = pytest.mark.spark
 FAST = StoreSettings(lease_ms=1500)
@@ -132,6 +132,19 @@ def test_an_operator_may_be_added_but_none_vanishes_without_a_word(spark, tmp_pa
         finish(stream(rows).key_by("amount").process(Count(), name="second").write("memory"), tmp_path)
     with pytest.raises(BadInput, match="no column nobody to key by; there are: user, amount"):
         finish(stream(rows).key_by("nobody").process(Count(), name="second").write("memory"), tmp_path)
+
+
+def test_a_broadcast_input_reaches_every_task(spark, tmp_path):
+    put_file(tmp_path / "prices", 0, item=["tea"], price=[3])
+    users(tmp_path / "in", 0, *[f"u{n}" for n in range(12)])
+    prices = source(spark, tmp_path / "prices", "item string, price long")
+    spent = stream(source(spark, tmp_path / "in")).key_by("user").process(Priced(), broadcast=prices).write("memory")
+    query = finish(spent, tmp_path, slots=3)
+    assert {row[1] for row in rows_of(query.sink)} == {3} and len(rows_of(query.sink)) == 12
+    users(tmp_path / "in", 1, "u1", "u2")
+    query = finish(spent, tmp_path, slots=2)
+    assert sorted(rows_of(query.sink)) == [("u1", 6), ("u2", 6)]
+    assert sum(row["value"] for row in query.state("priced__seen").to_arrow().to_pylist()) == 14
 
 
 @pytest.mark.s3

@@ -4,14 +4,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from floodplain.errors import BadInput, Fenced
 from floodplain.settings import StoreSettings
-from floodplain.spark.kit import KitEpoch, PipelineKit, survives_every_crash
+from floodplain.spark.kit import Columns, KitEpoch, PipelineKit, survives_every_crash
 from floodplain.spark.kit_faults import Crashed, CrashPoint
-from tests.spark.processes import ByCount, BySource, Count, LastSeen, Picky, Tally
+from tests.spark.processes import ByCount, BySource, Count, LastSeen, Picky, Priced, Tally
 
 ROWS = "user string, amount long"
 
@@ -79,7 +80,40 @@ def test_dead_letters_are_counted_and_kept():
     assert sorted(row["user"] for row in kit.state("picky__dead_letters")) == ["a", "b"]
 
 
+def priced(stream, prices):
+    return stream.key_by("user").process(Priced(), broadcast=prices).write("memory")
+
+
+def test_broadcast_rows_reach_all_slots_and_task_values_survive_rescaling():
+    kit = PipelineKit(priced, rows=ROWS, broadcasts={"prices": "item string, price long"}, slots=3)
+    kit.epoch(broadcast={"prices": [{"item": "tea", "price": 5}]})
+    names = [f"u{n}" for n in range(20)]
+    assert {row["spent"] for row in kit.epoch(rows(*names))["output"]} == {5}
+    assert sum(row["value"] for row in kit.state("priced__seen")) == 20
+    kit.rescale(2)
+    out = kit.epoch(rows(*names), broadcast={"prices": [{"item": "tea", "price": 7}]})
+    assert {row["spent"] for row in out["output"]} == {12}, "broadcast rows come before the others"
+    assert [row["value"] for row in kit.state("priced__seen")] != [0, 0]
+    assert sum(row["value"] for row in kit.state("priced__seen")) == 40
+
+
+def test_an_epoch_larger_than_the_budget_gives_the_same():
+    users = [f"u{n % 97}" for n in range(2000)]
+    outcomes = []
+    for budget in (1 << 20, 2000):
+        kit = PipelineKit(branching, rows=ROWS, settings=StoreSettings(key_groups=64, epoch_bytes=budget))
+        kit.epoch(rows(*users))
+        kit.epoch(rows(*users[:700]))
+        outcomes.append(kit.outcome())
+    assert outcomes[0] == outcomes[1]
+
+
 SCRIPTS = {
+    "priced": (
+        lambda stream: priced(stream, Columns(pa.schema({"item": pa.string(), "price": pa.int64()}))),
+        ROWS,
+        [KitEpoch(rows("a", "b")), KitEpoch(rows("a", "c"), slots=3), KitEpoch(rows("b"), slots=1)],
+    ),
     "picky": (
         picky,
         ROWS,
