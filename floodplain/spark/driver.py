@@ -114,6 +114,8 @@ class Driver:
         session.conf.set("spark.sql.adaptive.enabled", "false")
         self._empty = session.createDataFrame(spark.sparkContext.emptyRDD(), schema)
         self._define(self._empty)
+        head = self.store.head
+        self._sink.prepare(head.store, head.epoch, self._output)
         self.publish()
         blobs = self.store.history.blobs
         blobs.delete([info.name for info in blobs.list(paths.STAGED)])
@@ -254,14 +256,17 @@ class Driver:
             )
         return reports
 
+    @property
+    def _output(self) -> pa.Schema:
+        return list(self._outputs.values())[-1]
+
     def publish(self) -> None:
         """Publish the last committed epoch unless that was done, under the lease."""
         head = self.store.history.refresh()
         if head.published >= head.epoch:
             return
         RequireLease(self.writer.token).check(head)
-        output = list(self._outputs.values())[-1]
-        self._sink.publish(head.epoch, head.outputs, self.store.history.blobs, output)
+        self._sink.publish(head.epoch, head.outputs, self.store.history.blobs, self._output)
         commit(self.store.history, [AdvancePublished(head.epoch)], token=self.writer.token)
         self.store.history.blobs.delete(head.outputs)
 

@@ -16,7 +16,7 @@ from floodplain.settings import StoreSettings
 from floodplain.spark import checkpoint
 from floodplain.spark.driver import Driver, EpochProgress, Keyed, Place, Step, Transform
 from floodplain.spark.housekeeper import Housekeeper
-from floodplain.spark.sinks import ConsoleSink, ForeachBatchSink, MemorySink, ParquetSink, Sink
+from floodplain.spark.sinks import ForeachBatchSink, Sink, open_sink
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.store.store import Store, Writer
 from floodplain.store.view import TableView
@@ -60,15 +60,10 @@ class Stream:
         return replace(self, steps=(*self.steps, step), keys=())
 
     def write(self, format: str, **options: Any) -> "Output":  # noqa: A002 — as Spark calls it
-        """``parquet`` (path=), ``memory``, ``console``."""
-        kinds: dict[str, Callable[..., Sink]] = {
-            "parquet": lambda path="": ParquetSink(path),
-            "memory": MemorySink,
-            "console": ConsoleSink,
-        }
-        if format not in kinds:
-            raise BadInput(f"there is no sink {format!r}: use one of {', '.join(kinds)}, or foreach_batch(function)")
-        return Output(self, kinds[format](**options))
+        """``parquet`` or ``delta`` (path=, storage_options=), ``kafka`` (servers=, topic=, key=, value=, headers=, config=,
+        marker_topic=), ``memory``, ``console`` (rows=, truncate=).
+        """
+        return Output(self, open_sink(format, options))
 
     def foreach_batch(self, function: Callable[[DataFrame, int], None]) -> "Output":
         """Call ``function(df, epoch)`` for each epoch, at least once."""
@@ -153,6 +148,7 @@ class Query:
         """Finish the running epoch and let go of the state."""
         self._query.stop()
         self._keeper.stop()
+        self.sink.close()
         self._driver.writer.close()
 
     @property
