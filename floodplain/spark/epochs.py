@@ -110,6 +110,9 @@ class Epochs:
         self._empty = dict(empty)
         self._drop_operators(drop)
         self._define()
+        head = self.store.head
+        for outlet in self._plan.outlets:
+            outlet.sink.prepare(f"{head.store}_{outlet.name}", head.epoch, self._schemas[outlet.staged_as])
         self.publish()
         self._record_published()
         blobs = self.store.history.blobs
@@ -187,6 +190,8 @@ class Epochs:
             self._record_published()
             self.store.history.blobs.delete(self.store.head.outputs)
             self.writer.close()
+        for outlet in self._plan.outlets:
+            outlet.sink.close()
 
     def run(
         self,

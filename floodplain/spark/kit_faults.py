@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from floodplain.spark.sinks import Sink, read_staged
+from floodplain.spark.sink import Sink, read_staged
 from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range
 
 When = Literal["before", "after"]

@@ -17,7 +17,7 @@ from floodplain.spark.engine import tagged
 from floodplain.spark.epochs import EpochProgress, Place
 from floodplain.spark.housekeeper import Housekeeper
 from floodplain.spark.plan import Input, Plan
-from floodplain.spark.sinks import Sink
+from floodplain.spark.sink import Sink
 from floodplain.spark.stream import SOURCE, StartOptions, Stream
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.store.store import Store, Writer

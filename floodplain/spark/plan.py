@@ -7,7 +7,7 @@ from typing import Any
 from floodplain.errors import BadInput
 from floodplain.operators.operator import OnError
 from floodplain.operators.process import Process
-from floodplain.spark.sinks import Sink
+from floodplain.spark.sink import Sink
 
 MAIN = "main"
 """What an operator's own output is called, beside its side outputs."""

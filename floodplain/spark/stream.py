@@ -10,7 +10,8 @@ from floodplain.operators.operator import OnError, check_on_error
 from floodplain.operators.process import Process
 from floodplain.settings import StoreSettings
 from floodplain.spark.plan import MAIN, Input, Keyed, Node, Outlet, Plan, Side, Transform
-from floodplain.spark.sinks import ForeachBatchSink, Sink, open_sink
+from floodplain.spark.sink import Sink
+from floodplain.spark.sinks import ForeachBatchSink, open_sink
 
 SOURCE = "source"
 """The column that tells rows of several sources apart."""
@@ -98,7 +99,11 @@ class Stream:
         return replace(self, node=Side(self.node, output))
 
     def write(self, format: str, *, name: str = "output", **options: Any) -> "Output":  # noqa: A002 — as Spark calls it
-        """Where the rows go: ``parquet``, ``delta``, ``kafka``, ``memory``, ``console``. ``name`` tells several apart."""
+        """Where the rows go. ``name`` tells several sinks of a pipeline apart.
+
+        ``parquet`` or ``delta`` (path=, storage_options=), ``kafka`` (servers=, topic=, key=, value=, headers=, config=,
+        marker_topic=), ``memory``, ``console`` (rows=, truncate=).
+        """
         return self.to(open_sink(format, options), name=name)
 
     def foreach_batch(self, function: Callable[[Any, int], None], *, name: str = "output") -> "Output":
