@@ -63,6 +63,9 @@ class StoreSettings:
     """Rows resolved at a time by a scan: bounds its memory."""
     memory_bytes: int = 64 << 20
     """Decoded chunks of compressed runs that a process keeps. Mapped runs need none of it: they live in the page cache."""
+    prefetch_bytes: int = 64 << 20
+    """Entries of a list, map or set (``prefetch="all"``) that a task holds at a time. Keys that do not fit are fetched in further
+    batches of this size as they are reached, and a map that alone is larger entry by entry. More: fewer, larger reads."""
     retry: RetrySettings = field(default_factory=RetrySettings)
     cache: CacheSettings | None = None
     tmpfs: CacheSettings | None = None

@@ -18,10 +18,11 @@ from floodplain.operators.letters import DeadLetters
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator, Outcome, declared_states
 from floodplain.operators.outputs import UNFIT, Sides
 from floodplain.operators.process import KeyedBatchProcess
-from floodplain.state.collections import ListHandle, MapHandle, SetHandle
 from floodplain.state.descriptors import EVENT_TIME, Aggregating, List, Map, Reducing, Set, Timers, Value
 from floodplain.state.handles import OneEntry, ReducingHandle, ValueHandle, write_values
 from floodplain.state.keyspace import TableCursor
+from floodplain.state.lists import ListHandle
+from floodplain.state.maps import MapHandle, SetHandle
 from floodplain.state.tables import OperatorTables
 from floodplain.state.timers import TimersHandle
 from floodplain.store.task import TaskWriter
@@ -104,9 +105,9 @@ class KeyedTask:
                 case List():
                     handles[name] = ListHandle(state, place, cursor, self._writer.epoch)
                 case Set():
-                    handles[name] = SetHandle(state, place, cursor)
+                    handles[name] = SetHandle(state, place, cursor, grouped.rows, grouped.starts)
                 case Map():
-                    handles[name] = MapHandle(state, place, cursor)
+                    handles[name] = MapHandle(state, place, cursor, grouped.rows, grouped.starts)
                 case Timers():
                     numbers = grouped.more[offset : offset + len(due[name])]
                     offset += len(numbers)
