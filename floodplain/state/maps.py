@@ -200,6 +200,10 @@ class MapHandle(_EntriesHandle):
 class SetHandle(_EntriesHandle):
     """``add``, ``remove``, ``contains``, iteration, ``clear``, ``exists``."""
 
+    @property
+    def operand_type(self) -> pa.DataType:
+        return self.key_type
+
     def add(self, element: Any) -> None:
         """Reads nothing."""
         self._change(element, None)
