@@ -1,6 +1,6 @@
 """Process functions on Arrow tables: every kind of state, and the same results as key by key."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -244,6 +244,7 @@ def test_frames_come_and_go(frame):
         name = Value("string")
         total = Reducing("long", "sum", default=0)
         output = "user string, n long, total long"
+        side_outputs: ClassVar = {"lines": "user string, page string"}
 
         def process(self, batch, ctx):
             lines = getattr(batch, f"rows_{frame}")("n")
@@ -254,6 +255,7 @@ def test_frames_come_and_go(frame):
                 batch.set("n", lines.group_by("key_of").agg(n=pl.col("n").first() + pl.len()))
             else:
                 batch.set("n", (lines.groupby("key_of")["n"].first() + lines.groupby("key_of").size()).rename("n").reset_index())
+            ctx.emit("lines", lines)
             batch.set("name", lines["page"], key_of=lines["key_of"])
             batch.add("total", lines["at"], lines["key_of"])
             return getattr(batch, f"to_{frame}")()
@@ -262,6 +264,7 @@ def test_frames_come_and_go(frame):
     kit.epoch(rows(("u", "a", 5), ("v", "b", 6), ("u", "a", 7)))
     out = kit.epoch(rows(("u", "c", 1), ("w", "d", 6)))
     assert sorted(out, key=repr) == [{"user": "u", "n": 3, "total": 13}, {"user": "w", "n": 1, "total": 6}]
+    assert sorted(kit.sides["lines"], key=repr) == [{"user": "u", "page": "c"}, {"user": "w", "page": "d"}]
     assert {found["user"]: found["name"] for found in kit.state()} == {"u": "c", "v": "b", "w": "d"}
 
 

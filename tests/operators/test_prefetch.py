@@ -367,3 +367,33 @@ def test_a_map_without_a_merge_says_so():
     kit = ProcessKit(Unmergeable(), rows=ROWS, keys=["user"])
     with pytest.raises(Exception, match="operator kit, state pages: values of type string have no merge"):
         kit.epoch([{"user": "u", "op": "", "page": "", "n": 0}])
+
+
+class Failing(KeyedProcess):
+    """Changes what the row names, and fails behind it if the row says so."""
+
+    output = "user string, saw string"
+
+    def process(self, key, rows, ctx):
+        for row in rows:
+            self.pages.put(row.page, row.n)
+            self.pages.merge("all", row.n)
+            self.pages.remove("x")
+            self.trail.append(row.page)
+            if row.op == "fail":
+                self.pages.clear()
+                self.trail.clear()
+                raise ValueError("no")
+        yield key.user, repr((sorted(self.pages.items()), self.trail.get()))
+
+
+@pytest.mark.parametrize("prefetch", ["all", "lazy", "page"])
+def test_what_a_failed_row_did_is_undone(prefetch):
+    states = {"pages": Map("string", "long", prefetch=prefetch), "trail": List("string", prefetch="lazy")}
+    kit = ProcessKit(type("Failing", (Failing,), states)(), rows=ROWS, keys=["user"], on_error="dead_letter")
+    kit.epoch([{"user": "u", "op": "", "page": page, "n": 1} for page in "ax"])
+    given = [("", "b", 2), ("fail", "c", 9), ("", "d", 3)]
+    out = kit.epoch([{"user": "u", "op": op, "page": page, "n": n} for op, page, n in given])
+    wanted = sorted([("a", 1), ("b", 2), ("d", 3), ("all", 7)]), ["a", "x", "b", "d"]
+    assert out[-1]["saw"] == repr(wanted)
+    assert {(row["key"], row["value"]) for row in kit.state("kit__pages")} == set(wanted[0])
