@@ -10,6 +10,10 @@ TIER_READ_BYTES = "tier_read_bytes"
 TIER_WRITTEN_BYTES = "tier_written_bytes"
 TIER_RETRIES = "tier_retries"
 TIER_EVICTED_BYTES = "tier_evicted_bytes"
+LOOKUPS = "lookups"
+"""Multi-gets of a table, by its name."""
+LOOKUP_ROWS = "lookup_rows"
+"""Rows that multi-gets of a table gave back."""
 
 
 class Counters:

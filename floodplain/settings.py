@@ -66,6 +66,9 @@ class StoreSettings:
     epoch_bytes: int = 512 << 20
     """Rows of one epoch that a task holds at a time, as Arrow has them; as Python values they take several times that. What is
     beyond it waits on the local disk and is processed some key groups at a time. Less: less memory, more reads of state."""
+    prefetch_bytes: int = 64 << 20
+    """Entries of a list, map or set (``prefetch="all"``) that a task holds at a time. Keys that do not fit are fetched in further
+    batches of this size as they are reached, and a map that alone is larger entry by entry. More: fewer, larger reads."""
     retry: RetrySettings = field(default_factory=RetrySettings)
     cache: CacheSettings | None = None
     tmpfs: CacheSettings | None = None

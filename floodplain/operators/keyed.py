@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,11 +18,12 @@ from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, Keyed
 from floodplain.operators.outputs import Sides
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.operators.tasklevel import TaskLevel
-from floodplain.state.collections import ListHandle, MapHandle, SetHandle
 from floodplain.state.descriptors import EVENT_TIME, Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Timers, Value
 from floodplain.state.fit import UNFIT
 from floodplain.state.handles import OneEntry, ReducingHandle, ValueHandle, write_values
 from floodplain.state.keyspace import TableCursor
+from floodplain.state.lists import ListHandle
+from floodplain.state.maps import MapHandle, SetHandle
 from floodplain.state.tables import OperatorTables
 from floodplain.state.timers import TimersHandle
 from floodplain.store.task import TaskWriter
@@ -127,14 +127,14 @@ class KeyedTask:
                 case List():
                     handles[name] = ListHandle(state, place, cursor, self._writer.epoch)
                 case Set():
-                    handles[name] = SetHandle(state, place, cursor)
+                    handles[name] = SetHandle(state, place, cursor, grouped.rows, grouped.starts)
                 case Map():
-                    handles[name] = MapHandle(state, place, cursor)
+                    handles[name] = MapHandle(state, place, cursor, grouped.rows, grouped.starts)
                 case Timers():
                     numbers = grouped.more[offset : offset + len(due[name])]
                     offset += len(numbers)
-                    times = due[name].column(place.subkey).to_pylist()
-                    handles[name] = TimersHandle(place, cursor, _by_number(numbers, times), self._until[name])
+                    times = due[name].column(place.subkey).to_numpy()
+                    handles[name] = TimersHandle(place, cursor, (numbers, times), self._until[name])
         self._cursors = cursors
         return handles
 
@@ -166,10 +166,3 @@ class KeyedTask:
 
 def _keys_of(due: Mapping[str, pa.Table], tables: OperatorTables) -> pa.Table:
     return pa.concat_tables([rows.select(list(tables.key_columns.values())) for rows in due.values()])
-
-
-def _by_number(numbers: np.ndarray, times: list[int]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for number, at_ms in zip(numbers.tolist(), times, strict=True):
-        found.setdefault(number, []).append(at_ms)
-    return found

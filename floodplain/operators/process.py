@@ -49,9 +49,34 @@ class KeyedProcess(Process):
 
 
 class KeyedBatchProcess(Process):
-    """As ``KeyedProcess``, but called once per task and epoch with all keys at once, in Arrow."""
+    """As ``KeyedProcess``, but called once per task and epoch with all keys at once, in Arrow.
 
-    def process(self, batch: "Any", ctx: "Any") -> pa.Table | None:
-        """``batch.rows`` are sorted by key and ``batch.key_of_row`` numbers the key of each; ``batch.keys`` has one row per key;
-        ``batch.state(name)`` is a column aligned with the keys, and ``batch.set(name, column)`` replaces it."""
+    Both methods return an Arrow table, a Polars or a pandas frame with the columns of ``output`` (in any order, others are left
+    out), or None. The state is reached through the batch, whose methods are called as those of the handles of a
+    ``KeyedProcess``, with whole columns instead of values:
+
+    * ``batch.rows`` are sorted by key; ``batch.keys`` has one row per key, and its row number is the number of the key.
+      ``batch.key_of_row`` is that number for each row, ``batch.rows_per_key()`` how many each key has.
+    * ``key_of``, of every method that takes values, numbers the key of each; without it there is one value per key.
+    * ``Value``: ``state(name)``, ``set(name, values, key_of)``. ``Reducing``, ``Aggregating``: ``state(name)``,
+      ``add(name, values, key_of)``. ``on_rows(name)`` is ``state(name)`` per row.
+    * ``List``: ``entries(name)``, ``append(name, values, key_of)``. ``Set``: ``entries``, ``add``, ``remove``, ``contains``.
+    * ``Map``: ``entries(name)`` of all keys; ``get`` and ``contains(name, keys, key_of)`` of some entries in one multi-get;
+      ``put`` and ``merge(name, keys, values, key_of)``, ``remove(name, keys, key_of)``.
+    * All: ``exists(name)``, ``clear(name, key_of)``. Timers: ``timer``, ``processing_timer``, ``delete_timer`` and
+      ``delete_processing_timer(times, key_of)``, ``timers()``.
+    * ``to_arrow``, ``to_polars``, ``to_pandas(*states)``: keys with their state; ``rows_arrow``, ``rows_polars`` and
+      ``rows_pandas(*states)``: rows with that of their key. Polars and pandas are imported only then.
+
+    Reading sees what was written before; what is only written is not read.
+    """
+
+    def process(self, batch: "Any", ctx: "Any") -> "pa.Table | Any | None":
+        """Called once per task and epoch, with no rows too. ``ctx`` has ``epoch``, ``watermark`` and ``processing_time``."""
+        raise NotImplementedError
+
+    def on_timers(self, batch: "Any", due: pa.Table, ctx: "Any") -> "pa.Table | Any | None":
+        """Called after ``process`` with all timers that are due: ``key_of``, ``time`` and ``clock`` (``event`` or
+        ``processing``), event time first, each by time. They are gone by then; it is called again for those that it sets and
+        that are due at once."""
         raise NotImplementedError

@@ -13,6 +13,7 @@ import pyarrow as pa
 from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.keys import check_key_type
 from floodplain.state.durations import to_ms
+from floodplain.state.expressions import ALL, LAZY, parse_paths
 from floodplain.state.types import as_arrow
 from floodplain.store import folds
 from floodplain.store.folds import Combine, register_merge
@@ -136,14 +137,17 @@ class Aggregating(Descriptor):
 @dataclass(frozen=True, slots=True)
 class _Many(Descriptor):
     _: KW_ONLY
-    prefetch: str = "all"
-    """``"all"`` entries of an epoch's keys are fetched before the first row is processed (up to a byte budget); ``"lazy"``:
-    each when it is asked for; else an expression of the row that names the entry it will want."""
+    prefetch: str = ALL
+    """``"all"`` entries of an epoch's keys are fetched at once when the first is read (up to the setting ``prefetch_bytes``; what
+    does not fit follows in batches). ``"lazy"``: each entry when it is asked for. Else the columns of the row that name the
+    entries it will want, as in ``"page"``, ``"click.page"`` or ``"page, referrer"``: these are fetched at once, others lazily."""
 
     def __post_init__(self) -> None:
         Descriptor.__post_init__(self)
-        if not isinstance(self.prefetch, str) or not self.prefetch.strip():
+        if not isinstance(self.prefetch, str):
             raise BadInput(f"prefetch {self.prefetch!r} makes no sense: use 'all', 'lazy' or an expression of the row")
+        if self.prefetch not in (ALL, LAZY):
+            parse_paths(self.prefetch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +158,10 @@ class List(_Many):
 
     def __post_init__(self) -> None:
         _Many.__post_init__(self)
+        if self.prefetch not in (ALL, LAZY):
+            raise BadInput(
+                f"prefetch {self.prefetch!r} of a list makes no sense, its elements have no names: use 'all' or 'lazy'"
+            )
         _ = self.arrow
 
     @property

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from floodplain.state.descriptors import Aggregating, Reducing, Value
 from floodplain.state.fit import surely_fits
@@ -16,6 +17,7 @@ from floodplain.state.keyspace import TableCursor
 from floodplain.state.tables import Place
 from floodplain.store import folds
 from floodplain.store.delta import EXPIRES_OF
+from floodplain.store.identity import starts_of
 from floodplain.store.layout import one_array
 
 
@@ -69,15 +71,33 @@ class ValueHandle:
 
     def column(self) -> pa.Array:
         """The values of all keys, with the default where there is none."""
-        if self._replaced is not None:
-            return self._replaced
-        values = one_array(self._cursor.aligned().column(self.place.column))
-        return values if self._default is None else values.fill_null(pa.scalar(self._default, values.type))
+        values = self._current()
+        if self._default is None or not values.null_count:
+            return values
+        choice = np.where(self.present(), np.arange(len(values)), len(values))
+        return pa.concat_arrays([values, pa.array([self._default], values.type)]).take(pa.array(choice))
 
-    def replace(self, values: pa.Array) -> None:
-        """Set the values of all keys at once; null clears."""
-        self._replaced = one_array(values).cast(self.state.arrow)
-        self._touched = bytearray(b"\1" * len(self._touched))
+    def present(self) -> np.ndarray:
+        """Per key, whether there is a value; a null that was set is one."""
+        there = _valid(self._current())
+        if self.place.null_mark:
+            there |= _valid(self._cursor.aligned().column(self.place.null_mark)) & ~self.touched()
+        return there
+
+    def replace(self, values: pa.Array, numbers: np.ndarray | None = None) -> None:
+        """Set the values of all keys at once, or of these; null clears. Of a key given twice the last counts."""
+        if numbers is None:
+            self._replaced = values
+            self._touched = bytearray(b"\1" * len(self._touched))
+            return
+        current = self._current()
+        choice = np.arange(len(current))
+        choice[numbers] = len(current) + np.arange(len(numbers))
+        self._replaced = pa.concat_arrays([current, values]).take(pa.array(choice))
+        np.frombuffer(self._touched, np.uint8)[numbers] = 1
+
+    def _current(self) -> pa.Array:
+        return one_array(self._cursor.aligned().column(self.place.column)) if self._replaced is None else self._replaced
 
     def touched(self) -> np.ndarray:
         return np.frombuffer(self._touched, bool)
@@ -88,7 +108,8 @@ class ValueHandle:
         names = [name for name in (self.place.column, self.place.null_mark) if name]
         if self._replaced is not None:
             out = {names[0]: self._replaced.take(at)}
-            out |= {name: pa.nulls(len(at), pa.bool_()) for name in names[1:]}
+            fresh = pa.array(self.touched()[numbers])
+            out |= {name: pc.if_else(fresh, pa.scalar(None, pa.bool_()), before.column(name).take(at)) for name in names[1:]}
         elif self._values is None:
             out = {name: before.column(name).take(at) for name in names}
         else:
@@ -99,9 +120,7 @@ class ValueHandle:
         if self.state.ttl_ms:
             fresh = pa.array(self.touched()[numbers])
             ends = pa.scalar(self._cursor.now_ms + self.state.ttl_ms, pa.int64())
-            out |= {
-                EXPIRES_OF + name: pa.compute.if_else(fresh, ends, before.column(EXPIRES_OF + name).take(at)) for name in names
-            }
+            out |= {EXPIRES_OF + name: pc.if_else(fresh, ends, before.column(EXPIRES_OF + name).take(at)) for name in names}
         return out
 
     def mark(self) -> Any:
@@ -145,7 +164,8 @@ class ReducingHandle:
         self._cursor = cursor
         self._fold = folds.required(state.merge_name, cursor.name)
         self._added: dict[int, list[Any]] = {}
-        self._cleared: set[int] = set()
+        self._added_many: list[tuple[np.ndarray, pa.Array]] = []
+        self._cleared = bytearray(len(cursor.space))
 
     def add(self, operand: Any) -> None:
         added = self._added.get(self.i)
@@ -167,31 +187,72 @@ class ReducingHandle:
 
     def clear(self) -> None:
         self._added.pop(self.i, None)
-        self._cleared.add(self.i)
+        self._cleared[self.i] = 1
 
     def _base(self) -> pa.Array:
-        if self.i in self._cleared:
+        if self._cleared[self.i]:
             return pa.nulls(0, self.state.arrow)
         return self._cursor.aligned().column(self.place.column).chunk(0).slice(self.i, 1).drop_null()
 
     def _operands(self, numbers: list[int]) -> pa.Array:
-        given = [operand for number in numbers for operand in self._added.get(number, ())]
-        if isinstance(self.state, Aggregating):
-            return self.state.lift(pa.array(given, self.state.arrow_input)).cast(self.state.arrow)
-        return pa.array(given, self.state.arrow)
+        return self._lifted(
+            pa.array([operand for number in numbers for operand in self._added.get(number, ())], self.operand_type)
+        )
+
+    @property
+    def operand_type(self) -> pa.DataType:
+        return self.state.arrow_input if isinstance(self.state, Aggregating) else self.state.arrow
+
+    def _lifted(self, given: pa.Array) -> pa.Array:
+        return one_array(self.state.lift(given)).cast(self.state.arrow) if isinstance(self.state, Aggregating) else given
+
+    def add_many(self, operands: pa.Array, numbers: np.ndarray) -> None:
+        """Fold operand i into the value of key ``numbers[i]``, without reading it."""
+        self._added_many.append((numbers, self._lifted(operands)))
+
+    def clear_many(self, numbers: np.ndarray) -> None:
+        np.frombuffer(self._cleared, np.uint8)[numbers] = 1
+        gone = np.zeros(len(self._cleared), bool)
+        gone[numbers] = True
+        self._added_many = [(of[~gone[of]], given.filter(pa.array(~gone[of]))) for of, given in self._added_many]
+
+    def column(self) -> pa.Array:
+        """The value of all keys: what was there folded with what was added; the default if there is neither."""
+        numbers, operands = self._parts()
+        folded = self._fold(operands, np.flatnonzero(starts_of(numbers))) if len(numbers) else operands
+        of = numbers[starts_of(numbers)]
+        finished = one_array(self.state.finish(folded)) if isinstance(self.state, Aggregating) else folded
+        choice = np.full(len(self._cleared), len(finished))
+        choice[of] = np.arange(len(finished))
+        return pa.concat_arrays([finished, pa.array([self.state.default], finished.type)]).take(pa.array(choice))
+
+    def present(self) -> np.ndarray:
+        """Per key, whether there is a value."""
+        mask = np.zeros(len(self._cleared), bool)
+        mask[self._parts()[0]] = True
+        return mask
+
+    def _parts(self) -> tuple[np.ndarray, pa.Array]:
+        """What is to be folded, by key, oldest first, and the key of each."""
+        base = one_array(self._cursor.aligned().column(self.place.column))
+        kept = np.flatnonzero(_valid(base) & ~self.touched())
+        parts = [(kept, base.take(pa.array(kept))), *self._added_many]
+        numbers, operands = np.concatenate([of for of, _ in parts]), pa.concat_arrays([given for _, given in parts])
+        if operands.null_count:
+            numbers, operands = numbers[_valid(operands)], operands.drop_null()
+        order = np.argsort(numbers, kind="stable")
+        return numbers[order], operands.take(pa.array(order))
 
     def touched(self) -> np.ndarray:
         """Keys whose row must be put anew, because something was taken away; what was only added needs no put."""
-        mask = np.zeros(len(self._cursor.space), bool)
-        mask[list(self._cleared)] = True
-        return mask
+        return np.frombuffer(self._cleared, bool)
 
     def columns(self, numbers: np.ndarray) -> dict[str, pa.Array]:
         """What a put of these rows carries along of this state; additions come on top as merges."""
         before, at = self._cursor.aligned(), pa.array(numbers)
         name = self.place.column or ""
         gone = pa.array(self.touched()[numbers])
-        out = {name: pa.compute.if_else(gone, pa.scalar(None, self.state.arrow), before.column(name).take(at))}
+        out = {name: pc.if_else(gone, pa.scalar(None, self.state.arrow), before.column(name).take(at))}
         if self.state.ttl_ms:
             out[EXPIRES_OF + name] = before.column(EXPIRES_OF + name).take(at)
         return out
@@ -201,13 +262,15 @@ class ReducingHandle:
         if numbers:
             owners = np.repeat(numbers, [len(self._added[number]) for number in numbers])
             self._cursor.write_at(owners, {self.place.column or "": self._operands(numbers)}, "merge")
+        for owners, operands in self._added_many:
+            self._cursor.write_at(owners, {self.place.column or "": operands}, "merge")
 
     def mark(self) -> Any:
-        return list(self._added[self.i]) if self.i in self._added else None, self.i in self._cleared
+        return list(self._added[self.i]) if self.i in self._added else None, self._cleared[self.i]
 
     def rollback(self, marked: Any) -> None:
         restore(self._added, self.i, marked[0])
-        (self._cleared.add if marked[1] else self._cleared.discard)(self.i)
+        self._cleared[self.i] = marked[1]
 
     def check(self) -> None:
         if self.i in self._added:
@@ -220,6 +283,10 @@ def restore(kept: dict[Any, Any], number: Any, value: Any) -> None:
         kept.pop(number, None)
     else:
         kept[number] = value
+
+
+def _valid(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    return np.array(column.is_valid().to_numpy(zero_copy_only=False)) if column.null_count else np.ones(len(column), bool)
 
 
 OneEntry = ValueHandle | ReducingHandle

@@ -1,12 +1,13 @@
 """The keys that one task handles in one epoch, and their state as it stood before the epoch."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from floodplain.store.layout import HASH
+from floodplain.store.lookup import Footprint
 from floodplain.store.task import TaskWriter
 from floodplain.store.view import Lookup, Snapshot
 
@@ -38,6 +39,7 @@ class TableCursor:
         self.space = space
         self.schema = writer.schema(name)
         self.now_ms = now_ms[self.schema.ttl_clock]
+        self.prefetch_bytes = writer.settings.prefetch_bytes
         self._snapshot = snapshot
         self._writer = writer
         self._lookup: Lookup | None = None
@@ -48,6 +50,18 @@ class TableCursor:
         if self._lookup is None:
             self._lookup = self._read(self.space.needles())
         return self._lookup
+
+    def lookup_of(self, numbers: np.ndarray) -> Lookup:
+        """All rows of these keys; a row's needle is a place in ``numbers``."""
+        return self._read(self.space.at(numbers))
+
+    def pieces(self, number: int) -> Iterator[pa.Table]:
+        """All rows of one key, in bounded pieces."""
+        return self._snapshot.table(self.name).pieces(self.space.at(np.array([number])), now_ms=self.now_ms)
+
+    def footprint(self) -> Footprint:
+        """How much the task's keys hold, as far as it is known without reading."""
+        return self._snapshot.table(self.name).footprint(self.space.hashes)
 
     def aligned(self) -> pa.Table:
         """Of a value table: one row per key of the task, null where there is none."""

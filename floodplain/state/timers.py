@@ -2,6 +2,7 @@
 
 import heapq
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -14,71 +15,74 @@ from floodplain.state.tables import Place
 class TimersHandle:
     """Many per key, told apart by their time."""
 
-    def __init__(self, place: Place, cursor: TableCursor, due: dict[int, list[int]], until_ms: int) -> None:
-        """``due``: key number → stored times that are due, up to ``until_ms``."""
+    def __init__(self, place: Place, cursor: TableCursor, due: tuple[np.ndarray, np.ndarray], until_ms: int) -> None:
+        """``due``: key numbers and times of the stored timers that are due, up to ``until_ms``."""
         self.i = 0
         self.place = place
-        self._cursor = cursor
-        self._until_ms = until_ms
-        self._heap = [(at_ms, number) for number, times in due.items() for at_ms in times]
-        heapq.heapify(self._heap)
-        self._stored_due = {(number, at_ms) for at_ms, number in self._heap}
-        self._changed: dict[tuple[int, int], bool] = {}
-        self._stored: dict[int, set[int]] | None = None
+        self.cursor = cursor
+        self.due = due
+        self.until_ms = until_ms
+        self._new_due: list[tuple[int, int]] = []
+        self._changed: dict[int, dict[int, bool]] = {}
         self._journal: list[tuple[int, bool | None]] | None = None
 
     def add(self, at_ms: int) -> None:
-        if self._changed.get((self.i, at_ms)) is True:
+        if self._changed.get(self.i, {}).get(at_ms) is True:
             return
         self._change(at_ms, True)
-        if at_ms <= self._until_ms:
-            heapq.heappush(self._heap, (at_ms, self.i))
+        if at_ms <= self.until_ms:
+            heapq.heappush(self._new_due, (at_ms, self.i))
 
     def delete(self, at_ms: int) -> None:
         self._change(at_ms, False)
 
     def _change(self, at_ms: int, there: bool) -> None:
+        changed = self._changed.setdefault(self.i, {})
         if self._journal is not None:
-            self._journal.append((at_ms, self._changed.get((self.i, at_ms))))
-        self._changed[self.i, at_ms] = there
+            self._journal.append((at_ms, changed.get(at_ms)))
+        changed[at_ms] = there
 
     def all(self) -> list[int]:
         """The times set for this key, ascending."""
-        if self._stored is None:
-            lookup = self._cursor.lookup()
-            self._stored = {}
-            for number, at_ms in zip(lookup.needle.tolist(), lookup.rows.column(self.place.subkey).to_pylist(), strict=True):
-                self._stored.setdefault(number, set()).add(at_ms)
         times = set(self._stored.get(self.i, ()))
-        for (number, at_ms), there in self._changed.items():
-            if number == self.i:
-                (times.add if there else times.discard)(at_ms)
+        for at_ms, there in self._changed.get(self.i, {}).items():
+            (times.add if there else times.discard)(at_ms)
         return sorted(times)
+
+    @cached_property
+    def _stored(self) -> dict[int, list[int]]:
+        lookup = self.cursor.lookup()
+        found: dict[int, list[int]] = {}
+        for number, at_ms in zip(lookup.needle.tolist(), lookup.rows.column(self.place.subkey).to_pylist(), strict=True):
+            found.setdefault(number, []).append(at_ms)
+        return found
 
     def fire(self) -> Iterator[tuple[int, int]]:
         """(key number, time) of each timer that is due, by time; it is gone before its callback runs, which may set it again."""
-        while self._heap:
-            at_ms, number = heapq.heappop(self._heap)
-            there = self._changed.get((number, at_ms), (number, at_ms) in self._stored_due)
-            if there:
-                self._changed[number, at_ms] = False
-                self._stored_due.discard((number, at_ms))
+        stored = sorted(zip(self.due[1].tolist(), self.due[0].tolist(), strict=True), reverse=True)
+        left = set(stored)
+        while stored or self._new_due:
+            fresh = bool(self._new_due) and (not stored or self._new_due[0] <= stored[-1])
+            at_ms, number = timer = heapq.heappop(self._new_due) if fresh else stored.pop()
+            if self._changed.get(number, {}).get(at_ms, timer in left):
+                self._changed.setdefault(number, {})[at_ms] = False
+                left.discard(timer)
                 yield number, at_ms
 
     def write(self) -> None:
         for op, wanted in (("delete", False), ("put", True)):
-            rows = [key for key, there in self._changed.items() if there is wanted]
+            rows = [(at, at_ms) for at, times in self._changed.items() for at_ms, there in times.items() if there is wanted]
             if rows:
                 numbers, times = np.array([number for number, _ in rows]), pa.array([at_ms for _, at_ms in rows], pa.int64())
-                self._cursor.write_at(numbers, {self.place.subkey or "": times}, op)
+                self.cursor.write_at(numbers, {self.place.subkey or "": times}, op)
 
     def mark(self) -> None:
         self._journal = []
 
     def rollback(self, _: None) -> None:
-        """Undoes what was changed since the last mark. What it leaves in the heap is not there any more when it comes up."""
+        """Undoes what was changed since the last mark. What it leaves among the new ones is gone when it comes up."""
         for at_ms, there in reversed(self._journal or ()):
-            restore(self._changed, (self.i, at_ms), there)
+            restore(self._changed.setdefault(self.i, {}), at_ms, there)
 
     def check(self) -> None:
         """Times are whole numbers already."""

@@ -16,6 +16,8 @@ from floodplain.store.merge import Rules, resolve
 from floodplain.store.runreader import FETCH_BYTES, Hits, RunReader
 from floodplain.versions.schema import TableSchema
 
+_UNPACKED = 4
+
 _Chunks: TypeAlias = Mapping[int, pa.RecordBatch]
 
 
@@ -50,6 +52,38 @@ class _Found:
     rows: pa.Table
     needle: np.ndarray
     rank: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bounds on the bytes of the rows of some keys."""
+
+    at_least: np.ndarray
+    """Per key: the chunks that hold nothing else."""
+    at_most: int
+    """All keys together: the chunks that they touch. A compressed chunk is taken to unpack to four times its size."""
+
+
+def footprint(hashes: np.ndarray, sources: Sequence[Source]) -> Footprint:
+    """Requires: no source is of a time table, whose chunks are not in the order of hashes."""
+    at_least, at_most = np.zeros(len(hashes), np.int64), 0
+    for source in sources:
+        reader = source.reader
+        sizes = reader.chunk_bytes * (1 if reader.mapped else _UNPACKED)
+        low, high = np.searchsorted(reader.last, hashes, "left"), np.searchsorted(reader.first, hashes, "right")
+        hit = np.flatnonzero(high > low)
+        first, last, of = low[hit], high[hit] - 1, hashes[hit]
+        ends = np.append(0, np.cumsum(sizes))
+        own = ends[last + 1] - ends[first]
+        shared_first = reader.first[first] != of
+        own -= np.where(shared_first, sizes[first], 0)
+        own -= np.where((reader.last[last] != of) & ~(shared_first & (first == last)), sizes[last], 0)
+        at_least[hit] += own
+        touched = np.zeros(len(sizes) + 1, np.int64)
+        np.add.at(touched, first, 1)
+        np.add.at(touched, last + 1, -1)
+        at_most += int(sizes[np.cumsum(touched[:-1]) > 0].sum())
+    return Footprint(at_least, at_most)
 
 
 def multi_get(needles: Needles, sources: Sequence[Source], schema: TableSchema, rules: Rules) -> tuple[pa.Table, np.ndarray]:

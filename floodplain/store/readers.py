@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from floodplain.errors import NotFound
+from floodplain.metrics import Counters
 from floodplain.store import claims
 from floodplain.store.chunkcache import ChunkCache
 from floodplain.store.lookup import Source
@@ -23,7 +24,8 @@ LOCAL_TIERS = ("directory", "memory")
 class Readers:
     """Opens runs once and shares them. Runs are immutable, so what is open stays true; ``keep_only`` lets go of the rest."""
 
-    def __init__(self, blobs: Blobs, store: str, memory_bytes: int) -> None:
+    def __init__(self, blobs: Blobs, store: str, memory_bytes: int, counters: Counters | None = None) -> None:
+        self.counters = counters or Counters()
         self._blobs = blobs
         self._store = store
         self._cache = ChunkCache(memory_bytes)

@@ -88,6 +88,11 @@ class RunReader:
         for chunk, batch in self._fetch_each(list(needles), held):
             yield self._match(batch, needles[chunk], hashes, subs)
 
+    @property
+    def chunk_bytes(self) -> np.ndarray:
+        """The size of each chunk as it is stored."""
+        return self._length.astype(np.int64)
+
     def stored_bytes(self, chunks: Sequence[int]) -> int:
         return int(self._length[list(chunks)].sum())
 

@@ -43,7 +43,7 @@ class Store:
         """Use ``Store.open``."""
         self.history = history
         self.counters = counters
-        self.readers = Readers(history.blobs, history.format.store, history.settings.memory_bytes)
+        self.readers = Readers(history.blobs, history.format.store, history.settings.memory_bytes, counters)
 
     @classmethod
     def open(

@@ -66,7 +66,7 @@ class TaskWriter:
         """``operator`` and ``part`` name the object: together they must not repeat within a try at an epoch."""
         self._ticket = ticket
         self._blobs = blobs
-        self._settings = settings
+        self.settings = settings
         self._clock = clock
         self._chance = chance
         self._name = paths.run(
@@ -98,17 +98,17 @@ class TaskWriter:
         if not runs:
             return Report()
         rows = sum(run.ref.rows for run in runs)
-        if sum(len(run.data) for run in runs) < self._settings.inline_bytes:
+        if sum(len(run.data) for run in runs) < self.settings.inline_bytes:
             inline = tuple(InlineRun(run.ref, bytes(run.data)) for run in runs)
             return Report(inline=inline, rows=rows)
-        refs = write_object(runs, self._name, self._blobs, self._settings, self._clock, self._chance)
+        refs = write_object(runs, self._name, self._blobs, self.settings, self._clock, self._chance)
         return Report(runs=refs, rows=rows)
 
     def _build(self, table: str, parts: list[pa.Table]) -> BuiltRun:
         ticket = self._ticket
         schema = ticket.schemas[table]
         rows = settle(schema, parts, ticket.clock_ms(schema), ticket.key_groups)
-        options = run_options(self._settings, self._blobs, ticket.store, ticket.key_groups)
+        options = run_options(self.settings, self._blobs, ticket.store, ticket.key_groups)
         return build_run(rows, schema, ticket.epoch, ticket.epoch, ticket.epoch, options)
 
 

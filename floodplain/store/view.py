@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from floodplain.errors import BadInput, Corrupt, SchemaMismatch, SnapshotExpired
 from floodplain.keys import hash_columns, normalize_keys
-from floodplain.store import layout, lookup, scan
+from floodplain.metrics import LOOKUP_ROWS, LOOKUPS
+from floodplain.store import layout, lookup, pieces, scan
 from floodplain.store.definition import recorded
 from floodplain.store.delta import cast_column, hashes_of
 from floodplain.store.layout import EXPIRES, SUB
@@ -107,7 +108,27 @@ class TableView:
         with self._reading():
             sources = self._readers.sources(self._manifest, self.schema.table)
             rows, needle = lookup.multi_get(needles, sources, self.schema, self._rules(now_ms))
+        self._count(len(rows))
         return Lookup(self.schema, needles.hashes, self._logical(rows, columns, expiries), needle)
+
+    def pieces(self, key: pa.Table, *, now_ms: int | None = None) -> Iterator[pa.Table]:
+        """All rows of one key by sub-key, in bounded pieces: what a multi-get of it would give, for keys with very many rows."""
+        needles = self._needles(key)
+        with self._reading():
+            sources = self._readers.sources(self._manifest, self.schema.table)
+            bounds = pieces.plan(needles.hashes[0], sources, self._history.settings.scan_rows // 4)
+        reader = pieces.PieceReader(needles, sources, self.schema, self._rules(now_ms))
+        for low, high in bounds:
+            with self._reading():
+                rows = reader.read(low, high)
+            self._count(len(rows))
+            if len(rows):
+                yield self._logical(rows, None, False)
+
+    def footprint(self, hashes: np.ndarray) -> lookup.Footprint:
+        """How much the rows of keys with these hashes take, as far as footers tell: no row is read."""
+        with self._reading():
+            return lookup.footprint(hashes, self._readers.sources(self._manifest, self.schema.table))
 
     def scan(
         self,
@@ -146,6 +167,10 @@ class TableView:
     def count(self, *, now_ms: int | None = None) -> int:
         key = self.schema.keys[0].name
         return sum(len(rows) for rows in self.scan(columns=[key], now_ms=now_ms))
+
+    def _count(self, rows: int) -> None:
+        self._readers.counters.add(LOOKUPS, self.schema.table)
+        self._readers.counters.add(LOOKUP_ROWS, self.schema.table, rows)
 
     def _rules(self, now_ms: int | None) -> Rules:
         return epoch_rules(self._manifest, self.schema) if now_ms is None else Rules(now_ms)

@@ -1,0 +1,54 @@
+"""Columns and tables in the forms that users have them in: Arrow, NumPy, Polars, pandas. Neither of the last two is imported
+unless it is asked for."""
+
+from importlib import import_module
+from typing import Any
+
+import pyarrow as pa
+
+from floodplain.errors import BadInput
+from floodplain.store.layout import one_array
+
+
+def as_column(values: Any, type_: pa.DataType) -> pa.Array:
+    """One array of this type. Raises what Arrow raises where a value does not fit."""
+    if hasattr(values, "to_arrow"):
+        values = values.to_arrow()
+    if not isinstance(values, pa.Array | pa.ChunkedArray):
+        values = pa.array(values, type_) if isinstance(values, list | tuple) else pa.array(values, from_pandas=_is_pandas(values))
+    values = one_array(values)
+    return values if values.type == type_ else values.cast(type_)
+
+
+def is_frame(values: Any) -> bool:
+    """Whether it has columns by name."""
+    return isinstance(values, pa.Table | pa.RecordBatch) or type(values).__name__ == "DataFrame"
+
+
+def as_table(frame: Any) -> pa.Table:
+    """Requires: ``is_frame(frame)``."""
+    if isinstance(frame, pa.RecordBatch):
+        return pa.Table.from_batches([frame])
+    if isinstance(frame, pa.Table):
+        return frame
+    return frame.to_arrow() if hasattr(frame, "to_arrow") else pa.Table.from_pandas(frame, preserve_index=False)
+
+
+def polars_frame(table: pa.Table) -> Any:
+    return _module("polars", "polars").from_arrow(table)
+
+
+def pandas_frame(table: pa.Table) -> Any:
+    _module("pandas", "spark")
+    return table.to_pandas()
+
+
+def _is_pandas(values: Any) -> bool:
+    return type(values).__module__.partition(".")[0] == "pandas"
+
+
+def _module(name: str, extra: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise BadInput(f"{name} is not installed here: pip install 'floodplain[{extra}]'") from error

@@ -1,0 +1,160 @@
+"""Lists, maps, sets and timers of all keys of a task at once, as Arrow columns.
+
+What is changed stands in a log that is written as it is; who reads before that gets the stored rows and the log resolved by the
+rules of the store itself.
+"""
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.keys import hash_columns, normalize_keys
+from floodplain.state.keyspace import TableCursor
+from floodplain.state.positions import pack
+from floodplain.state.tables import Place
+from floodplain.store import layout
+from floodplain.store.definition import recorded
+from floodplain.store.delta import physical_rows
+from floodplain.store.identity import refine, starts_of
+from floodplain.store.layout import EXPIRES, SUB
+from floodplain.store.merge import Rules, resolve
+
+Numbered: TypeAlias = tuple[np.ndarray, pa.Table]
+"""Rows, and the number of the key of each."""
+
+
+class EntryColumns:
+    """The entries of a map, set or list."""
+
+    def __init__(self, place: Place, cursor: TableCursor) -> None:
+        self.subkey = place.subkey or ""
+        self._cursor = cursor
+        self._schema = recorded(cursor.schema)
+        self._names = [name for name in (place.subkey, place.column) if name]
+        self._log: list[tuple[np.ndarray, Mapping[str, pa.Array], str]] = []
+
+    def change(self, op: str, numbers: np.ndarray, columns: Mapping[str, pa.Array]) -> None:
+        """``put``, ``merge`` or ``delete`` entries, or ``clear`` keys; of what is said of one entry, the later counts."""
+        if len(numbers):
+            self._log.append((numbers, columns, op))
+
+    def all(self) -> Numbered:
+        """Every entry of every key, by key number, then by sub-key."""
+        found = self._cursor.lookup()
+        return self._now(found.needle, found.rows)
+
+    def some(self, numbers: np.ndarray, subkeys: pa.Array) -> tuple[np.ndarray, pa.Table]:
+        """Rows, and for each of these entries, read at once, the row that it is; −1 where there is none."""
+        found = self._cursor.entries(numbers, {self.subkey: subkeys})
+        if not self._log:
+            row = np.full(len(numbers), -1)
+            row[found.needle] = np.arange(len(found.needle))
+            return row, found.rows.select(self._names)
+        of, rows = self._now(numbers[found.needle], found.rows)
+        return _matched(of, layout.one_array(rows.column(self.subkey)), numbers, subkeys), rows
+
+    def write(self) -> None:
+        for numbers, columns, op in self._log:
+            self._cursor.write_at(numbers, columns, op)
+
+    def _now(self, numbers: np.ndarray, stored: pa.Table) -> Numbered:
+        if not self._log:
+            return numbers, stored.select(self._names)
+        kept = [name for name in (*self._names, EXPIRES) if name in stored.column_names]
+        before = {name: layout.one_array(stored.column(name)) for name in kept}
+        parts = [(numbers, before, "put"), *self._log]
+        rows = pa.concat_tables([self._physical(*part) for part in parts]).combine_chunks()
+        owner = np.concatenate([of for of, _, _ in parts])
+        rows, owner = resolve(rows, owner, np.arange(len(owner)), self._schema, Rules(self._cursor.now_ms))
+        return owner, pa.table({name: self._logical(rows, name) for name in self._names})
+
+    def _physical(self, numbers: np.ndarray, columns: Mapping[str, pa.Array], op: str) -> pa.Table:
+        rows = self._cursor.space.at(numbers)
+        for name, values in columns.items():
+            rows = rows.append_column(name, values)
+        return physical_rows(self._schema, rows, op, self._cursor.now_ms)
+
+    def _logical(self, rows: pa.Table, name: str) -> pa.Array:
+        field = next(field for field in self._schema.fields if field.name == name)
+        if field in self._schema.subkeys and self._schema.shape != "hashed":
+            return layout.sub_to_integers(layout.numbers(rows, SUB), field)
+        return rows.column(layout.column(field))
+
+
+class ListColumns(EntryColumns):
+    """The elements of a list."""
+
+    def __init__(self, place: Place, cursor: TableCursor, epoch: int) -> None:
+        super().__init__(place, cursor)
+        self._column = place.column or ""
+        self._epoch = epoch
+        self._appended = np.zeros(len(cursor.space), np.int64)
+
+    def append(self, numbers: np.ndarray, values: pa.Array) -> None:
+        """Value i behind the list of key ``numbers[i]``; values of one key in their order."""
+        order = np.argsort(numbers, kind="stable")
+        of = numbers[order]
+        ordinals = self._appended[of] + np.arange(len(of)) - np.searchsorted(of, of)
+        self._appended += np.bincount(of, minlength=len(self._appended))
+        positions = pa.array(pack(self._epoch, ordinals))
+        self.change("put", of, {self.subkey: positions, self._column: values.take(pa.array(order))})
+
+
+class TimerColumns:
+    """The timers of one clock."""
+
+    def __init__(self, place: Place, cursor: TableCursor, due: tuple[np.ndarray, np.ndarray], until_ms: int) -> None:
+        self._subkey = place.subkey or ""
+        self._cursor = cursor
+        self._until_ms = until_ms
+        self._due = due
+        self._log: list[tuple[np.ndarray, np.ndarray, bool]] = []
+
+    def change(self, numbers: np.ndarray, times: np.ndarray, there: bool) -> None:
+        if len(numbers):
+            self._log.append((numbers, times, there))
+
+    def all(self) -> tuple[np.ndarray, np.ndarray]:
+        """Key numbers and times of all timers that are set, by key and time."""
+        found = self._cursor.lookup()
+        numbers, times, there = self._settled(found.needle, found.rows.column(self._subkey).to_numpy())
+        return numbers[there], times[there]
+
+    def take_due(self) -> tuple[np.ndarray, np.ndarray]:
+        """Those that are due now, by time; they are gone, and may be set again."""
+        numbers, times, there = self._settled(*self._due)
+        ripe = np.flatnonzero(there & (times <= self._until_ms))
+        ripe = ripe[np.lexsort((numbers[ripe], times[ripe]))]
+        self.change(numbers[ripe], times[ripe], False)
+        return numbers[ripe], times[ripe]
+
+    def write(self) -> None:
+        nothing = np.empty(0, np.int64)
+        numbers, times, there = self._settled(nothing, nothing)
+        for op, wanted in (("delete", ~there), ("put", there)):
+            if wanted.any():
+                self._cursor.write_at(numbers[wanted], {self._subkey: pa.array(times[wanted])}, op)
+
+    def _settled(self, numbers: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """These timers and then the log: each timer once, and whether it is there in the end; by key and time."""
+        parts = [(numbers, times, True), *self._log]
+        of, at = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
+        there = np.repeat([part[2] for part in parts], [len(part[0]) for part in parts])
+        order = np.lexsort((at, of))
+        of, at, there = of[order], at[order], there[order]
+        last = np.append(starts_of(of, at)[1:], True)[: len(of)]
+        return of[last], at[last], there[last]
+
+
+def _matched(of: np.ndarray, subkeys: pa.Array, wanted_of: np.ndarray, wanted: pa.Array) -> np.ndarray:
+    """For each wanted (key number, sub-key) its place among the others; −1 where there is none."""
+    keys = normalize_keys([pa.concat_arrays([subkeys, wanted])])[0]
+    numbers, hashes = np.concatenate([of, wanted_of]), hash_columns([keys])
+    order = np.lexsort((hashes, numbers))
+    entry = np.empty(len(order), np.int64)
+    entry[order] = refine(starts_of(numbers[order], hashes[order]), [keys.take(pa.array(order))])
+    place = np.full(len(order), -1)
+    place[entry[: len(of)]] = np.arange(len(of))
+    return place[entry[len(of) :]]

@@ -1,0 +1,153 @@
+"""The entries of maps and sets as the epoch began, by key and entry key: whole, one at a time, or those that the rows name."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.errors import BadInput, SchemaMismatch
+from floodplain.keys import hash_columns, normalize_keys
+from floodplain.state.descriptors import Map, Set
+from floodplain.state.expressions import ALL, LAZY, Path, evaluate, parse_paths
+from floodplain.state.keyspace import TableCursor
+from floodplain.state.prefetch import Held
+from floodplain.state.tables import Place
+from floodplain.store.identity import starts_of
+
+_NEAR_ENTRIES = 1 << 16
+"""Entries of the key at hand, read one at a time, that are kept."""
+
+
+class _Absent:
+    """Stands for an entry that is not there, since null may be a value."""
+
+
+ABSENT: Final = _Absent()
+
+Frozen: TypeAlias = Any
+"""A form of an entry key that a dict can hold, equal exactly where Spark's grouping is."""
+Entry: TypeAlias = tuple[Frozen, Any, Any]
+"""(frozen entry key, entry key, value)."""
+
+
+class Entries:
+    """Reads one entry, or all of a key, as ``prefetch`` says. What was not asked for is not read."""
+
+    def __init__(self, state: Map | Set, place: Place, cursor: TableCursor, rows: pa.Table, starts: np.ndarray) -> None:
+        """``rows`` of key i are ``starts[i] : starts[i + 1]``: an expression is evaluated on them."""
+        self._type = state.arrow_key if isinstance(state, Map) else state.arrow
+        self._place = place
+        self._cursor = cursor
+        self._rows, self._starts = rows, starts
+        self._columns = [name for name in (place.subkey, place.column) if name]
+        self._held = Held(cursor, self._columns)
+        self._prefetch = state.prefetch
+        self._all = state.prefetch == ALL
+        self._wanted: dict[tuple[int, Frozen], Any] | None = {} if state.prefetch in (ALL, LAZY) else None
+        self._near_number = -1
+        self._near: dict[Frozen, Any] = {}
+        self._near_whole = False
+        self.freeze: Callable[[Any], Frozen] = frozen if _is_plain(self._type) else self._frozen_by_type
+
+    def value(self, number: int, key: Any, frozen_key: Frozen) -> Any:
+        """The value of an entry; ``ABSENT`` if there is none."""
+        if self._all and self._held.fits(number):
+            return self._whole(number).get(frozen_key, ABSENT)
+        if self._wanted is None:
+            self._wanted = self._fetch_wanted()
+        found = self._wanted.get((number, frozen_key), _UNREAD)
+        return self._one(number, key, frozen_key) if found is _UNREAD else found
+
+    def all(self, number: int) -> Iterator[Entry]:
+        """All entries of a key, by sub-key; bounded in memory where they are not held anyway."""
+        if self._all and self._held.fits(number):
+            yield from self._entries(self._held.of(number))
+            return
+        first: dict[Frozen, Any] | None = None
+        for columns in self._held.slices(number):
+            entries = list(self._entries(columns))
+            # Whoever walks through a map often reads the entry at hand, too.
+            near = {name: value for name, _, value in entries}
+            self._near_number, self._near, self._near_whole = number, near, False
+            first = near if first is None else {}
+            yield from entries
+        self._near_whole |= self._near_number == number and self._near is first
+
+    def _whole(self, number: int) -> dict[Frozen, Any]:
+        if self._near_number != number or not self._near_whole:
+            self._near = {name: value for name, _, value in self._entries(self._held.of(number))}
+            self._near_number, self._near_whole = number, True
+        return self._near
+
+    def _one(self, number: int, key: Any, frozen_key: Frozen) -> Any:
+        if self._near_number != number or len(self._near) > _NEAR_ENTRIES:
+            self._near_number, self._near, self._near_whole = number, {}, False
+        found = self._near.get(frozen_key, ABSENT if self._near_whole else _UNREAD)
+        if found is _UNREAD:
+            read = self._cursor.entries(np.array([number]), {self._columns[0]: pa.array([key], self._type)}).rows
+            found = self._near[frozen_key] = self._value_of(read, 0) if len(read) else ABSENT
+        return found
+
+    def _value_of(self, rows: pa.Table, row: int) -> Any:
+        return rows.column(self._place.column)[row].as_py() if self._place.column else None
+
+    def _entries(self, columns: list[list[Any]]) -> Iterator[Entry]:
+        keys = columns[0]
+        values = columns[1] if self._place.column else [None] * len(keys)
+        return zip(map(frozen, keys), keys, values, strict=True)
+
+    def _fetch_wanted(self) -> dict[tuple[int, Frozen], Any]:
+        """The entries that the rows name, in one multi-get; those that are not there are known to be absent."""
+        paths = parse_paths(self._prefetch)
+        keys = normalize_keys([pa.chunked_array([self._named(path) for path in paths], self._type)])[0]
+        numbers = np.tile(np.repeat(np.arange(len(self._starts) - 1), np.diff(self._starts)), len(paths))
+        if not len(numbers):
+            return {}
+        # Two entry keys of one hash would lose one of them here: it is then read when asked for.
+        hashes = hash_columns([keys])
+        order = np.lexsort((hashes, numbers))
+        once = order[starts_of(numbers[order], hashes[order])]
+        numbers, keys = numbers[once], keys.take(pa.array(once))
+        found = self._cursor.entries(numbers, {self._columns[0]: keys})
+        wanted: dict[tuple[int, Frozen], Any] = dict.fromkeys(
+            zip(numbers.tolist(), map(frozen, keys.to_pylist()), strict=True), ABSENT
+        )
+        names = map(frozen, found.rows.column(self._columns[0]).to_pylist())
+        values = found.rows.column(self._place.column).to_pylist() if self._place.column else [None] * len(found.rows)
+        wanted.update(zip(zip(numbers[found.needle].tolist(), names, strict=True), values, strict=True))
+        return wanted
+
+    def _named(self, path: Path) -> pa.Array:
+        operator, _, state = self._cursor.name.partition("__")
+        where = f"operator {operator}, state {state}, prefetch {self._prefetch!r}"
+        try:
+            return evaluate(path, self._rows).cast(self._type)
+        except BadInput as error:
+            raise BadInput(f"{where}: {error}") from error
+        except pa.ArrowException as error:
+            raise SchemaMismatch(f"{where}: {'.'.join(path)} cannot name an entry of type {self._type}: {error}") from error
+
+    def _frozen_by_type(self, key: Any) -> Frozen:
+        """Of types that Python writes in several ways (a struct as dict or tuple, a time with or without its zone)."""
+        return frozen(pa.array([key], self._type)[0].as_py())
+
+
+_UNREAD: Final = object()
+
+
+def frozen(key: Any) -> Frozen:
+    """Requires: the key is as Arrow gives it. NaN is NaN, and 0.0 is −0.0."""
+    if isinstance(key, float) and key != key:
+        return ("nan",)
+    if isinstance(key, dict):
+        return tuple((name, frozen(value)) for name, value in key.items())
+    if isinstance(key, (list, tuple)):
+        return tuple(frozen(value) for value in key)
+    return key
+
+
+def _is_plain(type_: pa.DataType) -> bool:
+    """Whether all Python values of one entry key are equal."""
+    kinds = (pa.types.is_string, pa.types.is_binary, pa.types.is_integer, pa.types.is_boolean, pa.types.is_float64)
+    return any(is_one(type_) for is_one in kinds)

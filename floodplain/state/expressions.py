@@ -1,0 +1,67 @@
+"""What ``prefetch`` can say of the row: which entry of a map or set it will want.
+
+A path is the name of a column, or of a field within a struct: ``page``, ``click.page``. Names that hold anything but letters,
+digits and ``_`` (or are ``all`` or ``lazy``) stand in backticks, as in Spark: ``` `page url`.host ```, with a backtick
+doubled. Several paths, separated by commas, name several entries of one row: ``page, referrer``. That is the whole language:
+more is a column of the rows, made by Spark before they come.
+"""
+
+import re
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.errors import BadInput
+from floodplain.store.layout import one_array
+
+ALL, LAZY = "all", "lazy"
+Path: TypeAlias = tuple[str, ...]
+
+_NAME = re.compile(r"\s*(?:(?P<bare>\w+)|`(?P<quoted>(?:[^`]|``)+)`)\s*")
+
+
+def parse_paths(text: str) -> tuple[Path, ...]:
+    """The paths that the text names. Raises ``BadInput`` that points at the position."""
+    paths: list[Path] = []
+    names: list[str] = []
+    at = 0
+    while True:
+        match = _NAME.match(text, at)
+        if match is None:
+            raise _unreadable(text, at, "expected the name of a column or field")
+        names.append(match["bare"] or match["quoted"].replace("``", "`"))
+        at = match.end()
+        mark = text[at : at + 1]
+        if mark not in ("", ".", ","):
+            raise _unreadable(text, at, f"unexpected {mark!r}")
+        if mark != ".":
+            paths.append(tuple(names))
+            names = []
+        if not mark:
+            return tuple(paths)
+        at += 1
+
+
+def evaluate(path: Path, rows: pa.Table) -> pa.Array:
+    """The column, or the field within it: null where any struct on the way is. Raises ``BadInput`` saying what there is."""
+    name, *fields = path
+    if name not in rows.column_names:
+        raise BadInput(f"rows have no column {name!r}; they have {', '.join(rows.column_names)}")
+    values = one_array(rows.column(name))
+    for field in fields:
+        if not pa.types.is_struct(values.type):
+            raise BadInput(f"{name!r} is a {values.type} and has no field {field!r}")
+        known = [inner.name for inner in values.type]
+        if field not in known:
+            raise BadInput(f"{name!r} has no field {field!r}; it has {', '.join(known)}")
+        values = pc.struct_field(values, known.index(field))
+        name = f"{name}.{field}"
+    return values
+
+
+def _unreadable(text: str, at: int, problem: str) -> BadInput:
+    return BadInput(
+        f"cannot read prefetch {text!r}: {problem} at position {at + 1}; write 'all', 'lazy', a column as in 'page', "
+        "a field of a struct as in 'click.page', or several of these separated by commas"
+    )

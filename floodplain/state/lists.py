@@ -1,0 +1,97 @@
+"""Handles on lists."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.state.descriptors import List
+from floodplain.state.expressions import ALL
+from floodplain.state.handles import restore
+from floodplain.state.keyspace import TableCursor
+from floodplain.state.positions import pack
+from floodplain.state.prefetch import Held
+from floodplain.state.tables import Place
+
+
+class ListHandle:
+    """``get``, ``append``, ``extend``, ``set``, ``clear``, ``exists``; walking takes bounded memory. Appending reads nothing."""
+
+    def __init__(self, state: List, place: Place, cursor: TableCursor, epoch: int) -> None:
+        self.i = 0
+        self.state = state
+        self.place = place
+        self.cursor = cursor
+        self.epoch = epoch
+        self._held = Held(cursor, [place.column or ""])
+        self._all = state.prefetch == ALL
+        self._appended: dict[int, list[Any]] = {}
+        self._cleared: set[int] = set()
+
+    def get(self) -> list[Any]:
+        """The elements, oldest first."""
+        return [*chain.from_iterable(self._kept()), *self._appended.get(self.i, ())]
+
+    def __iter__(self) -> Iterator[Any]:
+        """The elements as they are now, oldest first."""
+        return chain(chain.from_iterable(self._kept()), self._appended.get(self.i, ())[:])
+
+    def __len__(self) -> int:
+        return sum(map(len, self._kept())) + len(self._appended.get(self.i, ()))
+
+    def exists(self) -> bool:
+        return bool(self._appended.get(self.i)) or any(self._kept())
+
+    def append(self, value: Any) -> None:
+        appended = self._appended.get(self.i)
+        if appended is None:
+            self._appended[self.i] = [value]
+        else:
+            appended.append(value)
+
+    def extend(self, values: Iterable[Any]) -> None:
+        for value in values:
+            self.append(value)
+
+    def set(self, values: Iterable[Any]) -> None:
+        """Replace all elements."""
+        values = list(values)
+        self.clear()
+        self.extend(values)
+
+    def clear(self) -> None:
+        self._cleared.add(self.i)
+        self._appended.pop(self.i, None)
+
+    def _kept(self) -> Iterable[list[Any]]:
+        """What the list held as the epoch began, in parts."""
+        if self.i in self._cleared:
+            return ()
+        if self._all and self._held.fits(self.i):
+            return self._held.of(self.i)
+        return (values for (values,) in self._held.slices(self.i))
+
+    def write(self) -> None:
+        if self._cleared:
+            self.cursor.write_at(np.array(sorted(self._cleared)), {}, "clear")
+        numbers = [number for number, values in self._appended.items() if values]
+        if not numbers:
+            return
+        sizes = [len(self._appended[number]) for number in numbers]
+        ordinals = np.arange(sum(sizes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        values = pa.array([value for number in numbers for value in self._appended[number]], self.state.arrow)
+        columns = {self.place.subkey or "": pa.array(pack(self.epoch, ordinals)), self.place.column or "": values}
+        self.cursor.write_at(np.repeat(numbers, sizes), columns, "put")
+
+    def mark(self) -> Any:
+        return list(self._appended[self.i]) if self.i in self._appended else None, self.i in self._cleared
+
+    def rollback(self, marked: Any) -> None:
+        restore(self._appended, self.i, marked[0])
+        (self._cleared.add if marked[1] else self._cleared.discard)(self.i)
+
+    def check(self) -> None:
+        if self.i in self._appended:
+            pa.array(self._appended[self.i], self.state.arrow)

@@ -1,0 +1,209 @@
+"""Handles on maps and sets."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.errors import BadInput
+from floodplain.state.descriptors import Map, Set
+from floodplain.state.entries import ABSENT, Entries, Frozen
+from floodplain.state.handles import restore
+from floodplain.state.keyspace import TableCursor
+from floodplain.state.tables import Place
+from floodplain.store import folds
+
+_STORED: Final = object()
+"""In place of a value: what the entry was as the epoch began, not yet read."""
+
+
+class _Change:
+    """What became of an entry: a value (``ABSENT``: removed; ``_STORED``: as it was), then operands to be folded onto it."""
+
+    __slots__ = ("key", "operands", "value")
+
+    def __init__(self, key: Any, value: Any, operands: list[Any]) -> None:
+        self.key = key
+        self.value = value
+        self.operands = operands
+
+
+class _EntriesHandle:
+    """What maps and sets have in common. Writing reads nothing; reading one entry reads no more than ``prefetch`` says."""
+
+    def __init__(self, state: Map | Set, place: Place, cursor: TableCursor, rows: pa.Table, starts: np.ndarray) -> None:
+        self.i = 0
+        self.state = state
+        self.place = place
+        self.cursor = cursor
+        self._entries = Entries(state, place, cursor, rows, starts)
+        self._freeze = self._entries.freeze
+        self._changes: dict[int, dict[Frozen, _Change]] = {}
+        self._cleared: set[int] = set()
+
+    @property
+    def key_type(self) -> pa.DataType:
+        return self.state.arrow_key if isinstance(self.state, Map) else self.state.arrow
+
+    def contains(self, key: Any) -> bool:
+        return self._now(key) is not ABSENT
+
+    def remove(self, key: Any) -> None:
+        self._change(key, ABSENT)
+
+    def clear(self) -> None:
+        self._cleared.add(self.i)
+        self._changes.pop(self.i, None)
+
+    def exists(self) -> bool:
+        """Whether there is any entry; stops at the first."""
+        if any(change.operands or change.value is not ABSENT for change in self._changes.get(self.i, {}).values()):
+            return True
+        return next(self._all(), None) is not None
+
+    def __iter__(self) -> Iterator[Any]:
+        """The keys of the entries as they are now, whatever is changed meanwhile; bounded in memory."""
+        return (key for key, _ in self._all())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._all())
+
+    def __contains__(self, key: Any) -> bool:
+        return self.contains(key)
+
+    def _change(self, key: Any, value: Any) -> None:
+        self._changes.setdefault(self.i, {})[self._freeze(key)] = _Change(key, value, [])
+
+    def _now(self, key: Any) -> Any:
+        name = self._freeze(key)
+        change = self._changes.get(self.i, _NONE).get(name)
+        if change is None:
+            return self._stored(key, name)
+        if change.operands:
+            base = self._stored(key, name) if change.value is _STORED else change.value
+            change.value, change.operands = self._folded(base, change.operands), []
+        return change.value
+
+    def _stored(self, key: Any, name: Frozen) -> Any:
+        return ABSENT if self.i in self._cleared else self._entries.value(self.i, key, name)
+
+    def _all(self) -> Iterator[tuple[Any, Any]]:
+        """(entry key, value): those of the store in its order, then new ones."""
+        # A copy, so that the map may be changed while it is walked through.
+        changes = self._copied()
+        stored = iter(()) if self.i in self._cleared else self._entries.all(self.i)
+        return self._walk(changes, stored)
+
+    def _walk(self, changes: dict[Frozen, _Change], stored: Iterator[tuple[Frozen, Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        for name, key, value in stored:
+            change = changes.pop(name, None)
+            if change is not None:
+                value = self._folded(value if change.value is _STORED else change.value, change.operands)
+            if value is not ABSENT:
+                yield key, value
+        for change in changes.values():
+            value = self._folded(ABSENT if change.value is _STORED else change.value, change.operands)
+            if value is not ABSENT:
+                yield change.key, value
+
+    def _folded(self, base: Any, operands: list[Any]) -> Any:
+        """As the store folds: nulls leave the value alone, and an entry that nothing was known of comes to be."""
+        if not operands:
+            return base
+        assert isinstance(self.state, Map)
+        values = [value for value in (base, *operands) if value is not None and value is not ABSENT]
+        if len(values) < 2:
+            return values[0] if values else None
+        fold = folds.required(self.state.merge_name, self.cursor.name)
+        return fold(pa.array(values, self.state.arrow_value), np.zeros(1, np.int64))[0].as_py()
+
+    def _copied(self) -> dict[Frozen, _Change]:
+        changes = self._changes.get(self.i, _NONE)
+        return {name: _Change(change.key, change.value, change.operands[:]) for name, change in changes.items()}
+
+    def mark(self) -> Any:
+        return self._copied() or None, self.i in self._cleared
+
+    def rollback(self, marked: Any) -> None:
+        restore(self._changes, self.i, marked[0])
+        (self._cleared.add if marked[1] else self._cleared.discard)(self.i)
+
+    def check(self) -> None:
+        changes = self._changes.get(self.i, _NONE).values()
+        pa.array([change.key for change in changes], self.key_type)
+        if isinstance(self.state, Map):
+            given = [value for change in changes for value in (change.value, *change.operands)]
+            pa.array([value for value in given if value is not ABSENT and value is not _STORED], self.state.arrow_value)
+
+    def write(self) -> None:
+        if self._cleared:
+            self.cursor.write_at(np.array(sorted(self._cleared)), {}, "clear")
+        changes = [(number, change) for number, entries in self._changes.items() for change in entries.values()]
+        self._write([(at, change.key, None) for at, change in changes if change.value is ABSENT], "delete")
+        put = [
+            (at, change.key, change.value) for at, change in changes if change.value is not ABSENT and change.value is not _STORED
+        ]
+        self._write(put, "put")
+        self._write([(at, change.key, operand) for at, change in changes for operand in change.operands], "merge")
+
+    def _write(self, rows: list[tuple[int, Any, Any]], op: str) -> None:
+        if not rows:
+            return
+        numbers, keys, values = zip(*rows, strict=True)
+        columns = {self.place.subkey or "": pa.array(keys, self.key_type)}
+        if isinstance(self.state, Map) and op != "delete":
+            columns[self.place.column or ""] = pa.array(values, self.state.arrow_value)
+        self.cursor.write_at(np.array(numbers), columns, op)
+
+
+_NONE: Final[dict[Frozen, _Change]] = {}
+
+
+class MapHandle(_EntriesHandle):
+    """``get``, ``put``, ``merge``, ``remove``, ``contains``, ``keys``, ``values``, ``items``, ``clear``, ``exists``."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        value = self._now(key)
+        return default if value is ABSENT else value
+
+    def put(self, key: Any, value: Any) -> None:
+        """Reads nothing."""
+        self._change(key, value)
+
+    def merge(self, key: Any, operand: Any) -> None:
+        """Fold ``operand`` into the entry. Reads nothing."""
+        assert isinstance(self.state, Map)
+        if not self.state.merge_name:
+            operator, _, state = self.cursor.name.partition("__")
+            raise BadInput(
+                f"operator {operator}, state {state}: values of type {self.state.arrow_value} have no merge: declare one"
+            )
+        changes = self._changes.setdefault(self.i, {})
+        name = self._freeze(key)
+        change = changes.get(name)
+        if change is None:
+            changes[name] = _Change(key, _STORED, [operand])
+        else:
+            change.operands.append(operand)
+
+    def keys(self) -> list[Any]:
+        return list(self)
+
+    def values(self) -> list[Any]:
+        return [value for _, value in self._all()]
+
+    def items(self) -> list[tuple[Any, Any]]:
+        return list(self._all())
+
+
+class SetHandle(_EntriesHandle):
+    """``add``, ``remove``, ``contains``, iteration, ``clear``, ``exists``."""
+
+    @property
+    def operand_type(self) -> pa.DataType:
+        return self.key_type
+
+    def add(self, element: Any) -> None:
+        """Reads nothing."""
+        self._change(element, None)

@@ -1,0 +1,93 @@
+"""The rows of one key, a range of sub-keys at a time: a map of a million entries need not fit in memory to be walked through."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.keys import columns_equal, key_group
+from floodplain.store import layout
+from floodplain.store.evolution import adapt
+from floodplain.store.layout import CLEAR, HASH, OP, SUB
+from floodplain.store.lookup import Needles, Source
+from floodplain.store.merge import Rules, resolve
+from floodplain.versions.schema import TableSchema
+
+_END = 1 << 64
+
+
+def plan(hash_: np.uint64, sources: Sequence[Source], piece_rows: int) -> list[tuple[int, int]]:
+    """Half-open ranges of ``_sub`` that cover the key, of about ``piece_rows`` rows, cut where a chunk of some run begins."""
+    marks, counts = [np.zeros(1, np.uint64)], [np.zeros(1, np.int64)]
+    for source in sources:
+        inside = np.flatnonzero(source.reader.first == hash_)
+        marks.append(source.reader.first_sub[inside])
+        counts.append(source.reader.count[inside])
+    subs, sizes = np.concatenate(marks), np.concatenate(counts)
+    order = np.argsort(subs, kind="stable")
+    steps = np.cumsum(sizes[order]) // max(piece_rows, 1)
+    cuts = np.unique(subs[order][1:][np.diff(steps) > 0]).tolist()
+    return list(pairwise([0, *(cut for cut in cuts if cut), _END]))
+
+
+class PieceReader:
+    """Reads ranges of one key, from the lowest on. Clears stand before all sub-keys and count for every later piece."""
+
+    def __init__(self, needle: Needles, sources: Sequence[Source], schema: TableSchema, rules: Rules) -> None:
+        self._hash = needle.hashes[0]
+        self._keys = needle.keys
+        self._schema = schema
+        self._rules = rules
+        self._sources = [
+            (-age, source)
+            for age, source in enumerate(sources)
+            if source.member[key_group(needle.hashes[:1], len(source.member))[0]]
+        ]
+        self._clears: list[tuple[pa.Table, np.ndarray]] = []
+
+    def read(self, low: int, high: int) -> pa.Table:
+        """The physical rows that count with ``low <= _sub < high``. Requires: the range that starts at 0 was read first."""
+        found = []
+        for rank, source in self._sources:
+            rows = self._rows(source, low, high)
+            if len(rows):
+                found.append((adapt(rows, source.schema, self._schema), np.full(len(rows), rank, np.int64)))
+        if low == 0:
+            self._clears = [
+                (rows.filter(pa.array(mask)), ranks[mask]) for rows, ranks in found if (mask := _is_clear(rows)).any()
+            ]
+        else:
+            found += self._clears
+        if not found:
+            return layout.physical(self._schema).empty_table()
+        rows = pa.concat_tables([rows for rows, _ in found]).combine_chunks()
+        newest = np.concatenate([ranks for _, ranks in found])
+        return resolve(rows, np.zeros(len(rows), np.int64), newest, self._schema, self._rules)[0]
+
+    def _rows(self, source: Source, low: int, high: int) -> pa.Table:
+        reader = source.reader
+        span = np.array(reader.span(int(self._hash), int(self._hash)), np.int64)
+        before = (reader.last[span] == self._hash) & (reader.last_sub[span] < np.uint64(low))
+        after = np.zeros(len(span), bool)
+        if high < _END:
+            after = (reader.first[span] == self._hash) & (reader.first_sub[span] >= np.uint64(high))
+        batches = [self._between(batch, low, high) for batch in reader.fetch(span[~(before | after)].tolist()).values()]
+        rows = pa.Table.from_batches(batches, layout.physical(source.schema)).combine_chunks()
+        if not len(rows):
+            return rows
+        stored = layout.column_arrays(rows, source.schema.keys)
+        asked = [key.take(pa.array(np.zeros(len(rows), np.int64))) for key in self._keys]
+        same = columns_equal(stored, asked)
+        return rows if same.all() else rows.filter(pa.array(same))
+
+    def _between(self, batch: pa.RecordBatch, low: int, high: int) -> pa.RecordBatch:
+        hashes, subs = layout.numbers(batch, HASH), layout.numbers(batch, SUB)
+        begin, end = (int(np.searchsorted(hashes, self._hash, side)) for side in ("left", "right"))
+        first = begin + int(np.searchsorted(subs[begin:end], np.uint64(low), "left"))
+        last = end if high >= _END else begin + int(np.searchsorted(subs[begin:end], np.uint64(high), "left"))
+        return batch.slice(first, last - first)
+
+
+def _is_clear(rows: pa.Table) -> np.ndarray:
+    return layout.numbers(rows, OP) == CLEAR
