@@ -138,11 +138,11 @@ def test_a_broadcast_input_reaches_every_task(spark, tmp_path):
     put_file(tmp_path / "prices", 0, item=["tea"], price=[3])
     users(tmp_path / "in", 0, *[f"u{n}" for n in range(12)])
     prices = source(spark, tmp_path / "prices", "item string, price long")
-    spent = stream(source(spark, tmp_path / "in")).key_by("user").process(Priced(), broadcast=prices).write("memory")
-    query = finish(spent, tmp_path, slots=3)
+    spent = stream(source(spark, tmp_path / "in")).key_by("user").process(Priced(), broadcast=prices)
+    query = finish(spent.write("memory"), tmp_path, slots=3)
     assert {row[1] for row in rows_of(query.sink)} == {3} and len(rows_of(query.sink)) == 12
     users(tmp_path / "in", 1, "u1", "u2")
-    query = finish(spent, tmp_path, slots=2)
+    query = finish(spent.write("memory"), tmp_path, slots=2)
     assert sorted(rows_of(query.sink)) == [("u1", 6), ("u2", 6)]
     assert sum(row["value"] for row in query.state("priced__seen").to_arrow().to_pylist()) == 14
 
