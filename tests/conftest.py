@@ -9,6 +9,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
+from tests.kafka_broker import Unfetchable, broker
 from tests.spark_session import local_spark
 
 START_SECONDS = 60
@@ -90,6 +92,17 @@ def s3_server() -> Iterator[S3Server]:
             process.kill()
             process.wait()
         shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[str]:
+    """The address of a Kafka broker, for the whole session; tests keep apart by topics of their own."""
+    with ExitStack() as stack:
+        try:
+            servers = stack.enter_context(broker(free_ports(2)))
+        except Unfetchable as reason:
+            _skip(f"no Kafka broker: {reason}")
+        yield servers
 
 
 def _skip(reason: str) -> None:

@@ -1,26 +1,47 @@
-"""Where output goes once its epoch is committed."""
+"""Where output goes once its epoch is committed: the sinks by name, and those that live in this process."""
 
-from abc import ABC, abstractmethod
+import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from floodplain.errors import BadInput
+from floodplain.spark.sink import Sink, read_staged, staged_batches, staged_path
+from floodplain.spark.sink_delta import DeltaSink
+from floodplain.spark.sink_files import ParquetSink
+from floodplain.spark.sink_kafka import KafkaSink
 from floodplain.tiers.blobs import Blobs
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+__all__ = ["ConsoleSink", "ForeachBatchSink", "MemorySink", "Sink", "open_sink", "read_staged"]
 
 
-class Sink(ABC):
-    """Publishes the staged output of an epoch. May be called again for the last epoch after a crash."""
-
-    @abstractmethod
-    def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None: ...
+def open_sink(format: str, options: Mapping[str, Any]) -> Sink:  # noqa: A002 — as Spark calls it
+    """The sink that ``write(format, **options)`` asks for. Raises ``BadInput`` for a format or option that does not exist."""
+    kinds: dict[str, Callable[..., Sink]] = {
+        "parquet": ParquetSink,
+        "delta": DeltaSink,
+        "kafka": KafkaSink,
+        "memory": MemorySink,
+        "console": ConsoleSink,
+    }
+    if format not in kinds:
+        raise BadInput(f"there is no sink {format!r}: use one of {', '.join(kinds)}, or foreach_batch(function)")
+    known = inspect.signature(kinds[format]).parameters
+    unknown = [name for name in options if name not in known]
+    missing = [name for name, option in known.items() if option.default is option.empty and name not in options]
+    if unknown:
+        takes = f"it takes {', '.join(known)}" if known else "it takes none"
+        raise BadInput(f"the sink {format} has no option {', '.join(unknown)}: {takes}")
+    if missing:
+        raise BadInput(f"the sink {format} needs {', '.join(missing)}: write({format!r}, {', '.join(f'{m}=…' for m in missing)})")
+    return kinds[format](**options)
 
 
 class MemorySink(Sink):
@@ -28,68 +49,72 @@ class MemorySink(Sink):
 
     def __init__(self) -> None:
         self._epochs: dict[int, pa.Table] = {}
+        self._schema = pa.schema([])
+
+    def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:  # noqa: ARG002
+        self._schema = schema
 
     def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
+        self._schema = schema
         self._epochs[epoch] = read_staged(staged, blobs, schema)
 
     def table(self) -> pa.Table:
         """All output so far, by epoch."""
-        return pa.concat_tables([self._epochs[epoch] for epoch in sorted(self._epochs)]) if self._epochs else pa.table({})
+        return pa.concat_tables([self._schema.empty_table(), *(self._epochs[epoch] for epoch in sorted(self._epochs))])
 
 
 class ConsoleSink(Sink):
-    """Prints the first rows of each epoch."""
+    """Prints the first rows of each epoch. ``truncate`` is the width of a cell; 0 shows all of it."""
 
-    def __init__(self, rows: int = 20) -> None:
+    def __init__(self, rows: int = 20, truncate: int = 40, console: Console | None = None) -> None:
+        if rows < 0 or truncate < 0:
+            raise BadInput("the sink console takes rows and truncate of 0 or more")
         self._rows = rows
-        self._console = Console()
+        self._truncate = truncate
+        self._console = console or Console()
 
     def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
-        rows = read_staged(staged, blobs, schema)
-        self._console.print(f"epoch {epoch}: {len(rows)} rows")
-        self._console.print(rows.slice(0, self._rows).to_pylist())
+        shown = Table(title=f"epoch {epoch}", title_justify="left")
+        for field in schema:
+            shown.add_column(Text(field.name), justify="right" if _is_number(field.type) else "left", overflow="fold")
+        count = 0
+        for batch in staged_batches(staged, blobs, schema):
+            for row in batch.slice(0, max(self._rows - count, 0)).to_pylist():
+                shown.add_row(*(self._cell(value) for value in row.values()))
+            count += batch.num_rows
+        rest = count - self._rows
+        shown.caption = f"{count} rows" + (f", {rest} not shown" if rest > 0 else "")
+        self._console.print(shown)
+
+    def _cell(self, value: Any) -> Text:
+        if value is None:
+            return Text("null", style="dim")
+        text = str(value)
+        return Text(f"{text[: self._truncate - 1]}…" if self._truncate and len(text) > self._truncate else text)
 
 
-class ParquetSink(Sink):
-    """Files in a directory, named by epoch and place: publishing twice writes the same files. Exactly once for readers."""
-
-    def __init__(self, path: str) -> None:
-        if not path:
-            raise BadInput('write("parquet") needs a path: write("parquet", path="out")')
-        self._root = Path(path)
-
-    def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:  # noqa: ARG002
-        self._root.mkdir(parents=True, exist_ok=True)
-        for number, name in enumerate(sorted(staged)):
-            target = self._root / f"epoch-{epoch:012d}-{number:05d}.parquet"
-            temp = self._root / f".{target.name}.tmp"
-            temp.write_bytes(blobs.get(name))
-            temp.replace(target)
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_))
 
 
 class ForeachBatchSink(Sink):
-    """Calls a function with a DataFrame and the epoch. At least once: keep the epoch with what you write to tell a repeat."""
+    """Calls a function with a DataFrame and the epoch. At least once: keep the epoch with what you write to tell a repeat.
 
-    def __init__(self, function: Callable[["DataFrame", int], None], spark: "SparkSession") -> None:
+    Where the state is in a directory the executors read the staged files; else the rows go through the driver. Either way the
+    DataFrame is good until the function returns.
+    """
+
+    def __init__(self, function: Callable[[DataFrame, int], None], spark: SparkSession) -> None:
         self._function = function
         self._spark = spark
 
     def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
-        self._function(self._spark.createDataFrame(read_staged(staged, blobs, schema)), epoch)
+        self._function(self._rows(staged, blobs, schema), epoch)
 
-
-def open_sink(format: str, options: Mapping[str, Any]) -> Sink:  # noqa: A002 — as Spark calls it
-    """The sink of a format. Raises for one that is not known."""
-    kinds: dict[str, Callable[..., Sink]] = {
-        "parquet": lambda path="": ParquetSink(path),
-        "memory": MemorySink,
-        "console": ConsoleSink,
-    }
-    if format not in kinds:
-        raise BadInput(f"there is no sink {format!r}: use one of {', '.join(kinds)}, or foreach_batch(function)")
-    return kinds[format](**options)
-
-
-def read_staged(staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> pa.Table:
-    tables = [pq.read_table(pa.BufferReader(blobs.get(name))).cast(schema) for name in sorted(staged)]
-    return pa.concat_tables([schema.empty_table(), *tables])
+    def _rows(self, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> DataFrame:
+        wanted = from_arrow_schema(schema)
+        places = [staged_path(name, blobs) for name in sorted(staged)]
+        local = [os.fspath(place) for place in places if place is not None]
+        if staged and len(local) == len(places):
+            return self._spark.read.schema(wanted).parquet(*(f"file://{path}" for path in local))
+        return self._spark.createDataFrame(read_staged(staged, blobs, schema), wanted)

@@ -11,6 +11,8 @@ RUNS = "runs/"
 STAGED = "staged/"
 PINS = "pins/"
 PROBES = "probe/"
+PUBLISHED = "epoch-"
+"""In the place that a sink writes to, not in a store."""
 TEMPS = "tmp/"
 """Taken by the directory tier for files that are not yet blobs."""
 
@@ -18,6 +20,7 @@ _DIGITS = 20
 _NAME = re.compile(r"[a-z0-9_]{1,64}\Z")
 _SEGMENT = r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}"
 _BLOB = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{0,7}}\Z")
+_PUBLISHED = re.compile(rf"{PUBLISHED}(\d+)-\d+-(.*)\.parquet\Z")
 _RUN_START = re.compile(rf"runs/(\d{{{_DIGITS}}})-")
 
 
@@ -81,6 +84,17 @@ def output_of(staged_name: str) -> tuple[str, str]:
     """Operator and output in a name made by ``staged``; its author is lease token, epoch and attempt."""
     _, _, _, _, operator, output, *_ = staged_name.split("-")
     return operator, output
+
+
+def published(epoch: int, number: int, app: str) -> str:
+    """An output file of an epoch; ``app`` keeps the files of several states in one place apart."""
+    return f"{PUBLISHED}{epoch:012d}-{number:05d}-{app}.parquet"
+
+
+def epoch_published(name: str, app: str) -> int:
+    """The epoch of an output file of ``app``, 0 for any other name."""
+    match = _PUBLISHED.match(name)
+    return int(match[1]) if match and match[2] == app else 0
 
 
 def position_of(name: str) -> int | None:

@@ -1,0 +1,67 @@
+"""Column statistics of a Parquet file, as a Delta log keeps them, from the file's own footer. No row is read."""
+
+from datetime import date, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_TEXT = 32
+"""Characters of a string bound. A shortened minimum still bounds from below; a maximum that is longer is left out."""
+
+
+def stats(file: pq.ParquetFile) -> str:
+    """The number of rows; for each column of a simple type its nulls and, where order is beyond doubt, its bounds.
+
+    Floating point has no bounds here: the footer's leave out NaN, which Spark sorts above all numbers.
+    """
+    found: dict[str, Any] = {"numRecords": file.metadata.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    for place, field in _simple(file):
+        groups = [file.metadata.row_group(n).column(place).statistics for n in range(file.metadata.num_row_groups)]
+        if all(group is not None and group.has_null_count for group in groups):
+            found["nullCount"][field.name] = sum(group.null_count for group in groups)
+        filled = [group for group in groups if group is None or not group.has_null_count or group.num_values]
+        if filled and _is_ordered(field.type) and all(group is not None and group.has_min_max for group in filled):
+            low, high = _low(min(group.min for group in filled)), _high(max(group.max for group in filled))
+            found["minValues"][field.name] = low
+            if high is not None:
+                found["maxValues"][field.name] = high
+    return msgspec.json.encode(found).decode()
+
+
+def _simple(file: pq.ParquetFile) -> list[tuple[int, pa.Field]]:
+    """Columns that are not nested, with their place among the leaves."""
+    leaves = {file.metadata.schema.column(n).path: n for n in range(file.metadata.num_columns)}
+    return [(leaves[field.name], field) for field in file.schema_arrow if not pa.types.is_nested(field.type)]
+
+
+def _is_ordered(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(type_) or pa.types.is_date(type_) or pa.types.is_timestamp(type_) or pa.types.is_string(type_)
+    )
+
+
+def _low(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return _text(value.replace(microsecond=value.microsecond // 1000 * 1000))
+    if isinstance(value, date):
+        return value.isoformat()
+    return value[:_TEXT] if isinstance(value, str) else value
+
+
+def _high(value: Any) -> Any:
+    if isinstance(value, datetime):
+        # Readers know timestamps to the millisecond: round up, or the last microseconds would be skipped.
+        floor = value.replace(microsecond=value.microsecond // 1000 * 1000)
+        try:
+            return _text(floor if floor == value else floor + timedelta(milliseconds=1))
+        except OverflowError:
+            return None
+    if isinstance(value, date):
+        return value.isoformat()
+    return None if isinstance(value, str) and len(value) > _TEXT else value
+
+
+def _text(value: datetime) -> str:
+    return value.replace(tzinfo=None).isoformat(timespec="milliseconds") + ("Z" if value.tzinfo else "")

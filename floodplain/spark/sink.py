@@ -1,0 +1,80 @@
+"""The contract of a sink: what the driver calls, and how a sink reads what the tasks staged."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from floodplain.errors import BadInput
+from floodplain.tiers.blobs import Blobs
+
+STAGED_ROWS = 8192
+"""Rows of a staged file that a sink holds at a time, where it goes through rows at all."""
+
+
+class Sink(ABC):
+    """Publishes the staged output of each epoch once the epoch is committed.
+
+    The driver calls ``prepare`` once, then ``publish`` for one epoch after the other, all of it under the lease, and ``close``
+    at the end. After a crash the last committed epoch is published again unless the log says that it was: a sink that can tell
+    skips it. A driver that was paused and superseded may still be inside a call: a sink must let at most one of two take effect.
+    """
+
+    def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:  # noqa: ARG002
+        """Connect, and refuse before anything runs what could not be published later.
+
+        ``app`` names this output of this state for ever (``[a-z0-9_-]``): what the sink marks with it, it finds again.
+        ``committed`` is the last epoch in the state; a sink that has a later one of this ``app`` must refuse, or it would take
+        new epochs for repeated ones. ``schema`` is that of the output.
+        """
+        return
+
+    @abstractmethod
+    def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
+        """Make the epoch's rows visible. ``staged`` names Parquet files in ``blobs``; they may be gone after the return."""
+
+    def close(self) -> None:
+        """Release connections. Nothing is published after it."""
+
+
+def ahead(where: str, found: int, committed: int) -> BadInput:
+    return BadInput(
+        f"{where} has epoch {found} of this state, which is at epoch {committed}: the state was rolled back after that was "
+        "published; write to another place, or go on from a branch of the state"
+    )
+
+
+def required(module: str, extra: str) -> Any:
+    """A package that only some sinks need."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise BadInput(f"this sink needs the package {module}: install floodplain[{extra}]") from error
+
+
+def staged_path(name: str, blobs: Blobs) -> Path | None:
+    """Where a staged file is on this file system; None if it is in an object store."""
+    parts = urlsplit(blobs.url)
+    return Path(unquote(parts.path)) / name if parts.scheme == "file" else None
+
+
+def open_staged(name: str, blobs: Blobs) -> pq.ParquetFile:
+    mapped = blobs.map(name)
+    return pq.ParquetFile(pa.BufferReader(blobs.get(name) if mapped is None else mapped))
+
+
+def staged_batches(staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows in bounded pieces, in the same order each time."""
+    for name in sorted(staged):
+        for batch in open_staged(name, blobs).iter_batches(STAGED_ROWS):
+            yield batch.cast(schema)
+
+
+def read_staged(staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> pa.Table:
+    tables = [open_staged(name, blobs).read().cast(schema) for name in sorted(staged)]
+    return pa.concat_tables([schema.empty_table(), *tables])

@@ -1,0 +1,175 @@
+"""Output as files: staged Parquet files get their lasting names, in a directory or an object store. Parquet and Delta use it."""
+
+import errno
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from floodplain.clock import SystemChance, SystemClock
+from floodplain.errors import BadInput
+from floodplain.metrics import Counters
+from floodplain.settings import StoreSettings
+from floodplain.spark.sink import Sink, ahead, staged_path
+from floodplain.tiers import paths
+from floodplain.tiers.blobs import Blobs
+from floodplain.tiers.folders import Folders
+from floodplain.tiers.open import open_blobs
+from floodplain.tiers.oserrors import as_ours
+
+_TEMP = re.compile(r"\.epoch-\d+-\d+-(.*)\.parquet\.tmp\Z")
+_NO_LINK = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS}
+_DELTA_ONLY = ("aws_s3_locking_provider", "aws_s3_allow_unsafe_rename", "delta_dynamo", "aws_conditional_put", "conditional_put")
+
+
+class Files(Protocol):
+    """A place for files that are written whole and never changed."""
+
+    def place(self, name: str, staged: str, blobs: Blobs) -> int:
+        """The staged file under ``name``, whole or not at all, replacing an equal one; returns its size."""
+
+    def settle(self) -> None:
+        """What was placed is durable on return."""
+
+    def names(self) -> Iterator[str]: ...
+
+    def tidy(self, app: str) -> None:
+        """Remove what a driver of this ``app`` that was killed left half done."""
+
+
+class LocalFiles:
+    """A directory. Where staged files are on the same file system they are linked, not copied.
+
+    A file that is not whole yet has a name that starts with a dot, which readers of directories leave out.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._folders = Folders(root, sync=True)
+
+    def place(self, name: str, staged: str, blobs: Blobs) -> int:
+        target, temp = self.root / name, self.root / f".{name}.tmp"
+        with as_ours(f"publishing {target}"):
+            self._folders.make(self.root)
+            temp.unlink(missing_ok=True)
+            if not _linked(staged_path(staged, blobs), temp):
+                _write(temp, blobs.get(staged))
+            temp.replace(target)
+            # A rename between two links of one file does nothing, so after a repeat the first link is still there.
+            temp.unlink(missing_ok=True)
+            return target.stat().st_size
+
+    def settle(self) -> None:
+        with as_ours(f"publishing in {self.root}"):
+            self._folders.sync(self.root)
+
+    def settle_below(self, folder: str, names: Iterable[str]) -> None:
+        """Files that another library wrote, without syncing them, are durable on return."""
+        with as_ours(f"publishing in {self.root / folder}"):
+            for name in names:
+                # One that is gone was folded into a later file by whoever keeps the folder.
+                with suppress(FileNotFoundError), (self.root / folder / name).open("rb") as file:
+                    os.fsync(file.fileno())
+            self._folders.sync(self.root / folder)
+
+    def names(self) -> Iterator[str]:
+        if self.root.is_dir():
+            yield from sorted(entry.name for entry in self.root.iterdir())
+
+    def tidy(self, app: str) -> None:
+        for name in self.names():
+            match = _TEMP.match(name)
+            if match and match[1] == app:
+                (self.root / name).unlink(missing_ok=True)
+
+
+class RemoteFiles:
+    """An object store: an object appears whole and leaves nothing half done."""
+
+    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+        self._target = open_blobs(
+            url, StoreSettings(), options=options, clock=SystemClock(), chance=SystemChance(), counters=Counters()
+        )
+
+    def place(self, name: str, staged: str, blobs: Blobs) -> int:
+        data = blobs.get(staged)
+        self._target.put(name, data)
+        return int(data.size)
+
+    def settle(self) -> None:
+        return
+
+    def names(self) -> Iterator[str]:
+        for info in self._target.list(paths.PUBLISHED):
+            yield info.name
+
+    def tidy(self, app: str) -> None:  # noqa: ARG002
+        return
+
+
+def open_files(path: str | os.PathLike[str], storage_options: Mapping[str, str] | None) -> Files:
+    text = os.fspath(path)
+    parts = urlsplit(text)
+    if "://" not in text:
+        return LocalFiles(Path(text).absolute())
+    if parts.scheme == "file":
+        return LocalFiles(Path(unquote(parts.path)))
+    return RemoteFiles(text, _obstore_options(storage_options or {}))
+
+
+def _obstore_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Storage options as Delta takes them, in obstore's spelling."""
+    kept = {key.lower(): str(value) for key, value in options.items() if not key.lower().startswith(_DELTA_ONLY)}
+    return {("allow_http" if key.endswith("_allow_http") else key): value for key, value in kept.items()}
+
+
+def _linked(source: Path | None, temp: Path) -> bool:
+    if source is None:
+        return False
+    try:
+        os.link(source, temp, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in _NO_LINK:
+            return False
+        raise
+    return True
+
+
+def _write(path: Path, data: pa.Buffer) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class ParquetSink(Sink):
+    """Parquet files in a directory or object store, named by epoch, number and state: publishing twice gives the same files.
+
+    A reader sees each file whole and once. The files of one epoch appear one after the other; who must see whole epochs
+    only uses a Delta table.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> None:
+        if not os.fspath(path):
+            raise BadInput('write("parquet") needs a path: write("parquet", path="out")')
+        self._path = os.fspath(path)
+        self._files = open_files(path, storage_options)
+        self._app = ""
+
+    def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:  # noqa: ARG002
+        self._app = app
+        self._files.tidy(app)
+        newest = max((paths.epoch_published(name, app) for name in self._files.names()), default=0)
+        if newest > committed:
+            raise ahead(self._path, newest, committed)
+
+    def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:  # noqa: ARG002
+        for number, name in enumerate(sorted(staged)):
+            self._files.place(paths.published(epoch, number, self._app), name, blobs)
+        if staged:
+            self._files.settle()

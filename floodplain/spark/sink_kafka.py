@@ -1,0 +1,171 @@
+"""Output as Kafka records: one transaction per epoch, with the epoch's number inside it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from floodplain.errors import BadInput, Fenced, Refused, Unavailable
+from floodplain.spark.kafka_marker import Marker
+from floodplain.spark.kafka_records import Records
+from floodplain.spark.sink import Sink, ahead, required, staged_batches
+from floodplain.tiers.blobs import Blobs
+
+TRIES = 5
+"""Transactions tried for one epoch. Each is aborted whole before the next."""
+WAIT_S = 60.0
+"""For one answer of the broker."""
+_DEFAULTS = {
+    "acks": "all",
+    "compression.type": "lz4",
+    "linger.ms": 20,
+    "partitioner": "murmur2_random",  # as Java clients do it, so that a key goes where theirs goes
+    "queue.buffering.max.kbytes": 64 << 10,  # bounds the memory that an epoch takes, however large it is
+    "transaction.timeout.ms": 300_000,
+}
+_OURS = ("bootstrap.servers", "transactional.id", "enable.idempotence")
+
+
+class KafkaSink(Sink):
+    """Records of a Kafka topic. Exactly once for consumers that read committed records only (``isolation.level``).
+
+    The transaction of an epoch also writes the epoch's number to a marker topic. To take over, a driver first asks the
+    broker to end what an older one left open and to refuse it from then on (``init_transactions``); only then it reads the
+    marker, which can no longer change, so it knows whether the last epoch was published. An epoch without rows makes no
+    transaction: the next one's number covers it.
+
+    ``key`` and ``value`` name columns: one of text or bytes is sent as it is, any other and several as a JSON object. By default
+    the value is all columns, and a record has no key; but an output that has a column ``value`` of text or bytes is taken as
+    Spark's own Kafka sink takes it: ``key``, ``value``, ``headers`` and ``partition``. ``headers`` are added to every record;
+    ``config`` goes to the client. ``marker_topic`` is made from topic and state unless given; it has one partition, is compacted,
+    and is created if absent.
+    """
+
+    def __init__(
+        self,
+        servers: str | Iterable[str],
+        topic: str,
+        key: str | Sequence[str] | None = None,
+        value: str | Sequence[str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        config: Mapping[str, Any] | None = None,
+        marker_topic: str = "",
+    ) -> None:
+        if not servers or not topic:
+            raise BadInput('write("kafka") needs servers and a topic: write("kafka", servers="localhost:9092", topic="out")')
+        taken = [name for name in config or {} if name in _OURS]
+        if taken:
+            raise BadInput(f"the sink kafka sets {', '.join(taken)} itself: leave it out of config")
+        self._kafka = required("confluent_kafka", "kafka")
+        self._client = {**(config or {}), "bootstrap.servers": servers if isinstance(servers, str) else ",".join(servers)}
+        self._topic = topic
+        self._columns = (_names(key), _names(value))
+        self._headers = dict(headers or {})
+        self._marker_topic = marker_topic
+        self._app = ""
+        self._producer: Any = None
+        self._published = 0
+
+    def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:
+        Records(schema, *self._columns, self._headers)
+        self._app = app
+        self._marker = Marker(self._client, self._marker_topic or f"{self._topic}-epochs-{app}", app)
+        self._marker.create()
+        self._producer = self._kafka.Producer(
+            {**_DEFAULTS, **self._client, "transactional.id": f"floodplain-{app}-{self._topic}"}
+        )
+        self._find_topic()
+        self._asked(lambda: self._producer.init_transactions(WAIT_S))
+        self._published = self._marker.read()
+        if self._published > committed:
+            raise ahead(f"topic {self._topic}", self._published, committed)
+
+    def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
+        if not staged or self._published >= epoch:
+            return
+        records = Records(schema, *self._columns, self._headers)
+        failure: Exception | None = None
+        for _ in range(TRIES):
+            try:
+                self._asked(self._producer.begin_transaction)
+                for batch in staged_batches(staged, blobs, schema):
+                    for record in records.of(batch):
+                        self._send({"topic": self._topic, **record})
+                self._send(self._marker.record(epoch))
+                self._asked(lambda: self._producer.commit_transaction(WAIT_S))
+            except _Abortable as error:
+                failure = error
+                self._asked(lambda: self._producer.abort_transaction(WAIT_S))
+            except BaseException:
+                self._give_up()
+                raise
+            else:
+                self._published = epoch
+                return
+        raise Unavailable(f"epoch {epoch} could not be published to topic {self._topic} in {TRIES} transactions: {failure}")
+
+    def close(self) -> None:
+        """An open transaction, if any, is ended by the next driver, or by the broker when its time is over."""
+        self._producer = None
+
+    def _send(self, record: Mapping[str, Any]) -> None:
+        while True:
+            try:
+                return self._asked(lambda: self._producer.produce(**record))
+            except BufferError:
+                self._producer.poll(0.1)
+
+    def _asked(self, call: Any) -> None:
+        """Call until the broker answers. Raises ``_Abortable`` where the transaction must be aborted."""
+        for _ in range(TRIES):
+            try:
+                call()
+            except self._kafka.KafkaException as raised:
+                error = raised.args[0]
+                if error.retriable():
+                    last = error
+                    continue
+                raise self._as_ours(error) from raised
+            else:
+                return
+        raise Unavailable(f"Kafka did not answer for topic {self._topic}: {last}")
+
+    def _as_ours(self, error: Any) -> Exception:
+        codes = self._kafka.KafkaError
+        if error.code() in (codes._FENCED, codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH):
+            return Fenced(f"another driver publishes to topic {self._topic} for this state now; this one published nothing more")
+        if error.txn_requires_abort():
+            return _Abortable(str(error))
+        return Refused(f"Kafka refused to publish to topic {self._topic}: {error}")
+
+    def _give_up(self) -> None:
+        """Leave no open transaction for readers to wait for, as far as the broker lets us. The first error counts."""
+        try:
+            self._producer.abort_transaction(WAIT_S)
+        except self._kafka.KafkaException:
+            return
+
+    def _find_topic(self) -> None:
+        """Raises if the topic is not there and the broker does not make it: else the first epoch would wait for it in vain."""
+        for _ in range(TRIES):
+            found = self._listed().topics[self._topic]
+            if found.error is None:
+                return
+            self._producer.poll(0.5)
+        raise BadInput(f"topic {self._topic} cannot be written to: {found.error}; create it, or check the permissions")
+
+    def _listed(self) -> Any:
+        try:
+            return self._producer.list_topics(self._topic, WAIT_S)
+        except self._kafka.KafkaException as error:
+            raise Unavailable(f"Kafka at {self._client['bootstrap.servers']} does not answer: {error}") from error
+
+
+class _Abortable(Exception):
+    """The transaction must be aborted; another may go through."""
+
+
+def _names(columns: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    if columns is None:
+        return None
+    return (columns,) if isinstance(columns, str) else tuple(columns)
