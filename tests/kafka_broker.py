@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pyspark
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from floodplain.spark.java import java_home
 
@@ -128,6 +128,13 @@ def broker(ports: list[int]) -> Iterator[str]:
             process.kill()  # nothing of it is needed any more, and an orderly end takes seconds
             process.wait()
         shutil.rmtree(home, ignore_errors=True)
+
+
+def create_topic(servers: str, name: str, partitions: int = 3, **settings: str) -> str:
+    admin = AdminClient({"bootstrap.servers": servers})  # held: it takes its requests along when it goes
+    config = {key.replace("_", "."): value for key, value in settings.items()}
+    admin.create_topics([NewTopic(name, num_partitions=partitions, config=config)])[name].result()
+    return name
 
 
 def _settings(home: Path, port: int, controller: int) -> str:

@@ -4,7 +4,7 @@ A consumer group's offset would do without a topic, but brokers forget the offse
 a driver that was down for longer could publish an epoch twice. A compacted topic keeps the last record of a key for ever.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from floodplain.clock import SystemClock
@@ -42,15 +42,32 @@ class Marker:
                     f"the marker topic {self._topic} cannot be created: {error}; create it with one partition and "
                     "cleanup.policy=compact, or name another with marker_topic"
                 ) from error
+        policy = self._settled(lambda: self._policy(admin))
+        if policy != "compact":
+            raise Refused(f"the marker topic {self._topic} has cleanup.policy={policy}: it must be compact")
+
+    def _policy(self, admin: Any) -> str:
         resource = self._admin.ConfigResource(self._admin.ResourceType.TOPIC, self._topic)
-        try:
-            found = admin.describe_configs([resource], request_timeout=WAIT_S)[resource].result()
-        except self._kafka.KafkaException as error:
-            raise Refused(f"the settings of the marker topic {self._topic} cannot be read: {error}") from error
-        if found["cleanup.policy"].value != "compact":
-            raise Refused(
-                f"the marker topic {self._topic} has cleanup.policy={found['cleanup.policy'].value}: it must be compact"
-            )
+        return str(admin.describe_configs([resource], request_timeout=WAIT_S)[resource].result()["cleanup.policy"].value)
+
+    def _settled(self, ask: Callable[[], Any]) -> Any:
+        """The answer of a broker that may not have heard of a new topic yet."""
+        deadline_s = self._clock.monotonic_s() + WAIT_S
+        codes = self._kafka.KafkaError
+        while True:
+            try:
+                return ask()
+            except self._kafka.KafkaException as error:
+                code = error.args[0].code()
+                passing = (
+                    codes.UNKNOWN_TOPIC_OR_PART,
+                    codes._UNKNOWN_PARTITION,
+                    codes._UNKNOWN_TOPIC,
+                    codes.LEADER_NOT_AVAILABLE,
+                )
+                if code not in passing or self._clock.monotonic_s() > deadline_s:
+                    raise Unavailable(f"the marker topic {self._topic} cannot be read: {error}") from error
+            self._clock.sleep_s(0.05)
 
     def read(self) -> int:
         """The last epoch published, 0 if none. Requires: no transaction of this ``app`` is open."""
@@ -71,7 +88,8 @@ class Marker:
             consumer.close()
 
     def _last(self, consumer: Any) -> int:
-        first, end = consumer.get_watermark_offsets(self._kafka.TopicPartition(self._topic, 0), WAIT_S)
+        place = self._kafka.TopicPartition(self._topic, 0)
+        first, end = self._settled(lambda: consumer.get_watermark_offsets(place, WAIT_S))
         tail = _TAIL
         while True:
             start = max(first, end - tail)

@@ -65,10 +65,11 @@ class KafkaSink(Sink):
         self._app = ""
         self._producer: Any = None
         self._published = 0
+        self._fenced: Fenced | None = None
 
     def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:
         Records(schema, *self._columns, self._headers)
-        self._app = app
+        self._app, self._fenced = app, None
         self._marker = Marker(self._client, self._marker_topic or f"{self._topic}-epochs-{app}", app)
         self._marker.create()
         self._producer = self._kafka.Producer(
@@ -81,6 +82,8 @@ class KafkaSink(Sink):
             raise ahead(f"topic {self._topic}", self._published, committed)
 
     def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
+        if self._fenced is not None:
+            raise self._fenced
         if not staged or self._published >= epoch:
             return
         records = Records(schema, *self._columns, self._headers)
@@ -96,8 +99,9 @@ class KafkaSink(Sink):
             except _Abortable as error:
                 failure = error
                 self._asked(lambda: self._producer.abort_transaction(WAIT_S))
-            except BaseException:
+            except BaseException as error:
                 self._give_up()
+                self._fenced = error if isinstance(error, Fenced) else None
                 raise
             else:
                 self._published = epoch

@@ -74,7 +74,7 @@ class ConsoleSink(Sink):
         self._console = console or Console()
 
     def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
-        shown = Table(title=f"epoch {epoch}", title_justify="left")
+        shown = Table()
         for field in schema:
             shown.add_column(Text(field.name), justify="right" if _is_number(field.type) else "left", overflow="fold")
         count = 0
@@ -83,8 +83,9 @@ class ConsoleSink(Sink):
                 shown.add_row(*(self._cell(value) for value in row.values()))
             count += batch.num_rows
         rest = count - self._rows
-        shown.caption = f"{count} rows" + (f", {rest} not shown" if rest > 0 else "")
-        self._console.print(shown)
+        self._console.print(f"epoch {epoch}: {count} rows" + (f", {rest} not shown" if rest > 0 else ""))
+        if count:
+            self._console.print(shown)
 
     def _cell(self, value: Any) -> Text:
         if value is None:
