@@ -70,10 +70,8 @@ def test_a_killed_driver_and_a_lost_checkpoint_between_two_topics(kafka, tmp_pat
         warnings.warn(f"no Kafka source: {reason}", stacklevel=1)
         pytest.skip(str(reason))
     source, target = create_topic(kafka, "clicks"), create_topic(kafka, "counts")
-    settings = {
-        **{"folder": str(tmp_path), "jars": jars, "servers": kafka, "topic": source, "per_epoch": 300},
-        **{"sink": "kafka", "options": {"servers": kafka, "topic": target, "key": "user"}},
-    }
+    settings = {"folder": str(tmp_path), "jars": jars, "servers": kafka, "topic": source, "per_epoch": 300}
+    settings |= {"sink": "kafka", "options": {"servers": kafka, "topic": target, "key": "user"}}
     sent = send(kafka, source, seed=1, count=1500)
     run(settings, kill_after=1)
     shutil.rmtree(tmp_path / "state" / "checkpoint")
