@@ -103,9 +103,18 @@ class Epochs:
         self._empty = dict(empty)
         self._drop_operators(drop)
         self._define()
+        head = self.store.head
+        for outlet in self._plan.outlets:
+            outlet.sink.prepare(f"{head.store}-{outlet.name}", head.epoch, self._schemas[outlet.staged_as])
         self.publish()
         blobs = self.store.history.blobs
         blobs.delete([info.name for info in blobs.list(paths.STAGED)])
+
+    def close(self) -> None:
+        """Let go of the sinks and the state."""
+        for outlet in self._plan.outlets:
+            outlet.sink.close()
+        self.writer.close()
 
     def _drop_operators(self, drop: Sequence[str]) -> None:
         """State of an operator that the pipeline does not have is never left behind without a word."""

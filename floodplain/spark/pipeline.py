@@ -65,6 +65,8 @@ class SparkRuntime:
                 return Query(None, driver, sinks)
             return Query(_follow(driver, inputs, options), driver, sinks)
         except BaseException:
+            for outlet in plan.outlets:
+                outlet.sink.close()
             writer.close()
             raise
 
@@ -92,7 +94,7 @@ class Query:
         self.sinks = sinks
         self._keeper = Housekeeper(driver, lambda: query is not None and bool(query.isActive))
         if query is None:
-            driver.epochs.writer.close()
+            driver.epochs.close()
         else:
             self._keeper.start()
 
@@ -125,7 +127,7 @@ class Query:
         if self._query is not None:
             self._query.stop()
             self._keeper.stop()
-            self._driver.epochs.writer.close()
+            self._driver.epochs.close()
 
     @property
     def status(self) -> dict[str, Any]:

@@ -3,11 +3,9 @@
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +16,9 @@ from floodplain.spark.sink_delta import DeltaSink
 from floodplain.spark.sink_files import ParquetSink
 from floodplain.spark.sink_kafka import KafkaSink
 from floodplain.tiers.blobs import Blobs
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["ConsoleSink", "ForeachBatchSink", "MemorySink", "Sink", "open_sink", "read_staged"]
 
@@ -105,14 +106,16 @@ class ForeachBatchSink(Sink):
     DataFrame is good until the function returns.
     """
 
-    def __init__(self, function: Callable[[DataFrame, int], None], spark: SparkSession) -> None:
+    def __init__(self, function: Callable[["DataFrame", int], None], spark: "SparkSession") -> None:
         self._function = function
         self._spark = spark
 
     def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
         self._function(self._rows(staged, blobs, schema), epoch)
 
-    def _rows(self, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> DataFrame:
+    def _rows(self, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> "DataFrame":
+        from pyspark.sql.pandas.types import from_arrow_schema  # here only, so that sinks are there without Spark
+
         wanted = from_arrow_schema(schema)
         places = [staged_path(name, blobs) for name in sorted(staged)]
         local = [os.fspath(place) for place in places if place is not None]
