@@ -112,11 +112,17 @@ class Epochs:
         self._define()
         head = self.store.head
         for outlet in self._plan.outlets:
-            outlet.sink.prepare(f"{head.store}_{outlet.name}", head.epoch, self._schemas[outlet.staged_as])
+            outlet.sink.prepare(f"{head.store}-{outlet.name}", head.epoch, self._schemas[outlet.staged_as])
         self.publish()
         self._record_published()
         blobs = self.store.history.blobs
         blobs.delete([info.name for info in blobs.list(paths.STAGED)])
+
+    def close(self) -> None:
+        """Let go of the sinks and the state."""
+        for outlet in self._plan.outlets:
+            outlet.sink.close()
+        self.writer.close()
 
     def _drop_operators(self, drop: Sequence[str]) -> None:
         """State of an operator that the pipeline does not have is never left behind without a word."""

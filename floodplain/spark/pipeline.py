@@ -65,6 +65,8 @@ class SparkRuntime:
                 return Query(None, driver, sinks)
             return Query(_follow(driver, inputs, options), driver, sinks)
         except BaseException:
+            for outlet in plan.outlets:
+                outlet.sink.close()
             writer.close()
             raise
 

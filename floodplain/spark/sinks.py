@@ -114,7 +114,7 @@ class ForeachBatchSink(Sink):
         self._function(self._rows(staged, blobs, schema), epoch)
 
     def _rows(self, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> "DataFrame":
-        from pyspark.sql.pandas.types import from_arrow_schema  # a sink may be described where there is no Spark
+        from pyspark.sql.pandas.types import from_arrow_schema  # here only, so that sinks are there without Spark
 
         wanted = from_arrow_schema(schema)
         places = [staged_path(name, blobs) for name in sorted(staged)]
