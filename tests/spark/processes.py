@@ -66,3 +66,16 @@ class LastSeen(KeyedProcess):
     def on_timer(self, key, at, ctx):
         if not ctx.timers():
             yield key.user, self.n.get(), at
+
+
+class Echo(KeyedProcess):
+    """Says each user once more, a little later."""
+
+    output = "user string"
+
+    def process(self, key, rows, ctx):
+        ctx.processing_timer(ctx.processing_time + 10)
+        yield (key.user,)
+
+    def on_timer(self, key, at, ctx):
+        yield (f"{key.user} again",)
