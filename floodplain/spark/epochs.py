@@ -118,12 +118,6 @@ class Epochs:
         blobs = self.store.history.blobs
         blobs.delete([info.name for info in blobs.list(paths.STAGED)])
 
-    def close(self) -> None:
-        """Let go of the sinks and the state."""
-        for outlet in self._plan.outlets:
-            outlet.sink.close()
-        self.writer.close()
-
     def _drop_operators(self, drop: Sequence[str]) -> None:
         """State of an operator that the pipeline does not have is never left behind without a word."""
         held: dict[str, list[str]] = {}
@@ -211,6 +205,8 @@ class Epochs:
 
         ``fire_ms``: event-time timers up to here fire even though the watermark is not there yet.
         """
+        if self.store.head.published < self.store.head.epoch:
+            self.publish()  # the edit of an epoch names its own staged output only: what is not published by then is lost
         clock = self.store.history.clock
         started = clock.monotonic_s()
         before = self.store.head.watermarks
