@@ -17,10 +17,19 @@ class Batch:
     """All keys of a task at once."""
 
     def __init__(self, grouped: Grouped, handles: Mapping[str, Any]) -> None:
-        self.rows = grouped.rows
+        self._grouped = grouped
         self.keys = grouped.space.keys
         self.starts = grouped.starts
         self._handles = handles
+
+    @property
+    def rows(self) -> pa.Table:
+        """All columns of the rows, sorted by key."""
+        return self._grouped.rows
+
+    def column(self, name: str) -> pa.Array:
+        """One column of the rows, sorted by key. Cheaper than ``rows`` where not all of them are needed."""
+        return self._grouped.column(name)
 
     @property
     def key_of_row(self) -> np.ndarray:
