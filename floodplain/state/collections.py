@@ -11,6 +11,7 @@ from floodplain.state.descriptors import List, Map, Set
 from floodplain.state.handles import restore
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.positions import pack
+from floodplain.state.pythonic import to_python
 from floodplain.state.tables import Place
 from floodplain.store import folds
 from floodplain.store.view import Lookup
@@ -29,7 +30,7 @@ class _Before:
         if low == high:
             return []
         if column not in self._lists:
-            self._lists[column] = self.rows.column(column).to_pylist()
+            self._lists[column] = to_python(self.rows.column(column))
         return self._lists[column][low:high]
 
 
