@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -116,8 +115,8 @@ class KeyedTask:
                 case Timers():
                     numbers = grouped.more[offset : offset + len(due[name])]
                     offset += len(numbers)
-                    times = due[name].column(place.subkey).to_pylist()
-                    handles[name] = TimersHandle(place, cursor, _by_number(numbers, times), self._until[name])
+                    times = due[name].column(place.subkey).to_numpy()
+                    handles[name] = TimersHandle(place, cursor, numbers, times, self._until[name])
         self._cursors = cursors
         return handles
 
@@ -161,10 +160,3 @@ def _cycle_collector_off() -> Iterator[None]:
 
 def _keys_of(due: Mapping[str, pa.Table], tables: OperatorTables) -> pa.Table:
     return pa.concat_tables([rows.select(list(tables.key_columns.values())) for rows in due.values()])
-
-
-def _by_number(numbers: np.ndarray, times: list[int]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for number, at_ms in zip(numbers.tolist(), times, strict=True):
-        found.setdefault(number, []).append(at_ms)
-    return found

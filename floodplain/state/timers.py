@@ -14,15 +14,15 @@ from floodplain.state.tables import Place
 class TimersHandle:
     """Many per key, told apart by their time."""
 
-    def __init__(self, place: Place, cursor: TableCursor, due: dict[int, list[int]], until_ms: int) -> None:
-        """``due``: key number → stored times that are due, up to ``until_ms``."""
+    def __init__(self, place: Place, cursor: TableCursor, numbers: np.ndarray, times: np.ndarray, until_ms: int) -> None:
+        """``numbers`` and ``times``: the keys and times of stored timers that are due, up to ``until_ms``."""
         self.i = 0
         self.place = place
         self._cursor = cursor
         self._until_ms = until_ms
-        self._heap = [(at_ms, number) for number, times in due.items() for at_ms in times]
-        heapq.heapify(self._heap)
-        self._stored_due = {(number, at_ms) for at_ms, number in self._heap}
+        last_first = np.lexsort((numbers, times))[::-1]
+        self._due = list(zip(times[last_first].tolist(), numbers[last_first].tolist(), strict=True))
+        self._added: list[tuple[int, int]] = []
         self._changed: dict[tuple[int, int], bool] = {}
         self._stored: dict[int, set[int]] | None = None
         self._journal: list[tuple[int, bool | None]] | None = None
@@ -32,7 +32,7 @@ class TimersHandle:
             return
         self._change(at_ms, True)
         if at_ms <= self._until_ms:
-            heapq.heappush(self._heap, (at_ms, self.i))
+            heapq.heappush(self._added, (at_ms, self.i))
 
     def delete(self, at_ms: int) -> None:
         self._change(at_ms, False)
@@ -57,12 +57,12 @@ class TimersHandle:
 
     def fire(self) -> Iterator[tuple[int, int]]:
         """(key number, time) of each timer that is due, by time; it is gone before its callback runs, which may set it again."""
-        while self._heap:
-            at_ms, number = heapq.heappop(self._heap)
-            there = self._changed.get((number, at_ms), (number, at_ms) in self._stored_due)
-            if there:
-                self._changed[number, at_ms] = False
-                self._stored_due.discard((number, at_ms))
+        due, added, changed = self._due, self._added, self._changed
+        while due or added:
+            stored = not added or bool(due and due[-1] <= added[0])
+            at_ms, number = due.pop() if stored else heapq.heappop(added)
+            if changed.get((number, at_ms), stored):
+                changed[number, at_ms] = False
                 yield number, at_ms
 
     def write(self) -> None:
@@ -76,7 +76,7 @@ class TimersHandle:
         self._journal = []
 
     def rollback(self, _: None) -> None:
-        """Undoes what was changed since the last mark. What it leaves in the heap is not there any more when it comes up."""
+        """Undoes what was changed since the last mark. What it leaves among those added is not there when it comes up."""
         for at_ms, there in reversed(self._journal or ()):
             restore(self._changed, (self.i, at_ms), there)
 
