@@ -14,11 +14,12 @@ import pyarrow.compute as pc
 from floodplain.state.descriptors import Aggregating, Reducing, Value
 from floodplain.state.fit import surely_fits
 from floodplain.state.keyspace import TableCursor
+from floodplain.state.pythonic import to_python
 from floodplain.state.tables import Place
 from floodplain.store import folds
 from floodplain.store.delta import EXPIRES_OF
 from floodplain.store.identity import starts_of
-from floodplain.store.layout import one_array
+from floodplain.store.layout import at_rows, one_array
 
 
 class _Absent:
@@ -62,7 +63,7 @@ class ValueHandle:
     def _load(self) -> list[Any]:
         before = self._cursor.aligned()
         column = before.column(self.place.column)
-        values: list[Any] = column.to_pylist()
+        values = to_python(column)
         if column.null_count:
             marks = before.column(self.place.null_mark).to_pylist() if self.place.null_mark else [None] * len(values)
             values = [ABSENT if value is None and not mark else value for value, mark in zip(values, marks, strict=True)]
@@ -104,14 +105,15 @@ class ValueHandle:
 
     def columns(self, numbers: np.ndarray) -> dict[str, pa.Array]:
         """This state's columns of the rows of these keys, as they shall be."""
-        before, at = self._cursor.aligned(), pa.array(numbers)
+        before = self._cursor.aligned()
         names = [name for name in (self.place.column, self.place.null_mark) if name]
         if self._replaced is not None:
-            out = {names[0]: self._replaced.take(at)}
+            out = {names[0]: at_rows(self._replaced, numbers)}
             fresh = pa.array(self.touched()[numbers])
-            out |= {name: pc.if_else(fresh, pa.scalar(None, pa.bool_()), before.column(name).take(at)) for name in names[1:]}
+            none = pa.scalar(None, pa.bool_())
+            out |= {name: pc.if_else(fresh, none, at_rows(before.column(name), numbers)) for name in names[1:]}
         elif self._values is None:
-            out = {name: before.column(name).take(at) for name in names}
+            out = {name: at_rows(before.column(name), numbers) for name in names}
         else:
             given = [self._values[number] for number in numbers.tolist()]
             out = {names[0]: pa.array([None if value is ABSENT else value for value in given], self.state.arrow)}
@@ -120,7 +122,9 @@ class ValueHandle:
         if self.state.ttl_ms:
             fresh = pa.array(self.touched()[numbers])
             ends = pa.scalar(self._cursor.now_ms + self.state.ttl_ms, pa.int64())
-            out |= {EXPIRES_OF + name: pc.if_else(fresh, ends, before.column(EXPIRES_OF + name).take(at)) for name in names}
+            out |= {
+                EXPIRES_OF + name: pc.if_else(fresh, ends, at_rows(before.column(EXPIRES_OF + name), numbers)) for name in names
+            }
         return out
 
     def mark(self) -> Any:
@@ -307,10 +311,12 @@ def write_values(cursor: TableCursor, handles: list[OneEntry]) -> None:
             held |= columns[handle.place.column or ""].is_valid().to_numpy(zero_copy_only=False)
             if handle.place.null_mark:
                 held |= columns[handle.place.null_mark].is_valid().to_numpy(zero_copy_only=False)
-        kept = pa.array(held)
-        if held.any():
-            cursor.write_at(numbers[held], {name: values.filter(kept) for name, values in columns.items()}, "put")
-        if not held.all():
+        if held.all():
+            cursor.write_at(numbers, columns, "put")
+        else:
+            kept = pa.array(held)
+            if held.any():
+                cursor.write_at(numbers[held], {name: values.filter(kept) for name, values in columns.items()}, "put")
             cursor.write_at(numbers[~held], {}, "delete")
     for handle in handles:
         if isinstance(handle, ReducingHandle):
