@@ -44,6 +44,8 @@ _LATER = {
     "Query": "floodplain.spark.pipeline",
     "stream": "floodplain.spark.pipeline",
     "survives_every_crash": "floodplain.spark.kit",
+    "transform_with_state": "floodplain.spark.compat",
+    "transform_with_state_in_pandas": "floodplain.spark.compat",
 }
 
 
@@ -108,5 +110,7 @@ __all__ = [
     "stream",
     "survives_every_crash",
     "timer_table",
+    "transform_with_state",
+    "transform_with_state_in_pandas",
     "value_table",
 ]

@@ -103,7 +103,7 @@ class KeyedTask:
         newest = pc.max(event_ms).as_py()
         if not self._operator.drops_late:
             return rows, rows.slice(0, 0), newest
-        kept = pc.fill_null(pc.greater_equal(event_ms, self._times.late_ms), True)
+        kept = self._operator.process.on_time(rows.column(column), self._times.late_ms)
         if pc.all(kept).as_py():
             return rows, rows.slice(0, 0), newest
         return rows.filter(kept), rows.filter(pc.invert(kept)), newest

@@ -4,14 +4,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from floodplain.eventtime.times import as_ms
 from floodplain.state.descriptors import State, states_of
 
 
 class Process:
     """What all process functions have in common."""
 
-    output: ClassVar[str | pa.Schema]
+    output: str | pa.Schema
     """The columns of what comes out, as Spark writes them: ``"user string, views long"``."""
     side_outputs: ClassVar[Mapping[str, str | pa.Schema]] = {}
     """Further outputs by name, with their columns: what ``ctx.emit(name, row)`` gives out. One called ``late`` gets the rows that
@@ -20,6 +22,8 @@ class Process:
     """Columns that order the rows of a key; else they come as Spark brought them."""
     broadcast_order_by: ClassVar[Sequence[str]] = ()
     """Columns that order the rows of the broadcast input; else all of them do."""
+    follows_watermark: bool = False
+    """Whether each step of the watermark is an epoch, though no data comes and nothing is due: later rows are judged by it."""
     caller: ClassVar[Any] = None
     """What runs it for the keys of a task, where that is neither key by key nor all at once."""
 
@@ -31,6 +35,10 @@ class Process:
         """Called in every task, before any key, with the rows of the broadcast input of the epoch: a list of rows, or an Arrow
         table in a ``KeyedBatchProcess``. The only place where broadcast state is changed; it must do the same in all tasks."""
         raise NotImplementedError
+
+    def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
+        """For each row whether it is to be processed, given its event time; no time is never late."""
+        return pc.fill_null(pc.greater_equal(as_ms(event_time), late_ms), True)
 
 
 class KeyedProcess(Process):

@@ -12,6 +12,7 @@ from floodplain.spark import checkpoint
 from floodplain.spark.engine import SparkEngine, untagged
 from floodplain.spark.epochs import Epochs, Place
 from floodplain.spark.plan import Plan
+from floodplain.state.descriptors import EVENT_TIME
 from floodplain.versions.edit import SourcePosition
 
 
@@ -53,9 +54,13 @@ class Driver:
         with self._lock:
             head, now_ms = self.store.head, self.store.history.clock.now_ms()
             watermark_ms = checkpoint.next_watermark(self._checkpoint, head.source.batch_id) if self._checkpoint else 0
-            if self.epochs.due(watermark_ms, now_ms):
+            # Timers up to the watermark of the last epoch had their turn in it; what callbacks set for the past waits.
+            moved = watermark_ms > head.watermarks.get(EVENT_TIME, NONE_MS)
+            if self.epochs.due(watermark_ms if moved else NONE_MS, now_ms):
                 self.epochs.run(None, None, now_ms, watermark_ms)
                 return True
+            if moved and self.epochs.follows_watermark:
+                self.epochs.advance(now_ms, watermark_ms)
             lease_ms = self.store.history.settings.lease_ms
             if head.lease.expires_ms - now_ms < lease_ms * 2 // 3:
                 self.epochs.renew()

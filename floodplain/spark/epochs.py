@@ -179,6 +179,20 @@ class Epochs:
                 return True
         return False
 
+    @property
+    def follows_watermark(self) -> bool:
+        return any(operator.process.follows_watermark for operator in self._plan.operators)
+
+    def advance(self, timestamp_ms: int, watermark_ms: int) -> None:
+        """An epoch in which nothing happens but that time moves on. No task runs."""
+        head = self.store.head
+        now_ms = max(timestamp_ms, head.watermarks.get(PROCESSING_TIME, 0))
+        done = head.outputs if self._published == head.epoch else ()
+        published = [AdvancePublished(self._published)] if self._published > head.published else []
+        self.writer.epoch(now_ms=now_ms, watermarks={EVENT_TIME: watermark_ms}).commit([], also=published)
+        self.store.history.blobs.delete(done)
+        self.publish()
+
     def renew(self) -> None:
         """Keep the lease while nothing is committed."""
         head = self.store.head

@@ -69,6 +69,17 @@ class TimersHandle:
                 left.discard(timer)
                 yield number, at_ms
 
+    def waiting(self, until_ms: int) -> list[tuple[int, int]]:
+        """(time, key number) of each timer set for no later than this, by time. They stay until they are deleted."""
+        found = set(zip(self.due[1].tolist(), self.due[0].tolist(), strict=True))
+        for number, changed in self._changed.items():
+            for at_ms, there in changed.items():
+                if there and at_ms <= until_ms:
+                    found.add((at_ms, number))
+                elif not there:
+                    found.discard((at_ms, number))
+        return sorted(found)
+
     def write(self) -> None:
         for op, wanted in (("delete", False), ("put", True)):
             rows = [(at, at_ms) for at, times in self._changed.items() for at_ms, there in times.items() if there is wanted]

@@ -1,0 +1,96 @@
+"""A ``StatefulProcessor`` of PySpark as a process function of ours."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import StructType
+
+from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS
+from floodplain.operators.process import Process
+from floodplain.spark.compat_calls import Calls
+from floodplain.spark.compat_handle import EVENT, Declared, Recorder, table_names
+from floodplain.spark.compat_pandas import PandasFlavour
+from floodplain.spark.compat_rows import RowFlavour
+from floodplain.state.descriptors import State
+from floodplain.state.tables import safe_names
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What goes into a processor and what comes out."""
+
+    rows: StructType
+    keys: tuple[str, ...]
+    """Columns of the rows."""
+    output: StructType
+    initial: StructType | None = None
+    """The columns of the initial state, if there is one."""
+    event_time_output: str = ""
+    """The column of the output that is its event time, if one is declared."""
+
+
+class StatefulProcess(Process):
+    """Runs the processor for the keys of a task, as Spark's worker does.
+
+    ``settings`` are those of the session that the worker of Spark would see.
+    """
+
+    caller = Calls
+
+    def __init__(
+        self,
+        processor: StatefulProcessor,
+        shape: Shape,
+        time_mode: str,
+        declared: Mapping[str, Declared],
+        settings: Mapping[str, str],
+        *,
+        pandas: bool,
+        static: bool = False,
+    ) -> None:
+        self.processor = processor
+        self.shape = shape
+        self.time_mode = time_mode
+        self.declared = dict(declared)
+        self.settings = dict(settings)
+        self.flavour: type[Any] = PandasFlavour if pandas else RowFlavour
+        self.output = to_arrow_schema(shape.output, timezone="UTC")
+        self.static = static
+        self.follows_watermark = time_mode == EVENT
+        self.taken_names = [*safe_names(dict.fromkeys(shape.keys)).values(), EVENT_TIMERS, PROCESSING_TIMERS]
+        self.table_names = table_names(self.declared, self.taken_names)
+
+    @property
+    def timers(self) -> str:
+        return EVENT_TIMERS if self.time_mode == EVENT else PROCESSING_TIMERS
+
+    def states(self) -> dict[str, State]:
+        return {self.table_names[name]: declared.descriptor() for name, declared in self.declared.items()}
+
+    def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
+        """As Spark's stateful operators have it, a row exactly at the watermark is late."""
+        if self.time_mode != EVENT:
+            return pa.array(np.ones(len(event_time), bool))
+        times = event_time.combine_chunks()
+        unit = 1000 if pa.types.is_timestamp(times.type) else 1
+        micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()) if unit > 1 else times.cast(pa.int64())
+        return pc.fill_null(pc.greater(micros, max(late_ms, 0) * unit), True)
+
+
+def declared_by(
+    processor: StatefulProcessor, time_mode: str, parse: Callable[[str], StructType]
+) -> tuple[dict[str, Declared], set[str]]:
+    """What ``init`` declares, and what it deletes; asked of a copy, so that the processor itself stays as the user made it."""
+    serializer: Any = CloudPickleSerializer()  # type: ignore[no-untyped-call]
+    copy = serializer.loads(serializer.dumps(processor))
+    recorder = Recorder(time_mode, parse)
+    copy.init(recorder)
+    copy.close()
+    return recorder.declared, recorder.deleted

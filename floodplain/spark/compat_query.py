@@ -1,0 +1,76 @@
+"""A running drop-in under the names of Spark's ``StreamingQuery``."""
+
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from floodplain.spark.pipeline import Query
+
+
+class StatefulQuery:
+    """Spark's ``StreamingQuery`` over a ``Query`` of ours, which is ``floodplain``."""
+
+    def __init__(self, query: Query, name: str | None, *, once: bool) -> None:
+        self.floodplain = query
+        self.name = name
+        self._once = once
+
+    @property
+    def _spark(self) -> StreamingQuery:
+        query = self.floodplain._query
+        assert query is not None
+        return query
+
+    @property
+    def id(self) -> str:
+        return str(self._spark.id)
+
+    @property
+    def runId(self) -> str:
+        return str(self._spark.runId)
+
+    @property
+    def isActive(self) -> bool:
+        return self.floodplain.is_active
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:
+        """Wait for the end. Raises what ended it, if that was an error. At the end the state is let go."""
+        try:
+            ended = self._await_one_batch(timeout) if self._once else self.floodplain.await_termination(timeout)
+        except BaseException:
+            self.floodplain.stop()
+            raise
+        if ended:
+            self.floodplain.stop()
+        return None if timeout is None else ended
+
+    def _await_one_batch(self, timeout: int | None) -> bool:
+        """That batch and nothing after it: timers that come due later wait for the next."""
+        if timeout is None:
+            self._spark.awaitTermination()
+            return True
+        return bool(self._spark.awaitTermination(timeout))
+
+    def processAllAvailable(self) -> None:
+        self.floodplain.process_all_available()
+
+    def stop(self) -> None:
+        self.floodplain.stop()
+
+    def exception(self) -> Exception | None:
+        return self.floodplain.exception
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return self.floodplain.status
+
+    @property
+    def lastProgress(self) -> Any:
+        return self._spark.lastProgress
+
+    @property
+    def recentProgress(self) -> Any:
+        return self._spark.recentProgress
+
+    def explain(self, extended: bool = False) -> None:
+        self._spark.explain(extended)

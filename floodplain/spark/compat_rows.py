@@ -1,0 +1,109 @@
+"""The Row flavour: rows go in as an iterator of ``Row`` and come out as ``Row``."""
+
+from collections import namedtuple
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import Row, StructType
+
+from floodplain.operators.grouping import Grouped
+from floodplain.spark.compat_initial import INITIAL
+from floodplain.store.layout import one_array
+
+TIME_ZONE = "spark.sql.session.timeZone"
+
+
+class RowFlavour:
+    """The rows of a task as Spark's worker hands them out, and what the processor made of them."""
+
+    def __init__(self, process: Any, grouped: Grouped) -> None:
+        self._grouped = grouped
+        self._schema: pa.Schema = process.output
+        self._names: list[str] = self._schema.names
+        self._nested = any(pa.types.is_nested(type_) for type_ in self._schema.types)
+        self._shape = process.shape
+        self._zone = process.settings.get(TIME_ZONE, "UTC")
+        self._starts = grouped.starts.tolist()
+        self._initial = one_array(grouped.rows.column(INITIAL)) if INITIAL in grouped.rows.column_names else None
+        self._rows = _as_rows(in_zone(grouped.rows.select(self._shape.rows.names), self._shape.rows, self._zone))
+        self._out: list[tuple[Any, ...]] = []
+
+    def groups(self) -> Iterator[tuple[tuple[Any, ...], Iterator[Row] | None]]:
+        """Key and rows of each key that has any, in the order of numbers; None for a key with nothing but an initial state."""
+        starts, rows, whole = self._starts, self._rows, self._initial is None
+        getters = _getters(len(self._shape.rows))
+        parts = [getters[self._shape.rows.names.index(name)].__get__ for name in self._shape.keys]
+        keys = self._keys() if not whole else None
+        for number in range(len(starts) - 1):
+            given = rows[starts[number] : starts[number + 1]]
+            if keys is not None:
+                given = [row for row, state in zip(given, self._states(number), strict=True) if state is None]
+                yield keys[number], iter(given) if given else None
+            else:
+                yield tuple([part(given[0]) for part in parts]), iter(given)
+
+    def initial(self) -> list[list[Row]] | None:
+        """For each key the rows of its initial state; None if this is not the epoch for them."""
+        if self._initial is None:
+            return None
+        return [[state for state in self._states(number) if state is not None] for number in range(len(self._starts) - 1)]
+
+    def first(self, number: int) -> tuple[Row, int]:
+        """The first row of a key, and how many it has."""
+        return self._rows[self._starts[number]], self._starts[number + 1] - self._starts[number]
+
+    def take(self, made: Iterable[Any]) -> None:
+        names, append = self._names, self._out.append
+        for row in made:
+            if not self._nested and getattr(row, "__fields__", None) == names:
+                append(row)
+            else:
+                found = row.asDict(True)
+                append(tuple(map(found.get, names)))
+
+    def output(self) -> pa.Table:
+        if not self._out:
+            return self._schema.empty_table()
+        columns = zip(*self._out, strict=True)
+        arrays = [pa.array(values, type_) for values, type_ in zip(columns, self._schema.types, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=self._schema)
+
+    def _keys(self) -> list[tuple[Any, ...]]:
+        schema = StructType([self._shape.rows[name] for name in self._shape.keys])
+        keys = self._grouped.space.keys.rename_columns(list(self._shape.keys))
+        return list(zip(*(column.to_pylist() for column in in_zone(keys, schema, self._zone).columns), strict=True))
+
+    def _states(self, number: int) -> list[Row | None]:
+        """For each row of the key the row of the initial state that it stands for; None for an ordinary one."""
+        assert self._initial is not None
+        part = self._initial.slice(self._starts[number], self._starts[number + 1] - self._starts[number])
+        table = pa.Table.from_arrays(part.flatten(), schema=pa.schema(list(part.type)))
+        rows = _as_rows(in_zone(table, self._shape.initial, self._zone))
+        return [row if there else None for row, there in zip(rows, part.is_valid().to_pylist(), strict=True)]
+
+
+def in_zone(rows: pa.Table, schema: StructType, zone: str) -> pa.Table:
+    """With times in the session's zone, as they come from the JVM."""
+    return rows if zone == "UTC" else rows.cast(to_arrow_schema(schema, timezone=zone))
+
+
+def _as_rows(table: pa.Table) -> list[Row]:
+    make = partial(tuple.__new__, _row_type(tuple(table.column_names)))
+    return list(map(make, zip(*(column.to_pylist() for column in table.columns), strict=True)))
+
+
+def _row_type(names: tuple[str, ...]) -> Any:
+    """A ``Row`` that knows its fields by its class: it is made and read several times faster. Pickled, it is a plain ``Row``."""
+    getters = _getters(len(names))
+    members: dict[str, Any] = {name: getter for name, getter in zip(names, getters, strict=True) if not hasattr(Row, name)}
+    return type("Row", (Row,), {**members, "__slots__": (), "__fields__": names, "__module__": Row.__module__})
+
+
+def _getters(count: int) -> list[Any]:
+    """Descriptors that read an item of a tuple by its place, without Python code of ``Row`` in between."""
+    places = [f"at{place}" for place in range(count)]
+    fields: Any = namedtuple("Fields", places)  # type: ignore[misc]
+    return [vars(fields)[place] for place in places]

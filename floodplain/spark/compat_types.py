@@ -1,0 +1,266 @@
+"""State values as PySpark's state API gives and takes them, and as our tables keep them.
+
+Spark sends a state value to the JVM as the internal form of its schema and there makes of each field what its type says: a
+number is cut to its width, whatever is of another kind becomes null, and a string takes anything's text. Here the same is done
+without the JVM.
+"""
+
+import datetime
+import decimal
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import types as T  # noqa: N812 — as every PySpark user knows it
+from pyspark.sql.pandas.types import to_arrow_type
+
+TIME_ZONE = "UTC"
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_INTEGER_BITS: dict[type[T.DataType], int] = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
+_LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
+# What a field may hold with nothing to convert: the value as Python has it is the value as Spark gives it back.
+_PLAIN: dict[type[T.DataType], type] = {
+    T.BooleanType: bool,
+    **dict.fromkeys(_INTEGER_BITS, int),
+    T.DoubleType: float,
+    T.StringType: str,
+    T.BinaryType: bytes,
+}
+
+Convert = Callable[[Any], Any]
+
+
+class Codec:
+    """One schema of a state: its Arrow type, and values from users to what handles keep and back.
+
+    A schema of one field is kept as that field, one of several as a struct.
+    """
+
+    def __init__(self, schema: T.StructType) -> None:
+        self.schema = schema
+        self._names = schema.names
+        self._single = len(schema) == 1
+        types = [field.dataType for field in schema]
+        fields = [pa.field(field.name, to_arrow_type(field.dataType, timezone=TIME_ZONE)) for field in schema]
+        self.arrow: pa.DataType = fields[0].type if self._single else pa.struct(fields)
+        self._plain = tuple(_PLAIN.get(type(dtype)) for dtype in types)
+        bits = [(at, _INTEGER_BITS[type(dtype)]) for at, dtype in enumerate(types) if type(dtype) in _INTEGER_BITS]
+        self._bounds = [(at, -(1 << (width - 1)), 1 << (width - 1)) for at, width in bits]
+        self._in = [_inward(dtype) for dtype in types]
+        self._out = [_outward(dtype) for dtype in types]
+        self.as_it_is = all(convert is None for convert in self._out)
+        self.encode: Callable[[Any, str], Any] = self._encode
+        """What handles keep for what a user passed. Its second argument opens the message of an error, as Spark words it."""
+        if self._single and self._plain[0] is not None:
+            self.encode = self._encode_one(self._plain[0])
+
+    def _encode(self, given: Any, failure: str) -> Any:
+        if type(given) is tuple and tuple(map(type, given)) == self._plain:
+            for at, low, high in self._bounds:
+                if not low <= given[at] < high:
+                    break
+            else:
+                return given[0] if self._single else dict(zip(self._names, given, strict=True))
+        return self._converted(given, failure)
+
+    def _encode_one(self, kind: Any) -> Callable[[Any, str], Any]:
+        """``encode`` for the most frequent case: one field that needs no conversion."""
+        low, high = self._bounds[0][1:] if self._bounds else (0, 0)
+        bounded = kind is int
+
+        def encode(given: Any, failure: str) -> Any:
+            if type(given) is tuple and len(given) == 1:
+                value = given[0]
+                if type(value) is kind and (not bounded or low <= value < high):
+                    return value
+            return self._converted(given, failure)
+
+        return encode
+
+    def _converted(self, given: Any, failure: str) -> Any:
+        internal = self.schema.toInternal(tuple(map(_normal, given)))
+        if len(internal) != len(self._names):
+            raise PySparkRuntimeError(
+                f"{failure}: Input row doesn't have expected number of values required by the schema. "
+                f"{len(self._names)} fields are required while {len(internal)} values are provided."
+            )
+        try:
+            values = [None if value is None else convert(value) for value, convert in zip(internal, self._in, strict=True)]
+        except ArithmeticError as error:
+            raise PySparkRuntimeError(f"{failure}: {error}") from error
+        return values[0] if self._single else dict(zip(self._names, values, strict=True))
+
+    def decode(self, kept: Any) -> tuple[Any, ...]:
+        values = (kept,) if self._single else tuple(kept.values())
+        if self.as_it_is:
+            return values
+        return tuple(
+            value if value is None or convert is None else convert(value)
+            for value, convert in zip(values, self._out, strict=True)
+        )
+
+    def row(self, kept: Any) -> T.Row:
+        """As ``decode``, with the names of the fields."""
+        return T._create_row(self._names, self.decode(kept))
+
+
+def _normal(value: Any) -> Any:
+    """NumPy and pandas scalars as Python values, at any depth."""
+    if isinstance(value, np.generic):
+        return value.tolist()
+    if isinstance(value, T.Row) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        return type(value)(*map(_normal, value))
+    if isinstance(value, list | tuple):
+        return type(value)(map(_normal, value))
+    if isinstance(value, dict):
+        return {_normal(key): _normal(one) for key, one in value.items()}
+    for method in ("to_pytimedelta", "to_pydatetime"):
+        if hasattr(value, method):
+            return getattr(value, method)()
+    return value
+
+
+def _inward(dtype: T.DataType) -> Convert:
+    """From the internal form of a value, not None, to what an Arrow column of its type takes; None for another kind."""
+    kind = type(dtype)
+    if kind in _INTEGER_BITS:
+        return _integer(_INTEGER_BITS[kind])
+    if kind in _INWARD:
+        return _INWARD[kind]
+    match dtype:
+        case T.DecimalType():
+            return _decimal(dtype.precision, dtype.scale)
+        case T.ArrayType():
+            element = _nullable(_inward(dtype.elementType))
+            return lambda value: [element(one) for one in value] if isinstance(value, list | tuple) else None
+        case T.MapType():
+            key, entry = _nullable(_inward(dtype.keyType)), _nullable(_inward(dtype.valueType))
+            return lambda value: [(key(k), entry(v)) for k, v in value.items()] if isinstance(value, dict) else None
+        case T.StructType():
+            return _struct(dtype)
+        case _:
+            return lambda value: value
+
+
+def _outward(dtype: T.DataType) -> Convert | None:
+    """From what a handle keeps, not None, to what Spark's state API returns; None if that is the same."""
+    match dtype:
+        case T.TimestampType():
+            return _local_time
+        case T.ArrayType():
+            element = _outward(dtype.elementType)
+            return None if element is None else lambda value: [one if one is None else element(one) for one in value]
+        case T.MapType():
+            key, entry = _maybe(_outward(dtype.keyType)), _maybe(_outward(dtype.valueType))
+            return lambda value: {key(k): entry(v) for k, v in value}
+        case T.StructType():
+            outs = [_maybe(_outward(field.dataType)) for field in dtype]
+            return lambda value: T._create_row(
+                dtype.names, tuple(out(value[name]) for out, name in zip(outs, dtype.names, strict=True))
+            )
+        case _:
+            return None
+
+
+def _nullable(convert: Convert) -> Convert:
+    return lambda value: None if value is None else convert(value)
+
+
+def _maybe(convert: Convert | None) -> Convert:
+    return (lambda value: value) if convert is None else _nullable(convert)
+
+
+def _integer(bits: int) -> Convert:
+    half, whole = 1 << (bits - 1), 1 << bits
+
+    def convert(value: Any) -> int | None:
+        if type(value) is not int or not _LONG_MIN <= value <= _LONG_MAX:
+            return None
+        return value if -half <= value < half else (value + half) % whole - half
+
+    return convert
+
+
+def _decimal(precision: int, scale: int) -> Convert:
+    context = decimal.Context(prec=precision + scale + 40, rounding=decimal.ROUND_HALF_UP)
+
+    def convert(value: Any) -> decimal.Decimal | None:
+        if not isinstance(value, decimal.Decimal):
+            return None
+        rounded = value.quantize(decimal.Decimal(1).scaleb(-scale), context=context)
+        if len(rounded.as_tuple().digits) > precision:
+            raise ArithmeticError(
+                f"[NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION] {value} cannot be represented as Decimal({precision}, {scale})"
+            )
+        return rounded
+
+    return convert
+
+
+def _struct(dtype: T.StructType) -> Convert:
+    converts = [_nullable(_inward(field.dataType)) for field in dtype]
+
+    def convert(value: Any) -> dict[str, Any] | None:
+        if not isinstance(value, tuple | list):
+            return None
+        return {name: one(part) for name, one, part in zip(dtype.names, converts, value, strict=True)}
+
+    return convert
+
+
+def _float(value: Any) -> float | None:
+    if type(value) is not float:
+        return None
+    with np.errstate(over="ignore"):
+        return float(np.float32(value))
+
+
+def _text(value: Any) -> str:
+    """As Java writes what Python sent."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return _java_double(value)
+    return str(value)
+
+
+def _java_double(value: float) -> str:
+    if value != value or value in (float("inf"), float("-inf")):
+        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[repr(value)]
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    sign, digits, exponent = decimal.Decimal(repr(value)).as_tuple()
+    text = "".join(map(str, digits)).rstrip("0") or "0"
+    power = len(digits) - 1 + int(exponent)
+    return f"{'-' if sign else ''}{text[0]}.{text[1:] or '0'}E{power}"
+
+
+def _binary(value: Any) -> bytes | None:
+    if isinstance(value, str):
+        return value.encode()
+    return bytes(value) if isinstance(value, bytes | bytearray) else None
+
+
+def _only(kind: type) -> Convert:
+    return lambda value: value if type(value) is kind else None
+
+
+_INWARD: dict[type[T.DataType], Convert] = {
+    T.BooleanType: _only(bool),
+    T.FloatType: _float,
+    T.DoubleType: _only(float),
+    T.StringType: _text,
+    T.BinaryType: _binary,
+    T.DateType: lambda value: (_EPOCH + datetime.timedelta(days=value)).date() if type(value) is int else None,
+    T.TimestampType: lambda value: _EPOCH + datetime.timedelta(microseconds=value) if type(value) is int else None,
+    T.TimestampNTZType: lambda value: _EPOCH.replace(tzinfo=None) + datetime.timedelta(microseconds=value),
+    T.DayTimeIntervalType: lambda value: datetime.timedelta(microseconds=value),
+}
+
+
+def _local_time(value: datetime.datetime) -> datetime.datetime:
+    """Spark's internal time to Python: the local time of the process, with no zone."""
+    return value.astimezone().replace(tzinfo=None)

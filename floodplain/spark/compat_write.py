@@ -1,0 +1,236 @@
+"""``writeStream`` of a drop-in: Spark's builder methods, in front of our own sinks."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException, PySparkTypeError, PySparkValueError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from floodplain.errors import BadInput
+from floodplain.spark.compat_query import StatefulQuery
+from floodplain.spark.stream import Output, Stream
+from floodplain.state.tables import SEPARATOR
+from floodplain.store.store import Store
+from floodplain.versions.commit import commit
+from floodplain.versions.edit import DropTable
+
+_PASSING = ("memory", "console", "noop", "foreachBatch")
+"""Formats that Spark lets run on a checkpoint that is thrown away."""
+_CHECKPOINT = "spark.sql.streaming.checkpointLocation"
+_OURS = "floodplain."
+_SLOTS = f"{_OURS}slots"
+_STORE = f"{_OURS}store."
+"""Opens the options that reach the object store of the state."""
+
+
+class StatefulWriter:
+    """Spark's ``DataStreamWriter`` as far as a stateful output can be written by us. ``start`` returns a ``StatefulQuery``."""
+
+    def __init__(
+        self,
+        stream: Callable[[Store], Stream],
+        planned: DataFrame,
+        deleted: frozenset[str],
+        trailing: Callable[[DataFrame], DataFrame] | None,
+    ) -> None:
+        self._stream = stream
+        self._planned = planned
+        self._deleted = deleted
+        self._trailing = trailing
+        self._spark: SparkSession = planned.sparkSession
+        self._format = ""
+        self._options: dict[str, str] = {}
+        self._mode = "append"
+        self._name: str | None = None
+        self._trigger: dict[str, Any] = {}
+        self._function: Callable[[DataFrame, int], None] | None = None
+
+    def format(self, source: str) -> "StatefulWriter":
+        self._format = source
+        return self
+
+    def option(self, key: str, value: Any) -> "StatefulWriter":
+        self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        return self
+
+    def options(self, **options: Any) -> "StatefulWriter":
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def outputMode(self, outputMode: str) -> "StatefulWriter":
+        if not isinstance(outputMode, str) or not outputMode.strip():
+            raise PySparkValueError(
+                errorClass="VALUE_NOT_NON_EMPTY_STR",
+                messageParameters={"arg_name": "outputMode", "arg_value": str(outputMode)},
+            )
+        self._mode = outputMode
+        return self
+
+    def queryName(self, queryName: str) -> "StatefulWriter":
+        if not isinstance(queryName, str) or not queryName.strip():
+            raise PySparkValueError(
+                errorClass="VALUE_NOT_NON_EMPTY_STR", messageParameters={"arg_name": "queryName", "arg_value": str(queryName)}
+            )
+        self._name = queryName
+        return self
+
+    def trigger(self, **kwargs: Any) -> "StatefulWriter":
+        given = {name: value for name, value in kwargs.items() if value is not None}
+        if len(given) != 1:
+            raise PySparkValueError(errorClass="ONLY_ALLOW_SINGLE_TRIGGER", messageParameters={})
+        if "continuous" in given:
+            _refuse("a continuous trigger")
+        self._trigger = given
+        return self
+
+    def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> "StatefulWriter":
+        if not callable(func):
+            raise PySparkTypeError(
+                errorClass="NOT_CALLABLE", messageParameters={"arg_name": "func", "arg_type": type(func).__name__}
+            )
+        self._function = func
+        self._format = "foreachBatch"
+        return self
+
+    def foreach(self, f: Any) -> NoReturn:  # noqa: ARG002
+        _refuse("foreach")
+
+    def partitionBy(self, *cols: Any) -> NoReturn:  # noqa: ARG002
+        _refuse("partitionBy")
+
+    def clusterBy(self, *cols: Any) -> NoReturn:  # noqa: ARG002
+        _refuse("clusterBy")
+
+    def toTable(self, tableName: str, *args: Any, **kwargs: Any) -> NoReturn:  # noqa: ARG002
+        _refuse("toTable")
+
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002
+        outputMode: str | None = None,
+        partitionBy: Any = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> StatefulQuery:
+        """Run it: on the state at ``checkpointLocation``, from where that state left off."""
+        self.options(**options)
+        for value, setter in ((format, self.format), (outputMode, self.outputMode), (queryName, self.queryName)):
+            if value is not None:
+                setter(value)
+        if partitionBy is not None:
+            _refuse("partitionBy")
+        if path is not None:
+            self.option("path", path)
+        self._check_mode()
+        location = self._location()
+        access = {key.removeprefix(_STORE): value for key, value in self._options.items() if key.startswith(_STORE)}
+        store = Store.open(location, create=True, options=access)
+        self._purge(store)
+        rows = self._stream(store)
+        output = self._to(rows if self._trailing is None else rows.transform(self._trailing))
+        slots = int(self._options[_SLOTS]) if _SLOTS in self._options else None
+        started = output.start(state=location, slots=slots, trigger=self._trigger or None, options=access)
+        return StatefulQuery(started, self._name, once="once" in self._trigger)
+
+    def _check_mode(self) -> None:
+        """What Spark refuses when a query starts, in Spark's own words."""
+        jvm: Any = self._spark._jvm
+        mode = jvm.org.apache.spark.sql.catalyst.streaming.InternalOutputModes.apply(self._mode)
+        plan = self._planned._jdf.queryExecution().analyzed()
+        jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, mode)
+
+    def _location(self) -> str:
+        given = self._options.get("checkpointLocation")
+        base = self._spark.conf.get(_CHECKPOINT, None)
+        if given is None and base and self._name:
+            given = str(Path(base) / self._name)
+        if given is None and self._format in _PASSING:
+            given = tempfile.mkdtemp(prefix="floodplain-temporary-")
+        if given is None:
+            raise AnalysisException(
+                "checkpointLocation must be specified either through option('checkpointLocation', …) or "
+                f"SparkSession.conf.set('{_CHECKPOINT}', …)"
+            )
+        given = given.removeprefix("file://").removeprefix("file:")
+        folder = Path(given)
+        if (folder / "offsets").exists() and (folder / "metadata").is_file():
+            raise BadInput(
+                f"{given} is a checkpoint of a query of Spark itself, whose state we cannot read: choose a new checkpointLocation"
+            )
+        return given
+
+    def _purge(self, store: Store) -> None:
+        """Forget the states that ``init`` deletes and no longer declares."""
+        ends = tuple(f"{SEPARATOR}{name}" for name in self._deleted)
+        gone = [DropTable(table) for table in store.head.schemas if ends and table.endswith(ends)]
+        if gone:
+            with store.writer("purge") as writer:
+                commit(store.history, gone, token=writer.token)
+
+    def _to(self, rows: Stream) -> Output:
+        options = {
+            key: value for key, value in self._options.items() if key != "checkpointLocation" and not key.startswith(_OURS)
+        }
+        match self._format:
+            case "foreachBatch":
+                function = self._function
+                assert function is not None
+                return rows.foreach_batch(lambda made, epoch: function(made, epoch - 1))
+            case "memory":
+                return rows.foreach_batch(_TempView(self._spark, self._name, self._planned))
+            case "noop":
+                return rows.foreach_batch(_ignore)
+            case "console":
+                count = options.get("numRows", "20")
+                return rows.write("console", rows=int(count))
+            case "kafka":
+                return rows.write("kafka", **_kafka(options, self._planned.columns))
+            case "":
+                return rows.write(self._spark.conf.get("spark.sql.sources.default", "parquet") or "parquet", **options)
+            case _:
+                return rows.write(self._format, **options)
+
+
+def _kafka(options: dict[str, str], columns: list[str]) -> dict[str, Any]:
+    """Spark's options of the Kafka sink as ours; as there, the columns ``key`` and ``value`` are sent."""
+    config = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
+    servers = config.pop("bootstrap.servers", "")
+    others = {name: value for name, value in options.items() if not name.startswith("kafka.")}
+    key = {"key": "key"} if "key" in columns else {}
+    return {"servers": servers, "topic": "", "value": "value", **key, **others, "config": config}
+
+
+def _ignore(rows: DataFrame, epoch: int) -> None:
+    """Where output is not wanted."""
+
+
+class _TempView:
+    """All output so far as a temporary view, as Spark's memory sink has it."""
+
+    def __init__(self, spark: SparkSession, name: str | None, planned: DataFrame) -> None:
+        if name is None:
+            raise AnalysisException("queryName must be specified for memory sink")
+        self._spark = spark
+        self._name = name
+        self._schema = planned.schema
+        self._table = to_arrow_schema(planned.schema, timezone="UTC").empty_table()
+        self._show()
+
+    def __call__(self, rows: DataFrame, epoch: int) -> None:  # noqa: ARG002 — gone with the process, so never a repeat
+        self._table = pa.concat_tables([self._table, rows.toArrow().cast(self._table.schema)])
+        self._show()
+
+    def _show(self) -> None:
+        self._spark.createDataFrame(self._table, self._schema).createOrReplaceTempView(self._name)
+
+
+def _refuse(what: str) -> NoReturn:
+    raise BadInput(
+        f"{what} is not available for a stateful output of Floodplain: use foreachBatch(function) for what it would do"
+    )
