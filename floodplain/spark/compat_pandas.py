@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import pyarrow as pa
 from pyspark.errors import PySparkValueError
 from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
@@ -119,7 +119,7 @@ class PandasFlavour:
             prefer_int_ext_dtype=self._is_on("spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"),
         )
         rows = list(pd.concat(series, axis=1).itertuples(index=False, name=None))
-        columns: Any = namedtuple("Row", table.column_names, rename=True)  # type: ignore[misc]
+        columns: Any = namedtuple("Row", table.column_names, rename=True)
         return pd.DataFrame(rows, columns=list(columns._fields))
 
 
