@@ -119,7 +119,7 @@ class PandasFlavour:
             prefer_int_ext_dtype=self._is_on("spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype"),
         )
         rows = list(pd.concat(series, axis=1).itertuples(index=False, name=None))
-        columns: Any = namedtuple("Row", table.column_names, rename=True)
+        columns: Any = namedtuple("Row", table.column_names, rename=True)  # type: ignore[misc]
         return pd.DataFrame(rows, columns=list(columns._fields))
 
 
