@@ -2,9 +2,10 @@
 
 from collections import namedtuple
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.errors import PySparkValueError
@@ -30,37 +31,30 @@ class PandasFlavour:
         self._settings = process.settings
         self._zone = process.settings.get(TIME_ZONE, "UTC")
         self._limit = int(process.settings.get(_CHUNK_ROWS, 10_000)) or _NO_LIMIT
-        self._starts = grouped.starts.tolist()
-        rows = grouped.rows
-        self._initial = one_array(rows.column(INITIAL)) if INITIAL in rows.column_names else None
-        self._there = None if self._initial is None else self._initial.is_valid().to_numpy(zero_copy_only=False)
+        there = _initial(grouped)
+        ordinary = grouped.rows if there is None else grouped.rows.filter(pa.array(~there))
+        self._starts = _starts(grouped, None if there is None else ~there)
         self._keys = grouped.space.keys.rename_columns(list(self._shape.keys))
-        self._frame = self._as_frame(rows.select(self._shape.rows.names))
-        kinds = [self._initial.type, *rows.schema.types] if self._initial is not None else rows.schema.types
-        self._mixed = any(
-            not (pa.types.is_string(kind) or pa.types.is_primitive(kind)) or pa.types.is_boolean(kind) for kind in kinds
-        )
+        self._frame, self._mixed = self._as_frame(ordinary.select(self._shape.rows.names))
+        self._initial = None if there is None else self._initial_frames(grouped, there)
         self._out: list[pd.DataFrame] = []
 
     def groups(self) -> Iterator[tuple[tuple[Any, ...], Iterator[pd.DataFrame] | None]]:
         starts = self._starts
-        keys = self._as_frame(self._keys.slice(0, len(starts) - 1)).itertuples(index=False, name=None)
+        keys = self._as_frame(self._keys.slice(0, len(starts) - 1))[0].itertuples(index=False, name=None)
         for number, key in enumerate(keys):
-            low, high = starts[number], starts[number + 1]
-            rows = self._frame.iloc[low:high]
-            if self._there is not None:
-                rows = rows[~self._there[low:high]]
-            yield key, self._chunks(rows) if len(rows) else None
+            rows = self._frame.iloc[starts[number] : starts[number + 1]]
+            yield key, self._chunks(rows, self._mixed) if len(rows) else None
 
     def initial(self) -> list[list[pd.DataFrame]] | None:
-        if self._initial is None or self._there is None:
-            return None
-        table = pa.Table.from_arrays(self._initial.flatten(), schema=pa.schema(list(self._initial.type)))
-        frame, found = self._as_frame(table), []
-        for low, high in zip(self._starts, self._starts[1:], strict=False):
-            states = frame.iloc[low:high][self._there[low:high]]
-            found.append(list(self._chunks(states)) if len(states) else [])
-        return found
+        return self._initial
+
+    def _initial_frames(self, grouped: Grouped, there: np.ndarray) -> list[list[pd.DataFrame]]:
+        """Converted apart from ordinary rows: a null among numbers would make them floats."""
+        states = one_array(grouped.rows.column(INITIAL)).filter(pa.array(there))
+        frame, mixed = self._as_frame(pa.Table.from_arrays(states.flatten(), schema=pa.schema(list(states.type))))
+        starts = _starts(grouped, there)
+        return [list(self._chunks(frame.iloc[low:high], mixed)) for low, high in pairwise(starts)]
 
     def first(self, number: int) -> tuple[Any, int]:
         """The first row of a key, and how many it has."""
@@ -105,13 +99,16 @@ class PandasFlavour:
     def _is_on(self, name: str, default: str = "false") -> bool:
         return self._settings.get(name, default).lower() == "true"
 
-    def _chunks(self, rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    def _chunks(self, rows: pd.DataFrame, mixed: bool) -> Iterator[pd.DataFrame]:
         for start in range(0, len(rows), self._limit):
             chunk = rows.iloc[start : start + self._limit].reset_index(drop=True)
-            yield chunk.infer_objects() if self._mixed else chunk
+            yield chunk.infer_objects() if mixed else chunk
 
-    def _as_frame(self, table: pa.Table) -> pd.DataFrame:
-        """All rows at once, with names and types as Spark's worker, which goes by way of named tuples, ends up with."""
+    def _as_frame(self, table: pa.Table) -> tuple[pd.DataFrame, bool]:
+        """All rows at once, with names and types as Spark's worker, which goes by way of named tuples, ends up with.
+
+        Also whether the types of a part may be others, because it may lack the nulls of the whole.
+        """
         schema = to_arrow_schema(_schema_of(self._shape, table.column_names), timezone=self._zone)
         series = ArrowBatchTransformer.to_pandas(
             table.cast(schema).combine_chunks(),
@@ -120,7 +117,22 @@ class PandasFlavour:
         )
         rows = list(pd.concat(series, axis=1).itertuples(index=False, name=None))
         columns: Any = namedtuple("Row", table.column_names, rename=True)  # type: ignore[misc]
-        return pd.DataFrame(rows, columns=list(columns._fields))
+        mixed = any(not pa.types.is_string(kind) and not pa.types.is_primitive(kind) for kind in schema.types)
+        return pd.DataFrame(rows, columns=list(columns._fields)), mixed or any(map(pa.types.is_boolean, schema.types))
+
+
+def _initial(grouped: Grouped) -> np.ndarray | None:
+    """For each row whether it stands for a row of the initial state; None if none does."""
+    if INITIAL not in grouped.rows.column_names:
+        return None
+    return one_array(grouped.rows.column(INITIAL)).is_valid().to_numpy(zero_copy_only=False)
+
+
+def _starts(grouped: Grouped, wanted: np.ndarray | None) -> list[int]:
+    """Where the rows of each key start among those that are wanted."""
+    if wanted is None:
+        return grouped.starts.tolist()
+    return np.append(0, np.cumsum(wanted))[grouped.starts].tolist()
 
 
 def _schema_of(shape: Any, names: list[str]) -> StructType:

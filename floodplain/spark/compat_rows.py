@@ -3,6 +3,7 @@
 from collections import namedtuple
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -27,29 +28,28 @@ class RowFlavour:
         self._shape = process.shape
         self._zone = process.settings.get(TIME_ZONE, "UTC")
         self._starts = grouped.starts.tolist()
-        self._initial = one_array(grouped.rows.column(INITIAL)) if INITIAL in grouped.rows.column_names else None
         self._rows = _as_rows(in_zone(grouped.rows.select(self._shape.rows.names), self._shape.rows, self._zone))
+        self._states = self._initial_states() if INITIAL in grouped.rows.column_names else None
         self._out: list[tuple[Any, ...]] = []
 
     def groups(self) -> Iterator[tuple[tuple[Any, ...], Iterator[Row] | None]]:
         """Key and rows of each key that has any, in the order of numbers; None for a key with nothing but an initial state."""
-        starts, rows, whole = self._starts, self._rows, self._initial is None
+        starts, rows, states = self._starts, self._rows, self._states
         getters = _getters(len(self._shape.rows))
         parts = [getters[self._shape.rows.names.index(name)].__get__ for name in self._shape.keys]
-        keys = self._keys() if not whole else None
-        for number in range(len(starts) - 1):
-            given = rows[starts[number] : starts[number + 1]]
-            if keys is not None:
-                given = [row for row, state in zip(given, self._states(number), strict=True) if state is None]
-                yield keys[number], iter(given) if given else None
-            else:
-                yield tuple([part(given[0]) for part in parts]), iter(given)
+        for low, high in pairwise(starts):
+            given = rows[low:high]
+            key = tuple([part(given[0]) for part in parts])
+            if states is not None:
+                given = [row for row, state in zip(given, states[low:high], strict=True) if state is None]
+            yield key, iter(given) if given else None
 
     def initial(self) -> list[list[Row]] | None:
         """For each key the rows of its initial state; None if this is not the epoch for them."""
-        if self._initial is None:
+        states = self._states
+        if states is None:
             return None
-        return [[state for state in self._states(number) if state is not None] for number in range(len(self._starts) - 1)]
+        return [[state for state in states[low:high] if state is not None] for low, high in pairwise(self._starts)]
 
     def first(self, number: int) -> tuple[Row, int]:
         """The first row of a key, and how many it has."""
@@ -71,18 +71,12 @@ class RowFlavour:
         arrays = [pa.array(values, type_) for values, type_ in zip(columns, self._schema.types, strict=True)]
         return pa.Table.from_arrays(arrays, schema=self._schema)
 
-    def _keys(self) -> list[tuple[Any, ...]]:
-        schema = StructType([self._shape.rows[name] for name in self._shape.keys])
-        keys = self._grouped.space.keys.rename_columns(list(self._shape.keys))
-        return list(zip(*(column.to_pylist() for column in in_zone(keys, schema, self._zone).columns), strict=True))
-
-    def _states(self, number: int) -> list[Row | None]:
-        """For each row of the key the row of the initial state that it stands for; None for an ordinary one."""
-        assert self._initial is not None
-        part = self._initial.slice(self._starts[number], self._starts[number + 1] - self._starts[number])
-        table = pa.Table.from_arrays(part.flatten(), schema=pa.schema(list(part.type)))
+    def _initial_states(self) -> list[Row | None]:
+        """For each row the row of the initial state that it stands for; None for an ordinary one."""
+        whole = one_array(self._grouped.rows.column(INITIAL))
+        table = pa.Table.from_arrays(whole.flatten(), schema=pa.schema(list(whole.type)))
         rows = _as_rows(in_zone(table, self._shape.initial, self._zone))
-        return [row if there else None for row, there in zip(rows, part.is_valid().to_pylist(), strict=True)]
+        return [row if there else None for row, there in zip(rows, whole.is_valid().to_pylist(), strict=True)]
 
 
 def in_zone(rows: pa.Table, schema: StructType, zone: str) -> pa.Table:
