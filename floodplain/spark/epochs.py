@@ -205,6 +205,8 @@ class Epochs:
 
         ``fire_ms``: event-time timers up to here fire even though the watermark is not there yet.
         """
+        if self.store.head.published < self.store.head.epoch:
+            self.publish()  # the edit of an epoch names its own staged output only: what is not published by then is lost
         clock = self.store.history.clock
         started = clock.monotonic_s()
         before = self.store.head.watermarks

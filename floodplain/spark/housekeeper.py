@@ -11,15 +11,20 @@ COLLECT_EVERY = 64
 
 
 class Housekeeper:
-    """Two threads, so that a long compaction does not hold up the heartbeat. They end with the query, or when told to."""
+    """Two threads, so that a long compaction does not hold up the heartbeat. They end with the query, or when told to.
 
-    def __init__(self, driver: Driver, running: Callable[[], bool]) -> None:
+    A heartbeat that fails ends the query: its driver was superseded, or a timer's function failed.
+    """
+
+    def __init__(self, driver: Driver, running: Callable[[], bool], end: Callable[[], None]) -> None:
         self._driver = driver
         self._running = running
+        self._end = end
         self._stopped = threading.Event()
         self._pause_s = driver.store.history.settings.lease_ms / 3000
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._beat, self._tidy)]
         self.failure: Exception | None = None
+        self.ended_by: Exception | None = None
 
     def start(self) -> None:
         for thread in self._threads:
@@ -34,8 +39,9 @@ class Housekeeper:
         while not self._stopped.wait(min(self._pause_s, 1.0)) and self._running():
             try:
                 self._driver.tick()
-            except FloodplainError as error:
-                self.failure = error
+            except Exception as error:
+                self.failure = self.ended_by = error
+                self._end()
                 return
 
     def _tidy(self) -> None:
@@ -49,5 +55,5 @@ class Housekeeper:
                     store.collect_garbage()
                     collected = store.head.epoch
             except FloodplainError as error:
-                self.failure = error
+                self.failure = self.failure or error
                 return

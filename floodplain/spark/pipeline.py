@@ -90,7 +90,7 @@ class Query:
         self._query = query
         self._driver = driver
         self.sinks = sinks
-        self._keeper = Housekeeper(driver, lambda: query is not None and bool(query.isActive))
+        self._keeper = Housekeeper(driver, lambda: self.is_active, lambda: query.stop() if query is not None else None)
         if query is None:
             driver.epochs.close()
         else:
@@ -102,11 +102,16 @@ class Query:
         return next(iter(self.sinks.values()))
 
     def await_termination(self, seconds: int | None = None) -> bool:
-        """Wait for the end; whether it came. A query over what is available ends with the epochs that timers still want."""
+        """Wait for the end; whether it came. A query over what is available ends with the epochs that timers still want.
+
+        Raises what ended the query, if it failed.
+        """
         if self._query is None:
             return True
         ended = self._query.awaitTermination(seconds) if seconds is not None else self._query.awaitTermination() or True
-        if ended and self._query.exception() is None:
+        if ended and self._keeper.ended_by is not None:
+            raise self._keeper.ended_by
+        if ended:
             self._fire()
         return bool(ended)
 

@@ -106,3 +106,16 @@ class Priced(KeyedProcess):
         self.seen.set(self.seen.get() + len(rows))
         self.spent.set(self.spent.get() + sum(row.amount * self.prices.get("tea", 0) for row in rows))
         yield key.user, self.spent.get()
+
+
+class Echo(KeyedProcess):
+    """Says each user once more, a little later."""
+
+    output = "user string"
+
+    def process(self, key, rows, ctx):
+        ctx.processing_timer(ctx.processing_time + 10)
+        yield (key.user,)
+
+    def on_timer(self, key, at, ctx):
+        yield (f"{key.user} again",)

@@ -1,13 +1,19 @@
 """Tasks and executors that fail, die, are tried twice or come late: state and output are always of the same attempts."""
 
+import os
+import random
+import signal
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from floodplain.cli.main import app
 from floodplain.spark.java import java_home
+from floodplain.store.store import Store
 from tests.spark.cluster import Cluster
 from tests.spark.fault_pipeline import check, write_input
-from tests.spark.fault_processes import Fault
+from tests.spark.fault_processes import Fault, wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -40,3 +46,121 @@ def test_a_task_that_fails_or_dies_once_leaves_no_trace(cluster, tmp_path):
         slots = [arrival["slot"] for arrival in one.arrivals()]
         assert slots.count(slots[0]) == 2, f"{one.act} of {one.operator} in epoch {one.epoch}: tried twice"
     check(tmp_path, 3)
+
+
+def objects(folder: Path, epoch: int) -> set[str]:
+    """Run objects that the state of an epoch rests on."""
+    store = Store.open(folder / "state")
+    return store.history.at(epoch).objects()
+
+
+def written(folder: Path, one: Fault, attempt: dict[str, int]) -> list[str]:
+    """The files of an attempt that are there: its run object and its staged output."""
+    part = f"{attempt['slot']}-{attempt['attempt']}"
+    state = folder / "state"
+    found = [*state.glob(f"runs/*-{one.operator}-{part}.run"), *state.glob(f"staged/*-{one.operator}-main-{part}.parquet")]
+    return [str(path.relative_to(state)) for path in found]
+
+
+def test_of_two_attempts_that_both_finish_one_counts_for_state_and_output(cluster, tmp_path):
+    write_input(tmp_path, 2)
+    faults = [
+        fault(tmp_path, "first", 1, "meet", slot=0),
+        fault(tmp_path, "second", 1, "meet", slot=1, point="staged"),
+        fault(tmp_path, "first", 2, "meet", slot=1, point="staged"),
+        fault(tmp_path, "second", 2, "meet", slot=0),
+    ]
+    cluster.start(tmp_path, *faults, speculation=True)
+    cluster.finish(tmp_path)
+    check(tmp_path, 2)
+    for one in faults:
+        attempts = one.arrivals()
+        assert [attempt["slot"] for attempt in attempts] == [one.slot] * 2
+        runs = [f"{one.operator}-{one.slot}-{attempt['attempt']}.run" for attempt in attempts]
+        wait_for(f"the runs of both attempts in {one.folder}", lambda one=one: both_wrote(tmp_path, one))
+        named = [run for run in runs if any(name.endswith(f"-{run}") for name in objects(tmp_path, one.epoch))]
+        assert len(named) == 1, "both wrote, one counts"
+
+
+def both_wrote(folder: Path, one: Fault) -> bool:
+    return all(any(name.startswith("runs/") for name in written(folder, one, attempt)) for attempt in one.arrivals())
+
+
+def test_an_attempt_that_comes_late_changes_nothing_and_is_cleared_away(cluster, tmp_path):
+    write_input(tmp_path, 3)
+    late = [fault(tmp_path, "first", 1, "hold", slot=0), fault(tmp_path, "second", 2, "hold", slot=1)]
+    cluster.start(tmp_path, *late, speculation=True)
+    cluster.finish(tmp_path)
+    zombies = [one.arrivals()[0] for one in late]
+    for one, zombie in zip(late, zombies, strict=True):
+        assert written(tmp_path, one, zombie) == []
+        one.release()
+        wait_for("the files of the late attempt", lambda one=one, zombie=zombie: len(written(tmp_path, one, zombie)) == 2)
+    check(tmp_path, 3)
+    assert verified(tmp_path)
+    write_input(tmp_path, 1)
+    cluster.start(tmp_path)
+    cluster.finish(tmp_path)
+    assert list((tmp_path / "state" / "staged").glob("*")) == []
+    with Store.open(tmp_path / "state").writer("sweeper") as writer:
+        assert writer.collect_garbage().runs >= 2
+    assert [written(tmp_path, one, zombie) for one, zombie in zip(late, zombies, strict=True)] == [[], []]
+    check(tmp_path, 4)
+    assert verified(tmp_path)
+
+
+def verified(folder: Path) -> bool:
+    done = CliRunner().invoke(app, ["verify", str(folder / "state")])
+    return done.exit_code == 0
+
+
+def kill_executor(cluster: Cluster, one: Fault, whose: str) -> None:
+    """Once one of two tasks has reported and the other is held: kill the executor of either."""
+    wait_for(f"both tasks of {one.operator}", lambda: len(one.arrivals()) >= 2)
+    wait_for("the report of one of them", lambda: 1 in cluster.tasks_done())
+    held, reported = one.arrivals()
+    assert held["slot"] != reported["slot"] and held["executor"] != reported["executor"]
+    os.kill((held if whose == "held" else reported)["executor"], signal.SIGKILL)
+    one.release("raise")
+
+
+@pytest.mark.parametrize("transform", [True, pytest.param(False, marks=pytest.mark.soak)], ids=["shuffled", "direct"])
+def test_an_executor_killed_between_two_result_tasks(cluster, tmp_path, transform):
+    """Shuffle files die with it: what the task that is left would read again is made again, by other attempts."""
+    write_input(tmp_path, 3)
+    kills = {
+        "first": (fault(tmp_path, "first", 1, "hold"), "reported"),
+        "second": (fault(tmp_path, "second", 2, "hold"), "reported"),
+        "held": (fault(tmp_path, "first", 3, "hold"), "held"),
+    }
+    cluster.start(tmp_path, *[one for one, _ in kills.values()], transform=transform)
+    for one, whose in kills.values():
+        kill_executor(cluster, one, whose)
+    cluster.finish(tmp_path)
+    for one, _ in kills.values():
+        assert [arrival["slot"] for arrival in one.arrivals()].count(one.arrivals()[0]["slot"]) >= 2, "tried again"
+    check(tmp_path, 3)
+
+
+def chaos(folder: Path, seed: int, epochs: int, slots: int) -> list[Fault]:
+    """For each task of each epoch, perhaps a fault."""
+    rng = random.Random(seed)
+    found = []
+    for epoch in range(1, epochs + 1):
+        for operator in ("first", "second"):
+            for slot in range(slots):
+                act, point = rng.choice(["raise", "raise", "exit", "kill", "none"]), rng.choice(["key", "staged"])
+                found.append(Fault(str(folder / f"{operator}-{epoch}-{slot}"), operator, epoch, act, slot, point))
+    return found
+
+
+@pytest.mark.parametrize("seed", [1, *[pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 10)]])
+def test_a_function_that_gives_something_else_each_time_and_fails_now_and_then(cluster, tmp_path, seed):
+    epochs, slots = 2, 2 + seed % 3
+    write_input(tmp_path, epochs)
+    inline_bytes = (0, 64 << 10)[seed % 2]
+    faults = chaos(tmp_path, seed, epochs, slots)
+    cluster.start(tmp_path, *faults, slots=slots, transform=seed % 4 == 2, inline_bytes=inline_bytes)
+    cluster.finish(tmp_path)
+    assert sum(len(one.arrivals()) > 1 for one in faults) > epochs
+    check(tmp_path, epochs)

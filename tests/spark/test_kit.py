@@ -12,7 +12,7 @@ from floodplain.errors import BadInput, Fenced
 from floodplain.settings import StoreSettings
 from floodplain.spark.kit import Columns, KitEpoch, PipelineKit, survives_every_crash
 from floodplain.spark.kit_faults import Crashed, CrashPoint
-from tests.spark.processes import ByCount, BySource, Count, LastSeen, Picky, Priced, Tally
+from tests.spark.processes import ByCount, BySource, Count, Echo, LastSeen, Picky, Priced, Tally
 
 ROWS = "user string, amount long"
 
@@ -180,6 +180,29 @@ def test_a_driver_that_was_superseded_between_commit_and_publish_publishes_nothi
     assert [step for step in paused.steps.taken if step.startswith("publish")] == ["publish output 1"], "and the old one did not"
     with pytest.raises(Fenced):
         old.run(None, None, 0, 0)
+
+
+def test_output_that_a_sink_refused_is_published_before_the_next_epoch():
+    """Also if that is one without rows, which no batch of Spark's comes before."""
+    kit = PipelineKit(lambda stream: stream.key_by("user").process(Echo()).write("memory"), rows=ROWS)
+    commit = len(kit.steps.taken) + len(_steps_of_an_epoch(Echo(), "publish output 1"))
+    kit.crash_at(CrashPoint(commit, "before"), _refuse)
+    with pytest.raises(OSError, match="no space"):
+        kit.epoch(rows("a"), now_ms=5)
+    assert kit.sinks["output"].epochs == {}
+    assert kit.tick(now_ms=100)
+    assert {epoch: table["user"].to_pylist() for epoch, table in kit.sinks["output"].epochs.items()} == {1: ["a"], 2: ["a again"]}
+
+
+def _refuse() -> None:
+    raise OSError("no space left")
+
+
+def _steps_of_an_epoch(process, until: str) -> list[str]:
+    kit = PipelineKit(lambda stream: stream.key_by("user").process(process).write("memory"), rows=ROWS)
+    first = len(kit.steps.taken)
+    kit.epoch(rows("a"), now_ms=5)
+    return kit.steps.taken[first : kit.steps.taken.index(until)]
 
 
 def test_the_kit_needs_no_spark(tmp_path: Path):
