@@ -1,7 +1,7 @@
 """A driver in a process of its own, which ends itself by SIGKILL, or waits, at a chosen point of an epoch.
 
-``python -m tests.spark.driver_process FOLDER PLAN``, the plan being JSON: ``slots``, ``operators``, ``point``, ``epochs`` (that it
-lets pass before) and ``act``: ``kill``, or ``hold``, which leaves the file ``held`` and waits for the file ``go``.
+``python -m tests.spark.driver_process FOLDER PLAN``. The plan is JSON: ``point``, ``epochs`` (that it lets pass before), ``act``
+(``kill``, or ``hold``, which leaves the file ``held`` and waits for the file ``go``), and what the pipeline is started with.
 """
 
 import json
@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,62 +51,69 @@ class Plan:
         wait_for("go", (self._folder / "go").exists)
 
 
-def around(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    setattr(owner, name, make(getattr(owner, name)))
+def watch_jobs(plan: Plan) -> None:
+    inner = SparkEngine.run
+
+    def run(self: Any, rows: Any, keys: Any, assignment: Any, job: Any) -> Any:
+        plan.reach("before_first_job" if job.operator.name == "first" else "before_second_job")
+        return inner(self, rows, keys, assignment, job)
+
+    SparkEngine.run = run  # type: ignore[method-assign]
 
 
-def place_points(plan: Plan) -> None:
-    def run(inner: Any) -> Any:
-        def run(self: Any, rows: Any, keys: Any, assignment: Any, job: Any) -> Any:
-            plan.reach("before_first_job" if job.operator.name == "first" else "before_second_job")
-            return inner(self, rows, keys, assignment, job)
+def watch_commits(plan: Plan) -> None:
+    inner = Epoch.commit
 
-        return run
+    def commit(self: Any, *args: Any, **options: Any) -> Any:
+        plan.reach("after_tasks")
+        done = inner(self, *args, **options)
+        plan.reach("after_commit")
+        return done
 
-    def commit_epoch(inner: Any) -> Any:
-        def commit(self: Any, *args: Any, **options: Any) -> Any:
-            plan.reach("after_tasks")
-            done = inner(self, *args, **options)
-            plan.reach("after_commit")
-            return done
+    Epoch.commit = commit  # type: ignore[method-assign]
 
-        return commit
 
-    def publish(inner: Any) -> Any:
-        def publish(self: Any, epoch: int, staged: Any, blobs: Any, schema: Any) -> None:
-            if plan.at("during_publish") and len(staged) > 1:
-                inner(self, epoch, sorted(staged)[:1], blobs, schema)
-                plan.reach("during_publish")
-            inner(self, epoch, staged, blobs, schema)
-            plan.reach("between_sinks")
+def watch_publishing(plan: Plan) -> None:
+    inner = ParquetSink.publish
 
-        return publish
+    def publish(self: Any, epoch: int, staged: Any, blobs: Any, schema: Any) -> None:
+        if plan.at("during_publish") and len(staged) > 1:
+            inner(self, epoch, sorted(staged)[:1], blobs, schema)
+            plan.reach("during_publish")
+        inner(self, epoch, staged, blobs, schema)
+        plan.reach("between_sinks")
 
-    def note(inner: Any) -> Any:
-        def commit(history: Any, updates: Any, *args: Any, **options: Any) -> Any:
-            noting = any(isinstance(one, AdvancePublished) and one.epoch > history.head.published for one in updates)
-            if noting:
-                plan.reach("before_noted")
-            done = inner(history, updates, *args, **options)
-            if noting:
-                plan.reach("after_noted")
-            return done
+    ParquetSink.publish = publish  # type: ignore[method-assign]
 
-        return commit
 
-    def on_batch(inner: Any) -> Any:
-        def on_batch(self: Any, *args: Any) -> None:
-            inner(self, *args)
+def watch_notes(plan: Plan) -> None:
+    """How far publishing got is an edit of its own."""
+    inner = epochs.commit
+
+    def commit(history: Any, updates: Any, *args: Any, **options: Any) -> Any:
+        noting = any(isinstance(one, AdvancePublished) and one.epoch > history.head.published for one in updates)
+        if noting:
+            plan.reach("before_noted")
+        done = inner(history, updates, *args, **options)
+        if noting:
+            plan.reach("after_noted")
+        return done
+
+    epochs.commit = commit
+
+
+def watch_batches(plan: Plan) -> None:
+    """What follows a batch is Spark's own commit log. A batch that was in the state already does not count."""
+    inner = Driver.on_batch
+
+    def on_batch(self: Any, *args: Any) -> None:
+        before = self.store.head.epoch
+        inner(self, *args)
+        if self.store.head.epoch > before:
             plan.reach("after_publish")
             plan.epoch_done()
 
-        return on_batch
-
-    around(SparkEngine, "run", run)
-    around(Epoch, "commit", commit_epoch)
-    around(ParquetSink, "publish", publish)
-    around(epochs, "commit", note)
-    around(Driver, "on_batch", on_batch)
+    Driver.on_batch = on_batch  # type: ignore[method-assign]
 
 
 def kill_during(fault: Fault) -> None:
@@ -120,8 +126,10 @@ def kill_during(fault: Fault) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def main(folder: Path, *, slots: int, operators: int, point: str, epochs: int, act: str, fault: dict[str, Any] | None, **options: Any) -> None:
-    place_points(Plan(folder, point, epochs, act))
+def main(folder: Path, *, point: str, epochs: int, act: str, fault: dict[str, Any] | None, **options: Any) -> None:
+    plan = Plan(folder, point, epochs, act)
+    for watch in (watch_jobs, watch_commits, watch_publishing, watch_notes, watch_batches):
+        watch(plan)
     faults = [Fault(**fault)] if fault else []
     if faults and act == "kill":
         kill_during(faults[0])
@@ -135,7 +143,7 @@ def main(folder: Path, *, slots: int, operators: int, point: str, epochs: int, a
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
-    query = start(spark, folder, faults, slots=slots, operators=operators, **options)
+    query = start(spark, folder, faults, **options)
     try:
         query.await_termination()
     except Exception as error:

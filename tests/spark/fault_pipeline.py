@@ -79,9 +79,8 @@ def check(folder: Path, epochs: int, operators: int = 2) -> None:
         now = pa.concat_tables(map(pq.read_table, files[(epoch - 1) * FILES_PER_EPOCH : epoch * FILES_PER_EPOCH]))
         users = set(now["user"].to_pylist())
         snapshot = store.at(epoch=epoch)
-        nonces = _check_first(
-            snapshot, pa.concat_tables(map(pq.read_table, files[: epoch * FILES_PER_EPOCH])), published(folder / "first", epoch), users
-        )
+        so_far = pa.concat_tables(map(pq.read_table, files[: epoch * FILES_PER_EPOCH]))
+        nonces = _check_first(snapshot, so_far, published(folder / "first", epoch), users)
         if operators == 2:
             seen_rows.update(int(user[1:]) % BUCKETS for user in users)
             _check_second(snapshot, nonces, seen_rows, published(folder / "second", epoch), users)

@@ -1,10 +1,6 @@
 """Pipelines on a real Spark: results, restarts, checkpoints that are lost or foreign, two operators, rescaling."""
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -141,35 +137,3 @@ def test_two_operators_in_a_row(spark, tmp_path):
             assert user in newest[n]
     assert all(n % 2 == 0 for n in newest)
     assert not list((tmp_path / "state" / "staged").glob("*")), "staged rows stay no longer than they are needed"
-
-
-@pytest.mark.parametrize("kills", [3])
-def test_a_driver_killed_again_and_again_loses_and_repeats_nothing(spark, tmp_path, kills):
-    rows = write_inputs(tmp_path, 6)
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    for attempt in range(kills + 1):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.driver_process", str(tmp_path), str(2 + attempt % 2)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        if attempt < kills:
-            wait_for_epoch(tmp_path, process, 1 + attempt)
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        else:
-            out, _ = process.communicate(timeout=120)
-            assert "done" in out
-    assert state_of(tmp_path) == last_output(tmp_path) == expected(rows)
-
-
-def wait_for_epoch(folder: Path, process: subprocess.Popen[str], epoch: int) -> None:
-    """Until the log has grown by about two epochs more than at the last kill; where exactly the kill falls does not matter."""
-    while process.poll() is None:
-        log = folder / "state" / "log"
-        edits = len(list(log.glob("*.edit"))) if log.exists() else 0
-        if edits > 4 * epoch:
-            return
-    raise AssertionError(f"the driver ended by itself with {process.returncode}")
