@@ -58,7 +58,7 @@ def written(folder: Path, one: Fault, attempt: dict[str, int]) -> list[str]:
     """The files of an attempt that are there: its run object and its staged output."""
     part = f"{attempt['slot']}-{attempt['attempt']}"
     state = folder / "state"
-    found = [*state.glob(f"runs/*-{one.operator}-{part}.run"), *state.glob(f"staged/*-{one.operator}-main-{part}.parquet")]
+    found = [*state.glob(f"runs/*-{one.operator}-{part}-*.run"), *state.glob(f"staged/*-{one.operator}-main-{part}.parquet")]
     return [str(path.relative_to(state)) for path in found]
 
 
@@ -76,9 +76,9 @@ def test_of_two_attempts_that_both_finish_one_counts_for_state_and_output(cluste
     for one in faults:
         attempts = one.arrivals()
         assert [attempt["slot"] for attempt in attempts] == [one.slot] * 2
-        runs = [f"{one.operator}-{one.slot}-{attempt['attempt']}.run" for attempt in attempts]
+        runs = [f"-{one.operator}-{one.slot}-{attempt['attempt']}-" for attempt in attempts]
         wait_for(f"the runs of both attempts in {one.folder}", lambda one=one: both_wrote(tmp_path, one))
-        named = [run for run in runs if any(name.endswith(f"-{run}") for name in objects(tmp_path, one.epoch))]
+        named = [run for run in runs if any(run in name for name in objects(tmp_path, one.epoch))]
         assert len(named) == 1, "both wrote, one counts"
 
 
