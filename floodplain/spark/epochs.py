@@ -116,7 +116,12 @@ class Epochs:
         self.publish()
         self._record_published()
         blobs = self.store.history.blobs
-        blobs.delete([info.name for info in blobs.list(paths.STAGED)])
+        blobs.delete([info.name for info in blobs.list(paths.STAGED) if self._is_left_over(info.name)])
+
+    def _is_left_over(self, staged: str) -> bool:
+        """Whether it came before this lease. A driver that has superseded this one meanwhile may have staged too."""
+        token = paths.token_of(staged)
+        return token is not None and token < self.writer.token
 
     def _drop_operators(self, drop: Sequence[str]) -> None:
         """State of an operator that the pipeline does not have is never left behind without a word."""
@@ -202,7 +207,10 @@ class Epochs:
         """Let go of the state. Raises nothing if another driver has it by now."""
         with suppress(Conflict):
             self._record_published()
-            self.store.history.blobs.delete(self.store.head.outputs)
+            head = self.store.history.refresh()
+            RequireLease(self.writer.token).check(head)
+            if head.published >= head.epoch:
+                self.store.history.blobs.delete(head.outputs)
             self.writer.close()
         for outlet in self._plan.outlets:
             outlet.sink.close()
@@ -219,7 +227,7 @@ class Epochs:
 
         ``fire_ms``: event-time timers up to here fire even though the watermark is not there yet.
         """
-        if self.store.head.published < self.store.head.epoch:
+        if max(self.store.head.published, self._published) < self.store.head.epoch:
             self.publish()  # the edit of an epoch names its own staged output only: what is not published by then is lost
         clock = self.store.history.clock
         started = clock.monotonic_s()

@@ -22,6 +22,7 @@ _SEGMENT = r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}"
 _BLOB = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{0,7}}\Z")
 _PUBLISHED = re.compile(rf"{PUBLISHED}(\d+)-\d+-(.*)\.parquet\Z")
 _RUN_START = re.compile(rf"runs/(\d{{{_DIGITS}}})-")
+_STAGED_TOKEN = re.compile(rf"staged/\d{{{_DIGITS}}}-(\d+)-")
 
 
 def checked_name(what: str, name: str) -> str:
@@ -95,6 +96,12 @@ def epoch_published(name: str, app: str) -> int:
     """The epoch of an output file of ``app``, 0 for any other name."""
     match = _PUBLISHED.match(name)
     return int(match[1]) if match and match[2] == app else 0
+
+
+def token_of(name: str) -> int | None:
+    """The lease token in a name made by ``staged``, or None if it is not such a name."""
+    match = _STAGED_TOKEN.match(name)
+    return int(match[1]) if match else None
 
 
 def position_of(name: str) -> int | None:

@@ -14,18 +14,16 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from floodplain.spark import epochs
 from floodplain.spark.driver import Driver
 from floodplain.spark.engine import SparkEngine
-from floodplain.spark.sinks import ParquetSink
+from floodplain.spark.sink_files import ParquetSink
 from floodplain.store.epoch import Epoch
-from floodplain.versions.edit import AdvancePublished
 from tests.spark.fault_pipeline import start
 from tests.spark.fault_processes import Fault, wait_for
 
 POINTS = (
     *("before_first_job", "during_task", "before_second_job", "after_tasks", "after_commit"),
-    *("during_publish", "between_sinks", "before_noted", "after_noted", "after_publish"),
+    *("during_publish", "between_sinks", "after_publish"),
 )
 
 
@@ -86,22 +84,6 @@ def watch_publishing(plan: Plan) -> None:
     ParquetSink.publish = publish  # type: ignore[method-assign]
 
 
-def watch_notes(plan: Plan) -> None:
-    """How far publishing got is an edit of its own."""
-    inner = epochs.commit
-
-    def commit(history: Any, updates: Any, *args: Any, **options: Any) -> Any:
-        noting = any(isinstance(one, AdvancePublished) and one.epoch > history.head.published for one in updates)
-        if noting:
-            plan.reach("before_noted")
-        done = inner(history, updates, *args, **options)
-        if noting:
-            plan.reach("after_noted")
-        return done
-
-    epochs.commit = commit
-
-
 def watch_batches(plan: Plan) -> None:
     """What follows a batch is Spark's own commit log. A batch that was in the state already does not count."""
     inner = Driver.on_batch
@@ -128,7 +110,7 @@ def kill_during(fault: Fault) -> None:
 
 def main(folder: Path, *, point: str, epochs: int, act: str, fault: dict[str, Any] | None, **options: Any) -> None:
     plan = Plan(folder, point, epochs, act)
-    for watch in (watch_jobs, watch_commits, watch_publishing, watch_notes, watch_batches):
+    for watch in (watch_jobs, watch_commits, watch_publishing, watch_batches):
         watch(plan)
     faults = [Fault(**fault)] if fault else []
     if faults and act == "kill":

@@ -194,6 +194,34 @@ def test_output_that_a_sink_refused_is_published_before_the_next_epoch():
     assert {epoch: table["user"].to_pylist() for epoch, table in kit.sinks["output"].epochs.items()} == {1: ["a"], 2: ["a again"]}
 
 
+def test_output_that_a_sink_refused_waits_for_the_next_driver():
+    kit = PipelineKit(counting, rows=ROWS)
+    kit.crash_at(CrashPoint(len(kit.steps.taken) + len(_steps_of_an_epoch(Count(), "publish output 1")), "before"), _refuse)
+    with pytest.raises(OSError, match="no space"):
+        kit.epoch(rows("a"), now_ms=5)
+    kit._epochs.close()
+    kit.restart()
+    assert kit.sinks["output"].epochs[1].to_pylist() == [{"user": "a", "n": 1, "total": 1}]
+
+
+def test_a_driver_that_was_superseded_deletes_nothing_of_the_next_one():
+    """Neither when it ends nor when it only now clears up what it found at its start."""
+    kit = PipelineKit(counting, rows=ROWS)
+    starting, ending = kit._epochs, kit._epochs
+    kit.restart()
+    publish = len(kit.steps.taken) + len(_steps_of_an_epoch(Count(), "publish output 1"))
+    kit.crash_at(CrashPoint(publish, "before"), _refuse)
+    with pytest.raises(OSError, match="no space"):
+        kit.epoch(rows("a"), now_ms=5)
+    with pytest.raises(Fenced):
+        ending.publish()
+    ending.close()
+    starting.publish = lambda: None
+    starting.prepare({"": kit._inputs[""].empty_table()})
+    kit.restart()
+    assert kit.sinks["output"].epochs[1].to_pylist() == [{"user": "a", "n": 1, "total": 1}]
+
+
 def _refuse() -> None:
     raise OSError("no space left")
 
