@@ -1,0 +1,61 @@
+"""The workload ``counter``: count and sum per key, as a process function, and what must come out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.bench.workloads import users
+from floodplain.operators.process import KeyedBatchProcess
+from floodplain.state.descriptors import Value
+
+ROWS = "key string, amount long"
+OUTPUT = "key string, n long, total long"
+OUTPUT_SCHEMA = pa.schema({"key": pa.string(), "n": pa.int64(), "total": pa.int64()})
+
+
+class Count(KeyedBatchProcess):
+    """Rows and their amounts so far, by key."""
+
+    n = Value("long", default=0)
+    total = Value("long", default=0)
+    output = OUTPUT
+
+    def process(self, batch: Any, ctx: Any) -> pa.Table:  # noqa: ARG002
+        amounts = batch.rows.column("amount").to_numpy()
+        sums = np.add.reduceat(amounts, batch.starts[:-1]) if len(amounts) else amounts
+        n = pc.add(batch.state("n"), pa.array(batch.rows_per_key()))
+        total = pc.add(batch.state("total"), pa.array(sums))
+        batch.set("n", n)
+        batch.set("total", total)
+        return pa.table({"key": batch.keys.column("key"), "n": n, "total": total})
+
+
+def events(ids: np.ndarray, rng: np.random.Generator) -> pa.Table:
+    """One row for each of these numbers of users."""
+    return pa.table({"key": users(ids), "amount": rng.integers(0, 1000, len(ids))})
+
+
+def counted_right(fed: Sequence[Path], output: Path, *, stateful: bool) -> bool:
+    """Whether the Parquet files in ``output`` are what DuckDB makes of the input files, each of which was one epoch.
+
+    Every epoch must give one row for each of its keys. Of a stateful contender the newest row of a key counts, which is the
+    one with the largest count; of one without state they add up.
+    """
+    newest = "max(n) as n, arg_max(total, n) as total" if stateful else "sum(n) as n, sum(total) as total"
+    with duckdb.connect() as connection:
+        connection.read_parquet([str(path) for path in fed], filename=True).create_view("fed")
+        connection.read_parquet(str(output / "*.parquet")).create_view("out")
+        connection.execute("create table wanted as select key, count(*)::hugeint as n, sum(amount) as total from fed group by key")
+        connection.execute(f"create table found as select key, {newest} from out group by key")
+        rows = connection.sql("select sum(keys) from (select count(distinct key) as keys from fed group by filename)").fetchall()
+        if connection.sql("select count(*) from out").fetchall() != rows:
+            return False
+        return not connection.sql(
+            "select 1 from wanted full join found using (key) "
+            "where wanted.n is distinct from found.n or wanted.total is distinct from found.total limit 1"
+        ).fetchall()

@@ -1,0 +1,171 @@
+"""Streams side by side: each contender is a running query with folders of its own, fed the same files in turn.
+
+The ruler is Spark's own account of its batches, the same for all: a block of files lasts from the start of its first batch to
+the end of its last one, an epoch as long as its trigger. How often an idle query looks for files is in neither.
+"""
+
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from floodplain.bench.frame import Bench, rounded
+
+FIRST_MTIME_S = 1_700_000_000
+GROUPS_PER_FILE = 4
+"""Row groups: without them one of the two cores would read a file alone."""
+
+
+class Running(Protocol):
+    def stop(self) -> None: ...
+
+
+Start = Callable[[Any, Path], Running]
+"""Starts a contender: its streaming DataFrame, and a folder whose ``out`` it shall fill with Parquet files."""
+
+
+class Files:
+    """Input files in a folder, each one epoch, read by Spark in the order they were made."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True)
+        self._count = 0
+
+    def write(self, rows: pa.Table) -> Path:
+        path = self._folder / f"{self._count:06d}.parquet"
+        pq.write_table(rows, path, row_group_size=max(-(-len(rows) // GROUPS_PER_FILE), 1))
+        os.utime(path, (FIRST_MTIME_S + self._count,) * 2)
+        self._count += 1
+        return path
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What it took to process some files, one after the other."""
+
+    seconds: float
+    epochs_ms: tuple[int, ...]
+    phases_ms: Mapping[str, float]
+    """Spark's own parts of an epoch, in the mean."""
+
+
+class Lane:
+    """One contender in its own folder below ``home``."""
+
+    def __init__(self, name: str, home: Path, rows: Callable[[Path], Any], start: Start) -> None:
+        self.name = name
+        self.folder = home / name
+        self.output = self.folder / "out"
+        self.fed: list[Path] = []
+        self._input = self.folder / "in"
+        self._input.mkdir(parents=True)
+        self.output.mkdir()
+        streaming = rows(self._input)
+        before = {query.id for query in streaming.sparkSession.streams.active}
+        self._running = start(streaming, self.folder)
+        (self._query,) = [query for query in streaming.sparkSession.streams.active if query.id not in before]
+
+    def feed(self, files: Sequence[Path]) -> Block:
+        """Have these files processed."""
+        seen = max((progress.batchId for progress in self._batches()), default=-1)
+        for path in files:
+            os.link(path, self._input / path.name)
+        self.fed += files
+        self._query.processAllAvailable()
+        return _block([progress for progress in self._batches() if progress.batchId > seen])
+
+    def _batches(self) -> list[Any]:
+        return [progress for progress in self._query.recentProgress if "addBatch" in progress.durationMs]
+
+    def stop(self) -> None:
+        self._running.stop()
+
+
+def _block(batches: Sequence[Any]) -> Block:
+    began = [datetime.fromisoformat(batch.timestamp).timestamp() for batch in batches]
+    took_ms = [batch.durationMs["triggerExecution"] for batch in batches]
+    phases = {name for batch in batches for name in batch.durationMs}
+    return Block(
+        seconds=began[-1] - began[0] + took_ms[-1] / 1000,
+        epochs_ms=tuple(took_ms),
+        phases_ms={name: statistics.fmean(batch.durationMs.get(name, 0) for batch in batches) for name in sorted(phases)},
+    )
+
+
+@dataclass(slots=True)
+class Laps:
+    """The blocks of one contender in one race."""
+
+    rows: int = 0
+    blocks: list[Block] = field(default_factory=list)
+
+    def add(self, block: Block, rows: int) -> None:
+        self.blocks.append(block)
+        self.rows = rows
+
+    @property
+    def epochs_ms(self) -> list[int]:
+        return [ms for block in self.blocks for ms in block.epochs_ms]
+
+    @property
+    def epoch_ms(self) -> float:
+        """The median epoch."""
+        return statistics.median(self.epochs_ms)
+
+    @property
+    def rows_per_s(self) -> float:
+        """By the median block: what a block carries for later epochs, as a compaction does, is in it."""
+        return self.rows / statistics.median(block.seconds for block in self.blocks)
+
+    def figures(self) -> dict[str, Any]:
+        ordered = sorted(self.epochs_ms)
+        return {
+            "rows_per_s": round(self.rows_per_s),
+            "epochs": len(ordered),
+            "epoch_p50_ms": rounded(self.epoch_ms),
+            "epoch_p99_ms": rounded(ordered[min(len(ordered) - 1, -(-len(ordered) * 99 // 100))]),
+            "phases_ms": {
+                name: rounded(statistics.fmean(block.phases_ms.get(name, 0.0) for block in self.blocks))
+                for name in sorted({name for block in self.blocks for name in block.phases_ms})
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One contender's part in a race: in round n it is fed ``files(n)``; no files, no run."""
+
+    name: str
+    lane: Lane
+    files: Callable[[int], Sequence[Path]]
+    before: Callable[[], object] | None = None
+    after: Callable[[], object] | None = None
+    """Untimed; what goes on behind the scenes ends here, so that it does not disturb the next."""
+
+
+def race(bench: Bench, what: str, entries: Sequence[Entry], rounds: int, *, warm_up: int = 1) -> dict[str, Laps]:
+    """Feed the entries in turn, round by round, another one first in each; the first ``warm_up`` rounds of each do not count."""
+    laps = {entry.name: Laps() for entry in entries}
+    for number in range(warm_up + rounds):
+        first = number % len(entries)
+        for entry in [*entries[first:], *entries[:first]]:
+            files = entry.files(number)
+            if not files:
+                continue
+            if entry.before is not None:
+                entry.before()
+            block = entry.lane.feed(files)
+            if entry.after is not None:
+                entry.after()
+            if number >= warm_up:
+                laps[entry.name].add(block, sum(pq.read_metadata(path).num_rows for path in files))
+        told = ", ".join(f"{name} {lap.epoch_ms:g} ms" for name, lap in laps.items() if lap.blocks)
+        bench.say(f"{what}, round {number + 1} of {warm_up + rounds}: {told or 'warm-up'}")
+    return laps

@@ -1,0 +1,201 @@
+"""Contenders that are Spark's own, and the pipeline with no state: what a user of Spark would write without us.
+
+The only module of ``bench`` that imports pyspark. The stateful contenders publish with Spark's Parquet writer from
+``foreachBatch``, since update mode has no file sink of its own.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from floodplain.bench.counting import OUTPUT, OUTPUT_SCHEMA
+from floodplain.clock import SystemChance, SystemClock
+from floodplain.metrics import Counters
+from floodplain.settings import StoreSettings
+from floodplain.spark.exchange import even, to_slots
+from floodplain.spark.java import provide_java
+from floodplain.spark.sinks import ParquetSink
+from floodplain.tiers.blobs import Blobs
+from floodplain.tiers.create import create_or_read
+from floodplain.tiers.open import open_blobs
+
+CORES = 2
+ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+MEMORY = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+    ),
+}
+
+
+@contextmanager
+def local_session(home: Path) -> Iterator[SparkSession]:
+    """Spark on two cores of this machine. Idle queries look for files ten times a second, or they would keep a core busy."""
+    provide_java(home / "java")
+    os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "6g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(home / "local"),
+        "spark.sql.warehouse.dir": str(home / "warehouse"),
+        "spark.sql.shuffle.partitions": str(CORES),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.files.openCostInBytes": str(1 << 20),
+        "spark.sql.streaming.pollingDelay": "100ms",
+        "spark.sql.streaming.numRecentProgressUpdates": "10000",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.log.level": "ERROR",
+    }
+    builder = SparkSession.builder.master(f"local[{CORES}]").appName("floodplain-bench")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def files(spark: SparkSession, schema: str) -> Callable[[Path], DataFrame]:
+    """A stream of the files of a folder, one per epoch."""
+    return lambda folder: spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def aggregation(settings: Mapping[str, str]) -> Callable[[DataFrame, Path], StreamingQuery]:
+    """Spark's JVM aggregation, with the state store that the settings name."""
+
+    def start(rows: DataFrame, folder: Path) -> StreamingQuery:
+        counted = rows.groupBy("key").agg(F.count(F.lit(1)).alias("n"), F.sum("amount").alias("total"))
+        return _started(counted, folder, settings)
+
+    return start
+
+
+def transform_with_state(
+    processor: Callable[[], StatefulProcessor], output: str, time_mode: str = "None", *, pandas: bool = False
+) -> Callable[[DataFrame, Path], StreamingQuery]:
+    """Spark's own operator for process functions in Python."""
+
+    def start(rows: DataFrame, folder: Path) -> StreamingQuery:
+        grouped: Any = rows.groupBy("key")
+        call = grouped.transformWithStateInPandas if pandas else grouped.transformWithState
+        made = call(statefulProcessor=processor(), outputStructType=output, outputMode="Update", timeMode=time_mode)
+        return _started(made, folder, ROCKSDB)
+
+    return start
+
+
+def _started(made: DataFrame, folder: Path, settings: Mapping[str, str]) -> StreamingQuery:
+    out = str(folder / "out")
+
+    def publish(rows: DataFrame, _: int) -> None:
+        rows.write.mode("append").option("compression", "lz4_raw").parquet(out)
+
+    spark = made.sparkSession
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        return (
+            made.writeStream.outputMode("update")
+            .foreachBatch(publish)
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .start()
+        )
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+
+
+class CountProcessor(StatefulProcessor):
+    """``counter`` as users of transformWithState write it."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._state = handle.getValueState("state", "n long, total long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803, ARG002
+        n, total = self._state.get() or (0, 0)
+        for row in rows:
+            n += 1
+            total += row.amount
+        self._state.update((n, total))
+        yield Row(key=key[0], n=n, total=total)
+
+    def close(self) -> None:
+        pass
+
+
+def stateless(slots: int) -> Callable[[DataFrame, Path], StreamingQuery]:
+    """The same pipeline without state: the same exchange, count and sum per key of the epoch alone in Python, the rows staged
+    as synced Parquet files by the tasks and published by the same sink."""
+
+    def start(rows: DataFrame, folder: Path) -> StreamingQuery:
+        staged = str(folder / "staged")
+        blobs, sink = _blobs(staged), ParquetSink(str(folder / "out"))
+        assignment = even(slots, StoreSettings().key_groups, 1)
+
+        def on_batch(batch: DataFrame, number: int) -> None:
+            batch.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
+            slotted = to_slots(batch, ("key",), assignment, StoreSettings().key_groups)
+            names = [row.name for row in slotted.mapInArrow(_staging(staged, number), "name string").collect() if row.name]
+            sink.publish(number, names, blobs, OUTPUT_SCHEMA)
+            blobs.delete(names)
+
+        return rows.writeStream.foreachBatch(on_batch).option("checkpointLocation", str(folder / "checkpoint")).start()
+
+    return start
+
+
+_opened: dict[str, Blobs] = {}
+
+
+def _blobs(location: str) -> Blobs:
+    if location not in _opened:
+        _opened[location] = open_blobs(
+            location, StoreSettings(), options={}, clock=SystemClock(), chance=SystemChance(), counters=Counters()
+        )
+    return _opened[location]
+
+
+def _staging(location: str, number: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        held = list(batches)
+        name = _stage(pa.Table.from_batches(held), location, number) if held else ""
+        yield pa.record_batch({"name": pa.array([name])})
+
+    return work
+
+
+def _stage(rows: pa.Table, location: str, number: int) -> str:
+    context = TaskContext.get()
+    assert context is not None
+    counted = rows.group_by("key", use_threads=False).aggregate([("amount", "count"), ("amount", "sum")])
+    made = pa.Table.from_arrays([counted.column(name) for name in ("key", "amount_count", "amount_sum")], OUTPUT_SCHEMA.names)
+    sink = io.BytesIO()
+    pq.write_table(made, sink, compression="lz4")
+    name = f"staged/{number}-{context.partitionId()}-{context.taskAttemptId()}"
+    create_or_read(_blobs(location), name, sink.getvalue(), StoreSettings().retry, SystemClock(), SystemChance())
+    return name
+
+
+COUNT_OUTPUT = OUTPUT
