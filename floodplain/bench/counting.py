@@ -26,7 +26,7 @@ class Count(KeyedBatchProcess):
     output = OUTPUT
 
     def process(self, batch: Any, ctx: Any) -> pa.Table:  # noqa: ARG002
-        amounts = batch.rows.column("amount").to_numpy()
+        amounts = batch.column("amount").to_numpy()
         sums = np.add.reduceat(amounts, batch.starts[:-1]) if len(amounts) else amounts
         n = pc.add(batch.state("n"), pa.array(batch.rows_per_key()))
         total = pc.add(batch.state("total"), pa.array(sums))
@@ -50,7 +50,9 @@ def counted_right(fed: Sequence[Path], output: Path, *, stateful: bool) -> bool:
     with duckdb.connect() as connection:
         connection.read_parquet([str(path) for path in fed], filename=True).create_view("fed")
         connection.read_parquet(str(output / "*.parquet")).create_view("out")
-        connection.execute("create table wanted as select key, count(*)::hugeint as n, sum(amount) as total from fed group by key")
+        connection.execute(
+            "create table wanted as select key, count(*)::hugeint as n, sum(amount) as total from fed group by key"
+        )
         connection.execute(f"create table found as select key, {newest} from out group by key")
         rows = connection.sql("select sum(keys) from (select count(distinct key) as keys from fed group by filename)").fetchall()
         if connection.sql("select count(*) from out").fetchall() != rows:

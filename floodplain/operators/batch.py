@@ -38,8 +38,7 @@ class Batch:
     """
 
     def __init__(self, operator: str, grouped: Grouped, handles: Mapping[str, Any]) -> None:
-        self.rows = grouped.rows
-        """The rows of the epoch, those of a key side by side, keys ascending."""
+        self._grouped = grouped
         self.keys = grouped.space.keys
         """One row per key: first those that have rows, then those that are here for a timer only."""
         self.starts = grouped.starts
@@ -52,6 +51,15 @@ class Batch:
             for name, handle in handles.items()
             if isinstance(handle, TimersHandle)
         }
+
+    @property
+    def rows(self) -> pa.Table:
+        """The rows of the epoch, those of a key side by side, keys ascending."""
+        return self._grouped.rows
+
+    def column(self, name: str) -> pa.Array:
+        """One column of ``rows``. Cheaper where not all of them are needed."""
+        return self._grouped.column(name)
 
     @cached_property
     def key_of_row(self) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -9,19 +10,30 @@ import pyarrow.compute as pc
 
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.state.keyspace import KeySpace
-from floodplain.store.identity import refine, starts_of
+from floodplain.store.identity import hash_order, refine, starts_of
 from floodplain.store.layout import HASH, one_array
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Grouped:
     """Rows by key. Keys ``0 .. len(starts) - 2`` have rows ``starts[i] : starts[i + 1]``; further keys have none."""
 
-    rows: pa.Table
+    given: pa.Table
+    """The rows as they came."""
+    order: np.ndarray
+    """By key: row i is row ``order[i]`` of those given."""
     starts: np.ndarray
     space: KeySpace
     more: np.ndarray
     """The number of each of the ``more_keys``."""
+
+    @cached_property
+    def rows(self) -> pa.Table:
+        return self.given.take(pa.array(self.order))
+
+    def column(self, name: str) -> pa.Array:
+        """One column of the rows; the others are not sorted for it."""
+        return one_array(self.given.column(name)).take(pa.array(self.order))
 
 
 def group(
@@ -34,19 +46,18 @@ def group(
     keys = normalize_keys([rows.column(name) for name in key_columns])
     hashes = hashes_of(rows, keys)
     order = _order(rows, hashes, order_by)
-    keys, hashes = [key.take(pa.array(order)) for key in keys], hashes[order]
-    number = refine(starts_of(hashes), keys)
+    number = refine(starts_of(hashes[order]), keys, order)
     if (number[1:] < number[:-1]).any():
         again = np.argsort(number, kind="stable")
-        order, number, hashes = order[again], number[again], hashes[again]
-        keys = [key.take(pa.array(again)) for key in keys]
+        order, number = order[again], number[again]
     first = np.flatnonzero(starts_of(number))
+    at = pa.array(order[first])
     space = KeySpace(
-        pa.table({name: key.take(pa.array(first)) for name, key in zip(key_columns.values(), keys, strict=True)}), hashes[first]
+        pa.table({name: key.take(at) for name, key in zip(key_columns.values(), keys, strict=True)}), hashes[order[first]]
     )
     columns = [name for name in rows.column_names if name != HASH]
     space, more = _joined(space, more_keys)
-    return Grouped(rows.select(columns).take(pa.array(order)), np.append(first, len(number)), space, more)
+    return Grouped(rows.select(columns), order, np.append(first, len(number)), space, more)
 
 
 def hashes_of(rows: pa.Table, keys: list[pa.Array]) -> np.ndarray:
@@ -58,7 +69,7 @@ def hashes_of(rows: pa.Table, keys: list[pa.Array]) -> np.ndarray:
 
 def _order(rows: pa.Table, hashes: np.ndarray, order_by: Sequence[str]) -> np.ndarray:
     if not order_by:
-        return np.argsort(hashes, kind="stable")
+        return hash_order(hashes)
     ranks = [pc.rank(one_array(rows.column(name)), tiebreaker="dense").to_numpy() for name in reversed(order_by)]
     return np.lexsort([*ranks, hashes])
 
@@ -69,7 +80,7 @@ def _joined(space: KeySpace, more: pa.Table | None) -> tuple[KeySpace, np.ndarra
         return space, np.empty(0, np.int64)
     hashes = np.concatenate([space.hashes, hash_columns([one_array(column) for column in more.columns])])
     keys = pa.concat_tables([space.keys, more.cast(space.keys.schema)]).combine_chunks()
-    order = np.argsort(hashes, kind="stable")
+    order = hash_order(hashes)
     number = refine(starts_of(hashes[order]), [one_array(column).take(pa.array(order)) for column in keys.columns])
     _, first = np.unique(number, return_index=True)
     kept = np.sort(order[first])

@@ -18,7 +18,7 @@ from floodplain.state.tables import Place
 from floodplain.store import folds
 from floodplain.store.delta import EXPIRES_OF
 from floodplain.store.identity import starts_of
-from floodplain.store.layout import one_array
+from floodplain.store.layout import at_rows, one_array
 
 
 class _Absent:
@@ -104,14 +104,16 @@ class ValueHandle:
 
     def columns(self, numbers: np.ndarray) -> dict[str, pa.Array]:
         """This state's columns of the rows of these keys, as they shall be."""
-        before, at = self._cursor.aligned(), pa.array(numbers)
+        before = self._cursor.aligned()
         names = [name for name in (self.place.column, self.place.null_mark) if name]
         if self._replaced is not None:
-            out = {names[0]: self._replaced.take(at)}
+            out = {names[0]: at_rows(self._replaced, numbers)}
             fresh = pa.array(self.touched()[numbers])
-            out |= {name: pc.if_else(fresh, pa.scalar(None, pa.bool_()), before.column(name).take(at)) for name in names[1:]}
+            out |= {
+                name: pc.if_else(fresh, pa.scalar(None, pa.bool_()), at_rows(before.column(name), numbers)) for name in names[1:]
+            }
         elif self._values is None:
-            out = {name: before.column(name).take(at) for name in names}
+            out = {name: at_rows(before.column(name), numbers) for name in names}
         else:
             given = [self._values[number] for number in numbers.tolist()]
             out = {names[0]: pa.array([None if value is ABSENT else value for value in given], self.state.arrow)}
@@ -120,7 +122,9 @@ class ValueHandle:
         if self.state.ttl_ms:
             fresh = pa.array(self.touched()[numbers])
             ends = pa.scalar(self._cursor.now_ms + self.state.ttl_ms, pa.int64())
-            out |= {EXPIRES_OF + name: pc.if_else(fresh, ends, before.column(EXPIRES_OF + name).take(at)) for name in names}
+            out |= {
+                EXPIRES_OF + name: pc.if_else(fresh, ends, at_rows(before.column(EXPIRES_OF + name), numbers)) for name in names
+            }
         return out
 
     def mark(self) -> Any:
@@ -307,10 +311,12 @@ def write_values(cursor: TableCursor, handles: list[OneEntry]) -> None:
             held |= columns[handle.place.column or ""].is_valid().to_numpy(zero_copy_only=False)
             if handle.place.null_mark:
                 held |= columns[handle.place.null_mark].is_valid().to_numpy(zero_copy_only=False)
-        kept = pa.array(held)
-        if held.any():
-            cursor.write_at(numbers[held], {name: values.filter(kept) for name, values in columns.items()}, "put")
-        if not held.all():
+        if held.all():
+            cursor.write_at(numbers, columns, "put")
+        else:
+            kept = pa.array(held)
+            if held.any():
+                cursor.write_at(numbers[held], {name: values.filter(kept) for name, values in columns.items()}, "put")
             cursor.write_at(numbers[~held], {}, "delete")
     for handle in handles:
         if isinstance(handle, ReducingHandle):

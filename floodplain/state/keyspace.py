@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from floodplain.store.layout import HASH
+from floodplain.store.layout import HASH, at_rows
 from floodplain.store.lookup import Footprint
 from floodplain.store.task import TaskWriter
 from floodplain.store.view import Lookup, Snapshot
@@ -28,7 +28,7 @@ class KeySpace:
 
     def at(self, numbers: np.ndarray) -> pa.Table:
         """Keys by number, ready to be written."""
-        return self.needles().take(pa.array(numbers))
+        return at_rows(self.needles(), numbers)
 
 
 class TableCursor:

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.keys import hash_columns, key_group, normalize_keys
 from floodplain.store import layout
-from floodplain.store.identity import refine, starts_of
+from floodplain.store.identity import hash_order, refine, starts_of
 from floodplain.store.layout import CLEAR, EXPIRES, HASH, MERGE, OP, OPS, PUT, SUB
 from floodplain.store.merge import Rules, default_array, resolve
 from floodplain.versions.schema import Field, TableSchema
@@ -70,7 +70,7 @@ def settle(schema: TableSchema, parts: list[pa.Table], now_ms: int, key_groups: 
 
 
 def _settle_repeats(schema: TableSchema, rows: pa.Table, now_ms: int, key_groups: int) -> pa.Table:
-    order = np.argsort(layout.numbers(rows, HASH), kind="stable")
+    order = hash_order(layout.numbers(rows, HASH))
     rows = rows.take(pa.array(order))
     owner = refine(starts_of(layout.numbers(rows, HASH)), layout.column_arrays(rows, schema.keys))
     never = np.zeros(len(rows), bool)
@@ -82,7 +82,7 @@ def _run_order(schema: TableSchema, rows: pa.Table, key_groups: int) -> np.ndarr
     """The order that runs keep; None if the rows have it already."""
     hashes = layout.numbers(rows, HASH)
     if schema.shape == "value":
-        return np.argsort(hashes, kind="stable") if (hashes[1:] < hashes[:-1]).any() else None
+        return hash_order(hashes) if (hashes[1:] < hashes[:-1]).any() else None
     if schema.shape == "time":
         by = [hashes, layout.numbers(rows, SUB), layout.clears_first(rows), key_group(hashes, key_groups)]
     else:

@@ -6,6 +6,7 @@ sub-key (of hashed tables; others carry it in ``_sub``) and value, and one ``t<f
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -99,6 +100,13 @@ def one_array(data: pa.Array | pa.ChunkedArray) -> pa.Array:
     if not isinstance(data, pa.ChunkedArray):
         return data
     return data.chunk(0) if data.num_chunks == 1 else data.combine_chunks()
+
+
+def at_rows(column: Any, rows: np.ndarray) -> Any:
+    """``column``, or table, at these rows; neighbours are a slice, which copies nothing."""
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
+        return column.slice(rows[0], len(rows))
+    return column.take(pa.array(rows))
 
 
 def clears_first(rows: pa.Table | pa.RecordBatch) -> np.ndarray:

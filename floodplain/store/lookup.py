@@ -166,17 +166,10 @@ def _verified(
         fields += layout.stored_subkeys(source.schema)
         columns += needles.subkeys
     if len(row):
-        same = columns_equal(layout.column_arrays(rows, fields), [_at(column, needle) for column in columns])
+        same = columns_equal(layout.column_arrays(rows, fields), [layout.at_rows(column, needle) for column in columns])
         if not same.all():
             rows, needle = rows.filter(pa.array(same)), needle[same]
     return adapt(rows, source.schema, schema), needle
-
-
-def _at(column: pa.Array, rows: np.ndarray) -> pa.Array:
-    """``column`` at these ascending rows; neighbours are a slice, which copies nothing."""
-    if rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
-        return column.slice(rows[0], len(rows))
-    return column.take(pa.array(rows))
 
 
 def _prefetch(needles: Needles, pending: np.ndarray, sources: Sequence[Source]) -> dict[int, _Chunks]:

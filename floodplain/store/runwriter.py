@@ -14,7 +14,7 @@ from floodplain.errors import BadInput
 from floodplain.keys import key_group
 from floodplain.store import claims, filters, layout
 from floodplain.store.footer import MAGIC, Footer, Place, encode
-from floodplain.store.identity import starts_of
+from floodplain.store.identity import hash_order, starts_of
 from floodplain.store.layout import CLEAR, DELETE, EXPIRES, HASH, MERGE, OP, SUB
 from floodplain.versions.edit import RunRef
 from floodplain.versions.groups import from_members, size
@@ -179,7 +179,7 @@ def _cuts(batch: pa.RecordBatch, groups: np.ndarray, chunk_bytes: int) -> list[i
 
 
 def _hash_index(hashes: np.ndarray) -> bytes:
-    order = np.argsort(hashes, kind="stable")
+    order = hash_order(hashes)
     return np.concatenate([hashes[order], order.astype(np.uint64)]).astype("<u8").tobytes()
 
 
