@@ -23,10 +23,10 @@ GROUPS_PER_FILE = 4
 
 
 class Running(Protocol):
-    def stop(self) -> None: ...
+    def stop(self) -> object: ...
 
 
-Start = Callable[[Any, Path], Running]
+Start = Callable[[Any, Path], Any]
 """Starts a contender: its streaming DataFrame, and a folder whose ``out`` it shall fill with Parquet files."""
 
 
@@ -69,7 +69,7 @@ class Lane:
         self.output.mkdir()
         streaming = rows(self._input)
         before = {query.id for query in streaming.sparkSession.streams.active}
-        self._running = start(streaming, self.folder)
+        self.running: Running = start(streaming, self.folder)
         (self._query,) = [query for query in streaming.sparkSession.streams.active if query.id not in before]
 
     def feed(self, files: Sequence[Path]) -> Block:
@@ -85,7 +85,7 @@ class Lane:
         return [progress for progress in self._query.recentProgress if "addBatch" in progress.durationMs]
 
     def stop(self) -> None:
-        self._running.stop()
+        self.running.stop()
 
 
 def _block(batches: Sequence[Any]) -> Block:

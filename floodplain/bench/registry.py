@@ -16,7 +16,21 @@ def _state_types(quick: bool) -> dict[str, Any]:
     return result
 
 
-_BENCHES: dict[str, Callable[[bool], dict[str, Any]]] = {"state-types": _state_types}
+def _counter(quick: bool) -> dict[str, Any]:
+    return _on_spark("floodplain.bench.counter", quick)
+
+
+def _process(quick: bool) -> dict[str, Any]:
+    return _on_spark("floodplain.bench.process", quick)
+
+
+def _on_spark(name: str, quick: bool) -> dict[str, Any]:
+    bench = import_module(name)
+    result: dict[str, Any] = bench.run(bench.QUICK if quick else bench.FULL, SystemClock())
+    return result
+
+
+_BENCHES: dict[str, Callable[[bool], dict[str, Any]]] = {"state-types": _state_types, "counter": _counter, "process": _process}
 
 NAMES = tuple(_BENCHES)
 
@@ -32,4 +46,4 @@ def run(name: str, quick: bool) -> dict[str, Any]:
     try:
         return bench(quick)
     except ModuleNotFoundError as missing:
-        raise BadInput(f"benchmarks need the package {missing.name}: pip install floodplain[bench]") from missing
+        raise BadInput(f"benchmarks need the package {missing.name}: pip install floodplain[bench,spark,java]") from missing

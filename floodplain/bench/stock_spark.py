@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import TaskContext
@@ -20,16 +22,19 @@ from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user k
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from floodplain.bench.counting import OUTPUT, OUTPUT_SCHEMA
+from floodplain.bench.counting import OUTPUT_SCHEMA
+from floodplain.bench.visits import window_end
 from floodplain.clock import SystemChance, SystemClock
 from floodplain.metrics import Counters
+from floodplain.operators.grouping import group
 from floodplain.settings import StoreSettings
-from floodplain.spark.exchange import even, to_slots
+from floodplain.spark.exchange import to_slots
 from floodplain.spark.java import provide_java
 from floodplain.spark.sinks import ParquetSink
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.create import create_or_read
 from floodplain.tiers.open import open_blobs
+from floodplain.versions.assignment import even
 
 CORES = 2
 ROCKSDB = {
@@ -143,6 +148,55 @@ class CountProcessor(StatefulProcessor):
         pass
 
 
+class VisitsProcessor(StatefulProcessor):
+    """``process`` as users of transformWithState write it."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._total = handle.getValueState("total", "total long")
+        self._times = handle.getListState("times", "at long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803, ARG002
+        given = [(row.at, row.amount) for row in rows]
+        yield Row(key=key[0], at=0, n=self._take(given))
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803, ARG002
+        at = expiredTimerInfo.getExpiryTimeInMs()
+        yield Row(key=key[0], at=at, n=self._close(at))
+
+    def close(self) -> None:
+        pass
+
+    def _take(self, given: list[tuple[int, int]]) -> int:
+        total = (self._total.get() or (0,))[0] + sum(amount for _, amount in given)
+        self._total.update((total,))
+        self._times.appendList([(at,) for at, _ in given])
+        for end in {window_end(at) for at, _ in given}:
+            self._handle.registerTimer(end)
+        return int(total)
+
+    def _close(self, end: int) -> int:
+        times = list(self._times.get())
+        kept = [time for time in times if time[0] >= end]
+        if kept:
+            self._times.put(kept)
+        else:
+            self._times.clear()
+        return len(times) - len(kept)
+
+
+class VisitsPandasProcessor(VisitsProcessor):
+    """The same in the Pandas flavour."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803, ARG002
+        given = [pair for some in rows for pair in zip(some["at"].tolist(), some["amount"].tolist(), strict=True)]
+        yield pd.DataFrame({"key": [key[0]], "at": [0], "n": [self._take(given)]})
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N802, N803, ARG002
+        at = expiredTimerInfo.getExpiryTimeInMs()
+        yield pd.DataFrame({"key": [key[0]], "at": [at], "n": [self._close(at)]})
+
+
 def stateless(slots: int) -> Callable[[DataFrame, Path], StreamingQuery]:
     """The same pipeline without state: the same exchange, count and sum per key of the epoch alone in Python, the rows staged
     as synced Parquet files by the tasks and published by the same sink."""
@@ -187,13 +241,11 @@ def _staging(location: str, number: int) -> Callable[[Iterable[pa.RecordBatch]],
 def _stage(rows: pa.Table, location: str, number: int) -> str:
     context = TaskContext.get()
     assert context is not None
-    counted = rows.group_by("key", use_threads=False).aggregate([("amount", "count"), ("amount", "sum")])
-    made = pa.Table.from_arrays([counted.column(name) for name in ("key", "amount_count", "amount_sum")], OUTPUT_SCHEMA.names)
+    grouped = group(rows, {"key": "key"})
+    sums = np.add.reduceat(grouped.column("amount").to_numpy(), grouped.starts[:-1])
+    made = pa.table([grouped.space.keys.column("key"), np.diff(grouped.starts), sums], OUTPUT_SCHEMA)
     sink = io.BytesIO()
     pq.write_table(made, sink, compression="lz4")
     name = f"staged/{number}-{context.partitionId()}-{context.taskAttemptId()}"
-    create_or_read(_blobs(location), name, sink.getvalue(), StoreSettings().retry, SystemClock(), SystemChance())
+    create_or_read(_blobs(location), name, sink.getbuffer(), StoreSettings().retry, SystemClock(), SystemChance())
     return name
-
-
-COUNT_OUTPUT = OUTPUT

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodplain.store.identity import hash_order, refine, starts_of
@@ -13,6 +13,7 @@ CLOSE = st.integers(0, 7).map(lambda low: (5 << 40) + low)
 HASHES = st.lists(st.one_of(st.integers(0, (1 << 64) - 1), CLOSE), max_size=200)
 
 
+@settings(deadline=None)
 @given(HASHES)
 def test_hash_order_is_the_stable_order(hashes):
     array = np.array(hashes, np.uint64)
@@ -26,6 +27,7 @@ def test_hash_order_keeps_equal_hashes_as_they_stand(count):
     assert (hash_order(hashes) == np.argsort(hashes, kind="stable")).all()
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc")), max_size=60))
 def test_refining_by_an_order_is_refining_what_is_ordered(rows):
     hashes = np.array([row[0] for row in rows], np.uint64)

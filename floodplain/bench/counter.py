@@ -1,0 +1,256 @@
+"""The benchmark ``counter``: source → count and sum per key → sink, on Spark.
+
+Contenders are running queries in one Spark session, fed the same files in turn. In the end the published output of each is
+compared with what DuckDB computes from its files; only then do times mean anything.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from floodplain.bench import stock_spark
+from floodplain.bench.counting import OUTPUT, ROWS, Count, counted_right, events
+from floodplain.bench.frame import Bench, rounded
+from floodplain.bench.lanes import Entry, Files, Lane, race
+from floodplain.clock import Clock
+from floodplain.errors import BadInput
+from floodplain.spark.pipeline import stream
+from floodplain.store.policy import TieredPolicy
+from floodplain.store.store import Store
+
+OURS = "floodplain"
+STATELESS = "stateless"
+ROCKSDB = "spark_rocksdb"
+MEMORY = "spark_memory"
+TRANSFORM = "transform_with_state"
+LARGE = "floodplain_large"
+
+TARGETS = {
+    "vs_transform_with_state": ("at least", 100.0),
+    "vs_spark_rocksdb": ("at least", 3.0),
+    "vs_spark_memory": ("at least", 2.0),
+    "vs_stateless": ("at least", 0.85),
+    "small_epoch_vs_stateless": ("at most", 1.3),
+    "epoch_growth": ("at most", 1.3),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    keys: int = 1_000_000
+    rows: int = 500_000
+    """Of an epoch."""
+    block: int = 4
+    """Epochs that a contender is fed at a time."""
+    rounds: int = 6
+    slots: int = 2
+    transform_keys: int = 1_000_000
+    transform_rows: int = 500_000
+    """Of an epoch of transformWithState, which takes minutes for 500k rows."""
+    transform_epochs: int = 2
+    small_rows: int = 100
+    small_block: int = 10
+    small_rounds: int = 6
+    other_slots: tuple[int, ...] = (1, 2, 4, 8)
+    slot_rounds: int = 5
+    factor: int = 10
+    """How many times larger the large state is."""
+    growth_rounds: int = 5
+    fill_rows: int = 1_000_000
+    """Of an epoch that fills a state."""
+
+    @property
+    def disk_bytes(self) -> int:
+        return 1000 * self.keys * (self.factor + 4)
+
+
+FULL = Sizes()
+QUICK = Sizes(
+    block=3,
+    rounds=3,
+    transform_keys=40_000,
+    transform_rows=20_000,
+    small_block=8,
+    small_rounds=3,
+    slot_rounds=2,
+    growth_rounds=2,
+)
+
+
+def run(sizes: Sizes, clock: Clock, spark: Any = None) -> dict[str, Any]:
+    """Runs on ``spark`` if given, else on a local Spark of its own. Temporary files are removed at the end."""
+    bench = Bench("counter", clock)
+    with tempfile.TemporaryDirectory(prefix="floodplain-bench-") as folder:
+        home = Path(folder)
+        if shutil.disk_usage(home).free < sizes.disk_bytes:
+            raise BadInput(f"{home} has less than {sizes.disk_bytes >> 20} MB free: set TMPDIR to a place that has")
+        with nullcontext(spark) if spark is not None else stock_spark.local_session(home) as session:
+            _Counter(bench, sizes, home, session).run()
+    bench.judge(TARGETS)
+    bench.figures["sizes"] = asdict(sizes)
+    bench.figures["machine"] = {"cores": os.cpu_count(), **{name: version(name) for name in ("pyspark", "duckdb", "pyarrow")}}
+    return bench.result()
+
+
+def ours(slots: int) -> Callable[[Any, Path], Any]:
+    """Our contender, as a user writes it."""
+
+    def start(rows: Any, folder: Path) -> Any:
+        counted = stream(rows).key_by("key").process(Count())
+        return counted.write("parquet", path=str(folder / "out")).start(state=str(folder / "state"), slots=slots)
+
+    return start
+
+
+class Settling:
+    """Waits until a state has no compaction due, and remembers how long that took."""
+
+    def __init__(self, lane: Lane, clock: Clock) -> None:
+        self._store = Store.open(lane.folder / "state")
+        self._clock = clock
+        self.waited_s: list[float] = []
+
+    def __call__(self) -> None:
+        began_s = self._clock.monotonic_s()
+        while TieredPolicy().propose(self._store.history.refresh()):
+            self._clock.sleep_s(0.02)
+        self.waited_s.append(self._clock.monotonic_s() - began_s)
+
+
+class _Counter:
+    """The phases of the benchmark."""
+
+    def __init__(self, bench: Bench, sizes: Sizes, home: Path, session: Any) -> None:
+        self._bench, self._sizes, self._home = bench, sizes, home
+        self._rows = stock_spark.files(session, ROWS)
+        self._files = Files(home / "files")
+        self._rng = np.random.default_rng(7)
+
+    def run(self) -> None:
+        with ExitStack() as stack:
+            mine = self._lane(stack, OURS, ours(self._sizes.slots))
+            plain = self._lane(stack, STATELESS, stock_spark.stateless(self._sizes.slots))
+            settle = self._fill(mine, self._sizes.keys)
+            plain.feed(mine.fed)
+            with ExitStack() as theirs:
+                self._race(mine, plain, settle, theirs)
+            self._small_epochs(mine, plain, settle)
+            self._check(plain)
+            self._slots(mine, settle)
+            self._growth(stack, mine, settle)
+            self._check(mine)
+
+    def _lane(self, stack: ExitStack, name: str, start: Callable[[Any, Path], Any]) -> Lane:
+        lane = Lane(name, self._home, self._rows, start)
+        stack.callback(lane.stop)
+        return lane
+
+    def _fill(self, lane: Lane, keys: int) -> Settling:
+        """Give every key a state."""
+        ids = self._rng.permutation(keys)
+        lane.feed([self._files.write(events(part, self._rng)) for part in _parts(ids, self._sizes.fill_rows)])
+        settle = Settling(lane, self._bench.clock)
+        settle()
+        self._bench.say(f"{lane.name} holds {keys} keys")
+        return settle
+
+    def _epochs(self, count: int, rows: int, keys: int) -> list[Path]:
+        return [self._files.write(events(self._rng.integers(0, keys, rows), self._rng)) for _ in range(count)]
+
+    def _race(self, mine: Lane, plain: Lane, settle: Settling, stack: ExitStack) -> None:
+        """All contenders on epochs of the full size."""
+        sizes, bench = self._sizes, self._bench
+        rocksdb = self._lane(stack, ROCKSDB, stock_spark.aggregation(stock_spark.ROCKSDB))
+        memory = self._lane(stack, MEMORY, stock_spark.aggregation(stock_spark.MEMORY))
+        transform = self._lane(stack, TRANSFORM, stock_spark.transform_with_state(stock_spark.CountProcessor, OUTPUT))
+        for lane in (rocksdb, memory):
+            lane.feed(mine.fed)
+            bench.say(f"{lane.name} holds {sizes.keys} keys")
+        transform.feed(
+            [
+                self._files.write(events(part, self._rng))
+                for part in _parts(self._rng.permutation(sizes.transform_keys), sizes.fill_rows)
+            ]
+        )
+        bench.say(f"{transform.name} holds {sizes.transform_keys} keys")
+        blocks = [self._epochs(sizes.block, sizes.rows, sizes.keys) for _ in range(sizes.rounds + 1)]
+        same = (sizes.transform_keys, sizes.transform_rows) == (sizes.keys, sizes.rows)
+        slow = (
+            [blocks[number + 1][0] for number in range(sizes.transform_epochs)]
+            if same
+            else self._epochs(sizes.transform_epochs, sizes.transform_rows, sizes.transform_keys)
+        )
+        settle.waited_s.clear()
+        laps = race(
+            bench,
+            "counter",
+            [
+                Entry(OURS, mine, lambda number: blocks[number], after=settle),
+                *(Entry(lane.name, lane, lambda number: blocks[number]) for lane in (plain, rocksdb, memory)),
+                Entry(TRANSFORM, transform, lambda number: slow[number - 1 : number] if number else []),
+            ],
+            sizes.rounds,
+        )
+        for other in (STATELESS, ROCKSDB, MEMORY, TRANSFORM):
+            bench.ratios[f"vs_{other}"] = rounded(laps[OURS].rows_per_s / laps[other].rows_per_s)
+        bench.figures["counter"] = {name: lap.figures() for name, lap in laps.items()}
+        bench.figures["our_compaction_after_a_block_ms"] = rounded(sum(settle.waited_s) / len(settle.waited_s) * 1000)
+        for lane in (rocksdb, memory, transform):
+            self._check(lane)
+
+    def _small_epochs(self, mine: Lane, plain: Lane, settle: Settling) -> None:
+        sizes = self._sizes
+        blocks = [self._epochs(sizes.small_block, sizes.small_rows, sizes.keys) for _ in range(sizes.small_rounds + 1)]
+        entries = [
+            Entry(OURS, mine, lambda number: blocks[number], after=settle),
+            Entry(STATELESS, plain, lambda number: blocks[number]),
+        ]
+        laps = race(self._bench, "small epochs", entries, sizes.small_rounds)
+        self._bench.ratios["small_epoch_vs_stateless"] = rounded(laps[OURS].epoch_ms / laps[STATELESS].epoch_ms)
+        self._bench.figures["small_epoch"] = {name: lap.figures() for name, lap in laps.items()}
+
+    def _slots(self, mine: Lane, settle: Settling) -> None:
+        """The same query, rescaled while it runs."""
+        sizes = self._sizes
+        running: Any = mine.running
+
+        def entry(slots: int) -> Entry:
+            def files(_: int) -> Sequence[Path]:
+                return self._epochs(sizes.block, sizes.rows, sizes.keys)
+
+            return Entry(str(slots), mine, files, before=lambda: running.rescale(slots), after=settle)
+
+        laps = race(self._bench, "slots", [entry(slots) for slots in sizes.other_slots], sizes.slot_rounds)
+        self._bench.figures["slots"] = {name: lap.figures() for name, lap in laps.items()}
+        running.rescale(sizes.slots)
+
+    def _growth(self, stack: ExitStack, mine: Lane, settle: Settling) -> None:
+        """The same epochs on a state that is ``factor`` times as large."""
+        sizes = self._sizes
+        large = self._lane(stack, LARGE, ours(sizes.slots))
+        settle_large = self._fill(large, sizes.keys * sizes.factor)
+        blocks = [self._epochs(sizes.block, sizes.rows, sizes.keys) for _ in range(sizes.growth_rounds + 1)]
+        entries = [
+            Entry(OURS, mine, lambda number: blocks[number], after=settle),
+            Entry(LARGE, large, lambda number: blocks[number], after=settle_large),
+        ]
+        laps = race(self._bench, "growth", entries, sizes.growth_rounds)
+        self._bench.ratios["epoch_growth"] = rounded(laps[LARGE].epoch_ms / laps[OURS].epoch_ms)
+        self._bench.figures["growth"] = {name: lap.figures() for name, lap in laps.items()}
+        self._check(large)
+
+    def _check(self, lane: Lane) -> None:
+        right = counted_right(lane.fed, lane.output, stateful=lane.name != STATELESS)
+        self._bench.check(f"{lane.name}_equals_duckdb", right)
+
+
+def _parts(ids: np.ndarray, size: int) -> list[np.ndarray]:
+    return np.array_split(ids, -(-len(ids) // size))
