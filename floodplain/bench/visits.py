@@ -79,12 +79,12 @@ def processed_right(fed: Sequence[Path], output: Path) -> bool:
         connection.read_parquet([str(path) for path in fed], filename=True).create_view("fed")
         connection.read_parquet(str(output / "*.parquet")).create_view("found")
         connection.execute(
-            "create table wanted as select key, 0 as at, sum(sum(amount)) over (partition by key order by filename)::bigint as n "
-            "from fed group by key, filename union all "
-            f"select key, at // {WINDOW_MS} * {WINDOW_MS} + {WINDOW_MS} as until, count(*) from fed "
-            "group by key, until having until <= (select max(at) from fed)"
+            'create table wanted as select key, 0 as "at", '
+            "sum(sum(amount)) over (partition by key order by filename)::bigint as n from fed group by key, filename union all "
+            f'select key, "at" // {WINDOW_MS} * {WINDOW_MS} + {WINDOW_MS} as until, count(*) from fed '
+            'group by key, until having until <= (select max("at") from fed)'
         )
-        rows = "select key, at::bigint as at, n::bigint as n from"
+        rows = 'select key, "at"::bigint as "at", n::bigint as n from'
         for one, other in (("wanted", "found"), ("found", "wanted")):
             if connection.sql(f"({rows} {one}) except all ({rows} {other}) limit 1").fetchall():
                 return False
