@@ -23,6 +23,8 @@ soak: $(READY)
 
 bench: $(READY)
 	$(BIN)/floodplain bench state-types --json
+	$(BIN)/floodplain bench counter --json
+	$(BIN)/floodplain bench process --json
 
 docs: $(READY)
 	$(BIN)/python docs/build.py
