@@ -1,6 +1,8 @@
 """The keyed kernel: one task's share of an epoch, from rows and state to rows and a delta."""
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -57,6 +59,10 @@ class KeyedTask:
 
     def run(self, rows: pa.Table) -> Outcome:
         """Process the rows, fire what is due, and hand the delta to the writer."""
+        with _cycle_collector_off():
+            return self._run(rows)
+
+    def _run(self, rows: pa.Table) -> Outcome:
         operator, epoch = self._operator, self._writer.epoch
         rows, late, newest = self._on_time(rows)
         self._level.begin(epoch, self._times)
@@ -162,6 +168,18 @@ class KeyedTask:
                 except UNFIT as reason:
                     key = keys_of(self._operator, grouped)[number]
                     raise UserError.of(self._operator.name, self._writer.epoch, key, None, reason, state=name) from error
+
+
+@contextmanager
+def _cycle_collector_off() -> Iterator[None]:
+    """A task makes millions of objects that live until its end; Python would look for cycles among them over and over."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _keys_of(due: Mapping[str, pa.Table], tables: OperatorTables) -> pa.Table:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from floodplain.state.descriptors import Aggregating, Reducing, Value
 from floodplain.state.fit import surely_fits
 from floodplain.state.keyspace import TableCursor
+from floodplain.state.pythonic import to_python
 from floodplain.state.tables import Place
 from floodplain.store import folds
 from floodplain.store.delta import EXPIRES_OF
@@ -62,7 +63,7 @@ class ValueHandle:
     def _load(self) -> list[Any]:
         before = self._cursor.aligned()
         column = before.column(self.place.column)
-        values: list[Any] = column.to_pylist()
+        values = to_python(column)
         if column.null_count:
             marks = before.column(self.place.null_mark).to_pylist() if self.place.null_mark else [None] * len(values)
             values = [ABSENT if value is None and not mark else value for value, mark in zip(values, marks, strict=True)]
