@@ -37,6 +37,7 @@ from floodplain.tiers.open import open_blobs
 from floodplain.versions.assignment import even
 
 CORES = 2
+STATELESS_APP = "stateless"
 ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": ("org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
@@ -204,6 +205,7 @@ def stateless(slots: int) -> Callable[[DataFrame, Path], StreamingQuery]:
     def start(rows: DataFrame, folder: Path) -> StreamingQuery:
         staged = str(folder / "staged")
         blobs, sink = _blobs(staged), ParquetSink(str(folder / "out"))
+        sink.prepare(STATELESS_APP, 0, OUTPUT_SCHEMA)
         assignment = even(slots, StoreSettings().key_groups, 1)
 
         def on_batch(batch: DataFrame, number: int) -> None:

@@ -58,7 +58,7 @@ class Batch:
         return self._grouped.rows
 
     def column(self, name: str) -> pa.Array:
-        """One column of the rows. Cheaper than ``rows`` where not all of them are needed."""
+        """One column of ``rows``. Cheaper where not all of them are needed."""
         return self._grouped.column(name)
 
     @cached_property

@@ -110,8 +110,9 @@ class ValueHandle:
         if self._replaced is not None:
             out = {names[0]: at_rows(self._replaced, numbers)}
             fresh = pa.array(self.touched()[numbers])
-            none = pa.scalar(None, pa.bool_())
-            out |= {name: pc.if_else(fresh, none, at_rows(before.column(name), numbers)) for name in names[1:]}
+            out |= {
+                name: pc.if_else(fresh, pa.scalar(None, pa.bool_()), at_rows(before.column(name), numbers)) for name in names[1:]
+            }
         elif self._values is None:
             out = {name: at_rows(before.column(name), numbers) for name in names}
         else:

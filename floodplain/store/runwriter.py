@@ -48,7 +48,7 @@ def build_run(rows: pa.Table, schema: TableSchema, low: int, high: int, added: i
     batch = rows.combine_chunks().to_batches()[0]
     hashes = layout.numbers(batch, HASH)
     groups = key_group(hashes, options.key_groups)
-    members = from_members(np.unique(groups).tolist())
+    members = from_members(groups[starts_of(groups)].tolist())
     sink = _Sink.sized_for(batch, options.chunk_bytes)
     chunks = _write_chunks(sink, batch, schema, groups, options)
     index = _append(sink, _hash_index(hashes)) if schema.shape == "time" else None
