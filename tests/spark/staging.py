@@ -36,7 +36,7 @@ def stage(blobs: Blobs, epoch: int, *files: pa.Table) -> list[str]:
     for number, rows in enumerate(files):
         sink = pa.BufferOutputStream()
         pq.write_table(rows, sink, compression="lz4")
-        names.append(paths.staged(0, f"1-{epoch}-0", f"count-{number}-{100 - number}"))
+        names.append(paths.staged(0, f"1-{epoch}-0", "count", "main", f"{number}-{100 - number}"))
         blobs.put(names[-1], sink.getvalue())
     return names
 

@@ -18,9 +18,11 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from floodplain.errors import StoreNotFound
+from floodplain.spark.pipeline import stream
 from floodplain.store.store import Store
 from tests.kafka_broker import Unfetchable, connector_jars, create_topic
-from tests.spark.test_pipeline import expected, write_inputs
+from tests.spark.processes import Count
+from tests.spark.test_pipeline import FAST, ONCE, expected, source, write_inputs
 from tests.spark.test_sinks_kafka import consume
 
 pytestmark = pytest.mark.spark
@@ -63,11 +65,20 @@ def steps_of(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
     return newest
 
 
-def test_a_killed_driver_and_a_delta_table(tmp_path):
+def test_a_killed_driver_and_a_delta_table(spark, tmp_path):
     rows = write_inputs(tmp_path, 3)
     settings = {"folder": str(tmp_path), "sink": "delta", "options": {"path": str(tmp_path / "table")}}
     run(settings, kill_after=1)
-    run(settings)
+    query = (
+        stream(source(spark, tmp_path))
+        .key_by("user")
+        .process(Count())
+        .write("delta", path=tmp_path / "table")
+        .start(state=tmp_path / "state", slots=3, trigger=ONCE, settings=FAST)
+    )
+    query.await_termination()
+    assert query.exception is None
+    query.stop()
     table = DeltaTable(tmp_path / "table")
     assert steps_of(table.to_pyarrow_table().to_pylist()) == expected(rows)
     assert table.version() == 3, "each input file is an epoch, each epoch a commit"
@@ -81,16 +92,16 @@ def test_a_killed_driver_and_a_lost_checkpoint_between_two_topics(kafka, tmp_pat
     except Unfetchable as reason:
         warnings.warn(f"no Kafka source: {reason}", stacklevel=1)
         pytest.skip(str(reason))
-    source, target = create_topic(kafka, "clicks"), create_topic(kafka, "counts")
-    settings = {"folder": str(tmp_path), "jars": jars, "servers": kafka, "topic": source, "per_epoch": 400}
-    settings |= {"sink": "kafka", "options": {"servers": kafka, "topic": target, "key": "user"}}
-    sent = send(kafka, source, seed=1, count=1200)
+    clicks, counts = create_topic(kafka, "clicks"), create_topic(kafka, "counts")
+    settings = {"folder": str(tmp_path), "jars": jars, "servers": kafka, "topic": clicks, "per_epoch": 400}
+    settings |= {"sink": "kafka", "options": {"servers": kafka, "topic": counts, "key": "user"}}
+    sent = send(kafka, clicks, seed=1, count=1200)
     run(settings, kill_after=1)
     assert committed(tmp_path) < 3, "the rest is for the second driver"
     shutil.rmtree(tmp_path / "state" / "checkpoint")
-    sent += send(kafka, source, seed=2, count=200)
+    sent += send(kafka, clicks, seed=2, count=200)
     run(settings)
-    found = [json.loads(message.value()) for message in consume(kafka, target)]
+    found = [json.loads(message.value()) for message in consume(kafka, counts)]
     totals = {user: (sum(1 for u, _ in sent if u == user), sum(a for u, a in sent if u == user)) for user, _ in sent}
     assert steps_of(found) == totals
 
