@@ -280,11 +280,14 @@ class Epochs:
         return assignment, [SetAssignment(assignment)]
 
     def publish(self) -> None:
-        """Publish the last committed epoch unless that was done, under the lease."""
+        """Publish the last committed epoch unless that was done, under the lease.
+
+        Raises ``Fenced`` if another driver took over, also if that one has published it: Spark must not note the batch as ours.
+        """
         head = self.store.history.refresh()
+        RequireLease(self.writer.token).check(head)
         if max(head.published, self._published) >= head.epoch:
             return
-        RequireLease(self.writer.token).check(head)
         named: dict[tuple[str, str], list[str]] = {outlet: [] for outlet in self._outlets()}
         for file in head.outputs:
             if paths.output_of(file) not in named:
