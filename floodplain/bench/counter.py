@@ -95,7 +95,7 @@ def run(sizes: Sizes, clock: Clock, spark: Any = None) -> dict[str, Any]:
         with nullcontext(spark) if spark is not None else stock_spark.local_session(home) as session:
             _Counter(bench, sizes, home, session).run()
     bench.judge(TARGETS)
-    bench.figures["sizes"] = asdict(sizes)
+    bench.figures["sizes"] = {**asdict(sizes), "other_slots": list(sizes.other_slots)}
     bench.figures["machine"] = {"cores": os.cpu_count(), **{name: version(name) for name in ("pyspark", "duckdb", "pyarrow")}}
     return bench.result()
 

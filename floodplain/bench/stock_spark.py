@@ -114,7 +114,7 @@ def _started(made: DataFrame, folder: Path, settings: Mapping[str, str]) -> Stre
     out = str(folder / "out")
 
     def publish(rows: DataFrame, _: int) -> None:
-        rows.write.mode("append").option("compression", "lz4_raw").parquet(out)
+        rows.write.mode("append").option("compression", "snappy").parquet(out)
 
     spark = made.sparkSession
     for name, value in settings.items():
@@ -247,7 +247,7 @@ def _stage(rows: pa.Table, location: str, number: int) -> str:
     sums = np.add.reduceat(grouped.column("amount").to_numpy(), grouped.starts[:-1])
     made = pa.table([grouped.space.keys.column("key"), np.diff(grouped.starts), sums], OUTPUT_SCHEMA)
     sink = io.BytesIO()
-    pq.write_table(made, sink, compression="lz4")
+    pq.write_table(made, sink, compression="snappy")
     name = f"staged/{number}-{context.partitionId()}-{context.taskAttemptId()}"
     create_or_read(_blobs(location), name, sink.getbuffer(), StoreSettings().retry, SystemClock(), SystemChance())
     return name

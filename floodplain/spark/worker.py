@@ -269,7 +269,7 @@ def _stage(
 ) -> StagedFile:
     sink, parts = io.BytesIO(), tuple[int, ...]()
     if split is None:
-        pq.write_table(rows, sink, compression="lz4")
+        pq.write_table(rows, sink, compression="snappy")
     else:
         parts = _write_split(rows, split, sink)
     name = paths.staged(ticket.start, f"{ticket.token}-{ticket.epoch}-{ticket.attempt}", *named)
@@ -284,7 +284,7 @@ def _write_split(rows: pa.Table, split: _Split, sink: io.BytesIO) -> tuple[int, 
     order = np.argsort(slot_of_row, kind="stable")
     rows, bounds = rows.take(pa.array(order)), np.searchsorted(slot_of_row[order], np.arange(split.slots + 1)).tolist()
     parts: list[int] = []
-    with pq.ParquetWriter(sink, rows.schema, compression="lz4") as writer:
+    with pq.ParquetWriter(sink, rows.schema, compression="snappy") as writer:
         for low, high in pairwise(bounds):
             parts.append(-1 if low == high else max(parts, default=-1) + 1)
             if low < high:

@@ -66,4 +66,4 @@ for command in (["verify", {str(tmp_path)!r}, "--json"], ["bench", "state-types"
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     verify, bench = shown.stdout.splitlines()
     assert verify.startswith("2 ") and json.loads(verify[2:])["kind"] == "StoreNotFound"
-    assert bench.startswith("2 ") and "floodplain[bench]" in json.loads(bench[2:])["error"]
+    assert bench.startswith("2 ") and "floodplain[bench" in json.loads(bench[2:])["error"]

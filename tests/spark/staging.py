@@ -35,7 +35,7 @@ def stage(blobs: Blobs, epoch: int, *files: pa.Table) -> list[str]:
     names = []
     for number, rows in enumerate(files):
         sink = pa.BufferOutputStream()
-        pq.write_table(rows, sink, compression="lz4")
+        pq.write_table(rows, sink, compression="snappy")
         names.append(paths.staged(0, f"1-{epoch}-0", "count", "main", f"{number}-{100 - number}"))
         blobs.put(names[-1], sink.getvalue())
     return names
