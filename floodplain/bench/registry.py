@@ -46,4 +46,6 @@ def run(name: str, quick: bool) -> dict[str, Any]:
     try:
         return bench(quick)
     except ModuleNotFoundError as missing:
-        raise BadInput(f"benchmarks need the package {missing.name}: pip install floodplain[bench,spark,java]") from missing
+        raise BadInput(
+            f"benchmarks need the package {missing.name}: pip install floodplain[bench], on Spark floodplain[spark,java] too"
+        ) from missing

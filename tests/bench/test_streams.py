@@ -1,6 +1,7 @@
 """``counter`` and ``process``: what is checked, what is timed, and both at a size where times mean nothing."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +28,7 @@ TINY_COUNTER = counter.Sizes(
     slots=1,
     transform_keys=20,
     transform_rows=20,
-    transform_epochs=1,
+    transform_epochs=0,
     small_rows=10,
     small_block=1,
     small_rounds=1,
@@ -161,12 +162,19 @@ def test_a_tiny_counter_on_spark(spark: Any, tmp_path: Path, monkeypatch: pytest
     result = counter.run(TINY_COUNTER, SystemClock(), spark)
     assert msgspec.json.decode(msgspec.json.encode(result)) == result
     assert result["checks"] == {
-        f"{name}_equals_duckdb": True
-        for name in ("floodplain", "floodplain_large", "stateless", "spark_rocksdb", "spark_memory", "transform_with_state")
+        f"{name}_equals_duckdb": True for name in ("floodplain", "floodplain_large", "stateless", "spark_rocksdb", "spark_memory")
     }
-    assert set(counter.TARGETS) == set(result["figures"]["targets"]) <= set(result["ratios"])
+    assert set(counter.TARGETS) - {"vs_transform_with_state"} == set(result["figures"]["targets"]) <= set(result["ratios"])
     assert set(result["figures"]["slots"]) == {"3"}
     assert not list(tmp_path.iterdir()), "the benchmark left files behind"
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_a_tiny_counter_with_transform_with_state_on_spark(spark: Any) -> None:
+    result = counter.run(replace(TINY_COUNTER, transform_epochs=1), SystemClock(), spark)
+    assert result["checks"].pop("transform_with_state_equals_duckdb")
+    assert result["ratios"]["vs_transform_with_state"] > 0
 
 
 @pytest.mark.soak
