@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from floodplain.clock import SystemChance, SystemClock
+from floodplain.clock import Clock, SystemChance, SystemClock
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import EpochTimes
 from floodplain.keys import hash_columns, normalize_keys
@@ -166,7 +166,7 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch]) 
     place = open_for(job.work)
     started_s = place.clock.monotonic_s()
     schema = pa.ipc.read_schema(pa.py_buffer(job.rows))
-    given = batches if job.staged is None else staged_batches(job.staged, place.blobs, schema, slot)
+    waiting = _Waiting(batches if job.staged is None else staged_batches(job.staged, place.blobs, schema, slot), place.clock)
     snapshot = _snapshot(job, ticket, place)
     spill = Spill(job.work.settings.epoch_bytes, Path(tempfile.gettempdir()), ticket.key_groups, list(job.operator.keys))
     level = TaskLevel(
@@ -179,7 +179,9 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch]) 
             ticket, place.blobs, job.work.settings, place.clock, place.chance, operator=name, part=f"{part}-{bucket}"
         )
 
-    outcome, state = run_buckets(job.operator, snapshot, job.times, spill.buckets(given, schema, job.slots[slot]), level, writer)
+    outcome, state = run_buckets(
+        job.operator, snapshot, job.times, spill.buckets(waiting, schema, job.slots[slot]), level, writer
+    )
     made = {MAIN: outcome.output, **outcome.sides}
     outputs = {
         output: _stage(
@@ -198,9 +200,28 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch]) 
         late=outcome.late,
         dead=outcome.dead,
         max_event_ms=outcome.max_event_ms,
-        busy_ms=int((place.clock.monotonic_s() - started_s) * 1000),
+        busy_ms=int((place.clock.monotonic_s() - started_s - waiting.waited_s) * 1000),
         warnings=outcome.warnings,
     )
+
+
+class _Waiting:
+    """Batches, and how long the task waited for them: that is not its own work."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch], clock: Clock) -> None:
+        self._batches = iter(batches)
+        self._clock = clock
+        self.waited_s = 0.0
+
+    def __iter__(self) -> "_Waiting":
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        asked_s = self._clock.monotonic_s()
+        try:
+            return next(self._batches)
+        finally:
+            self.waited_s += self._clock.monotonic_s() - asked_s
 
 
 def _snapshot(job: Job, ticket: Ticket, place: _Place) -> Snapshot:
