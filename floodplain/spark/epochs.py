@@ -115,13 +115,16 @@ class Epochs:
             outlet.sink.prepare(f"{head.store}-{outlet.name}", head.epoch, self._schemas[outlet.staged_as])
         self.publish()
         self._record_published()
-        blobs = self.store.history.blobs
-        blobs.delete([info.name for info in blobs.list(paths.STAGED) if self._is_left_over(info.name)])
+        self.sweep_staged()
 
-    def _is_left_over(self, staged: str) -> bool:
-        """Whether it came before this lease. A driver that has superseded this one meanwhile may have staged too."""
-        token = paths.token_of(staged)
-        return token is not None and token < self.writer.token
+    def sweep_staged(self) -> None:
+        """Delete what attempts that did not count have staged, up to the epoch before the last. Any thread may call it.
+
+        Requires: nothing of an earlier lease is still to be published. What a driver staged that has superseded this one stays.
+        """
+        token, epoch, blobs = self.writer.token, self.store.head.epoch, self.store.history.blobs
+        found = [(paths.token_and_epoch_of(info.name), info.name) for info in blobs.list(paths.STAGED)]
+        blobs.delete([name for author, name in found if author and (author[0] < token or author < (token, epoch))])
 
     def _drop_operators(self, drop: Sequence[str]) -> None:
         """State of an operator that the pipeline does not have is never left behind without a word."""

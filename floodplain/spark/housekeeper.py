@@ -53,6 +53,7 @@ class Housekeeper:
                         return
                 if store.head.epoch - collected >= COLLECT_EVERY:
                     store.collect_garbage()
+                    self._driver.epochs.sweep_staged()
                     collected = store.head.epoch
             except FloodplainError as error:
                 self.failure = self.failure or error

@@ -22,7 +22,7 @@ _SEGMENT = r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}"
 _BLOB = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{0,7}}\Z")
 _PUBLISHED = re.compile(rf"{PUBLISHED}(\d+)-\d+-(.*)\.parquet\Z")
 _RUN_START = re.compile(rf"runs/(\d{{{_DIGITS}}})-")
-_STAGED_TOKEN = re.compile(rf"staged/\d{{{_DIGITS}}}-(\d+)-")
+_STAGED_AUTHOR = re.compile(rf"staged/\d{{{_DIGITS}}}-(\d+)-(\d+)-")
 
 
 def checked_name(what: str, name: str) -> str:
@@ -98,10 +98,10 @@ def epoch_published(name: str, app: str) -> int:
     return int(match[1]) if match and match[2] == app else 0
 
 
-def token_of(name: str) -> int | None:
-    """The lease token in a name made by ``staged``, or None if it is not such a name."""
-    match = _STAGED_TOKEN.match(name)
-    return int(match[1]) if match else None
+def token_and_epoch_of(name: str) -> tuple[int, int] | None:
+    """Lease token and epoch in a name made by ``staged``, or None if it is not such a name."""
+    match = _STAGED_AUTHOR.match(name)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def position_of(name: str) -> int | None:

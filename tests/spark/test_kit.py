@@ -12,6 +12,7 @@ from floodplain.errors import BadInput, Fenced
 from floodplain.settings import StoreSettings
 from floodplain.spark.kit import Columns, KitEpoch, PipelineKit, survives_every_crash
 from floodplain.spark.kit_faults import Crashed, CrashPoint
+from floodplain.tiers import paths
 from tests.spark.processes import ByCount, BySource, Count, Echo, LastSeen, Picky, Priced, Tally
 
 ROWS = "user string, amount long"
@@ -221,6 +222,25 @@ def test_a_driver_that_was_superseded_deletes_nothing_of_the_next_one():
     starting.prepare({"": kit._inputs[""].empty_table()})
     kit.restart()
     assert kit.sinks["output"].epochs[1].to_pylist() == [{"user": "a", "n": 1, "total": 1}]
+
+
+def test_what_other_attempts_staged_is_swept_while_the_driver_runs():
+    kit = PipelineKit(counting, rows=ROWS)
+    kit.epoch(rows("a"))
+    kit.epoch(rows("a", "b"))
+    token, blobs = kit._epochs.writer.token, kit.store.history.blobs
+    named = {
+        (lease, epoch): paths.staged(1, f"{lease}-{epoch}-late", "count", "main", "0-99")
+        for lease in (token - 1, token, token + 1)
+        for epoch in (1, 2, 3)
+    }
+    for name in named.values():
+        blobs.create(name, b"")
+    kit._epochs.sweep_staged()
+    left = {info.name for info in blobs.list(paths.STAGED)}
+    gone = {author for author, name in named.items() if name not in left}
+    assert gone == {(token - 1, 1), (token - 1, 2), (token - 1, 3), (token, 1)}
+    assert left.issuperset(kit.store.head.outputs) and kit.store.head.outputs
 
 
 def _refuse() -> None:
