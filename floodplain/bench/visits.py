@@ -53,8 +53,8 @@ class Visits(KeyedProcess):
 
 
 def events(epoch: int, rows: int, keys: int, rng: np.random.Generator) -> pa.Table:
-    """Rows of one epoch, spread over the keys and over the event time of that epoch."""
-    at = rng.integers(epoch * EPOCH_MS, (epoch + 1) * EPOCH_MS, rows)
+    """Rows of one epoch, spread over the keys and over the event time of that epoch. None is at 0: Spark takes that for late."""
+    at = rng.integers(epoch * EPOCH_MS + 1, (epoch + 1) * EPOCH_MS + 1, rows)
     return _rows(users(rng.integers(0, keys, rows)), at, rng.integers(0, 1000, rows))
 
 

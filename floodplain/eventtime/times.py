@@ -16,7 +16,7 @@ class EpochTimes(msgspec.Struct, frozen=True):
 
     processing_ms: int
     late_ms: int = NONE_MS
-    """Rows older than this are late: the watermark of the epoch before."""
+    """Rows of this time or older are late: the watermark of the epoch before."""
     watermark_ms: int = NONE_MS
     """Event-time timers up to here are due, after the rows of the epoch."""
 

@@ -37,8 +37,9 @@ class Process:
         raise NotImplementedError
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
-        """For each row whether it is to be processed, given its event time; no time is never late."""
-        return pc.fill_null(pc.greater_equal(as_ms(event_time), late_ms), True)
+        """For each row whether it is to be processed, given its event time. One exactly at the watermark is late, since timers of
+        that time have fired; no time is never late."""
+        return pc.fill_null(pc.greater(as_ms(event_time), late_ms), True)
 
 
 class KeyedProcess(Process):

@@ -53,7 +53,7 @@ def test_side_outputs_have_what_was_emitted_and_are_there_when_empty():
 def test_late_rows_come_out_of_their_side_output():
     kit = ProcessKit(Watch(), rows=ROWS, keys=["user"], event_time="at")
     kit.epoch([row("ada", at=100)], watermark_ms=90)
-    assert kit.epoch([row("ada", "/old", at=89), row("bob", at=90)], watermark_ms=95) == [{"user": "bob"}]
+    assert kit.epoch([row("ada", "/old", at=89), row("bob", at=91)], watermark_ms=95) == [{"user": "bob"}]
     assert kit.sides["late"] == [{"page": "/old", "user": "ada"}] and kit.late == 1
 
 
