@@ -61,7 +61,7 @@ class SparkRuntime:
             driver.prepare(inputs, options.drop)
             sinks = {outlet.name: outlet.sink for outlet in plan.outlets}
             if not main.isStreaming:
-                driver.run_static(inputs, options.batch, _delay_ms(main, stream.event_time), options.finish)
+                driver.run_static(inputs, options.batch, stream.delay_ms, options.finish)
                 return Query(None, driver, sinks)
             return Query(_follow(driver, inputs, options), driver, sinks)
         except BaseException:
@@ -192,10 +192,6 @@ def _with_event_time(plan: Plan, main: DataFrame) -> Plan:
         return plan
     marked = [field.name for field in main.schema.fields if DELAY in field.metadata]
     return Plan(plan.outlets, marked[0]) if marked else plan
-
-
-def _delay_ms(main: DataFrame, column: str | None) -> int:
-    return max((int(field.metadata.get(DELAY, 0)) for field in main.schema.fields if field.name == column), default=0)
 
 
 def _take_over(store: Store, force: bool) -> Writer:

@@ -12,6 +12,7 @@ from floodplain.settings import StoreSettings
 from floodplain.spark.plan import MAIN, Input, Keyed, Node, Outlet, Plan, Side, Transform
 from floodplain.spark.sink import Sink
 from floodplain.spark.sinks import ForeachBatchSink, open_sink
+from floodplain.state.durations import to_ms
 
 SOURCE = "source"
 """The column that tells rows of several sources apart."""
@@ -49,6 +50,7 @@ class Stream:
     broadcasts: Mapping[str, Any]
     """Operator → the rows that all its tasks see."""
     event_time: str | None = None
+    delay_ms: int = 0
     keys: tuple[str, ...] = ()
 
     def watermark(self, column: str, delay: str) -> "Stream":
@@ -59,7 +61,7 @@ class Stream:
         if not having:
             raise BadInput(f"watermark: there is no column {column}; there are: {', '.join(self._columns())}")
         sources = {tag: rows.withWatermark(column, delay) if tag in having else rows for tag, rows in self.sources.items()}
-        return replace(self, sources=sources, event_time=column)
+        return replace(self, sources=sources, event_time=column, delay_ms=to_ms(delay, "watermark delay"))
 
     def _columns(self) -> list[str]:
         return sorted({name for rows in self.sources.values() for name in rows.columns})
