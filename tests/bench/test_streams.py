@@ -156,6 +156,7 @@ def test_both_are_known_by_name() -> None:
     assert {"counter", "process"} <= set(registry.NAMES)
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_tiny_counter_on_spark(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -172,6 +172,7 @@ def test_a_driver_that_was_taken_over_from_in_an_epoch_stops_and_publishes_nothi
     check(tmp_path, 3)
 
 
+@pytest.mark.soak
 def test_a_driver_that_was_taken_over_from_while_it_waits_for_input_stops(spark, java, tmp_path):
     write_input(tmp_path, 1)
     drivers = Drivers(tmp_path, java)

@@ -65,6 +65,7 @@ def steps_of(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
     return newest
 
 
+@pytest.mark.soak
 def test_a_killed_driver_and_a_delta_table(spark, tmp_path):
     rows = write_inputs(tmp_path, 3)
     settings = {"folder": str(tmp_path), "sink": "delta", "options": {"path": str(tmp_path / "table")}}
