@@ -9,8 +9,9 @@ from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user k
 
 from floodplain.eventtime.times import END_MS, NONE_MS
 from floodplain.spark import checkpoint
+from floodplain.spark.contract import Place
 from floodplain.spark.engine import SparkEngine, untagged
-from floodplain.spark.epochs import Epochs, Place
+from floodplain.spark.epochs import Epochs
 from floodplain.spark.plan import Plan
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.versions.edit import SourcePosition

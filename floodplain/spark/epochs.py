@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -12,17 +12,15 @@ from floodplain.errors import BadInput, Conflict
 from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
 from floodplain.operators.tasklevel import put_task_values, task_values_at
-from floodplain.settings import StoreSettings
+from floodplain.spark.contract import Engine, Place
 from floodplain.spark.plan import MAIN, Input, Keyed, Node, Plan, Side, Transform
 from floodplain.spark.worker import Job, Staged, StagedFile, StageJob, TaskReport, Work
 from floodplain.state import tables
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.tables import SEPARATOR, define
 from floodplain.store.epoch import Epoch
-from floodplain.store.store import Store, Writer
 from floodplain.store.view import Snapshot
 from floodplain.tiers import paths
-from floodplain.tiers.blobs import Blobs
 from floodplain.versions.assignment import even, groups_of
 from floodplain.versions.commit import commit
 from floodplain.versions.edit import AdvancePublished, Assignment, DropTable, SetAssignment, SourcePosition, Update
@@ -30,20 +28,6 @@ from floodplain.versions.requirements import RequireLease
 from floodplain.versions.schema import PROCESSING_TIME
 
 KEPT_PROGRESS = 100
-
-
-class Engine(Protocol):
-    """What runs steps: Spark, or the test kit in the process itself. ``Rows`` are its own kind of table."""
-
-    def schema(self, rows: Any) -> pa.Schema: ...
-    def empty(self, schema: pa.Schema) -> Any: ...
-    def transform(self, rows: Any, function: Any) -> Any: ...
-    def read(self, staged: Staged, work: Work) -> Any: ...
-    def run(self, rows: Any | Staged, keys: Sequence[str], assignment: Assignment, job: Job) -> list[TaskReport]:
-        """One report per slot."""
-
-    def stage(self, rows: Any, job: StageJob) -> list[TaskReport]: ...
-    def collect(self, rows: Any) -> pa.Table: ...
 
 
 @dataclass
@@ -62,19 +46,6 @@ class EpochProgress:
     slots: int
     busy_ms: list[int] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Place:
-    """The state that a pipeline runs on, opened and leased, and how its tasks open it."""
-
-    store: Store
-    writer: Writer
-    location: str
-    settings: StoreSettings
-    options: Mapping[str, str]
-    blobs: Blobs | None = None
-    """Where tasks run in the driver's process: what they read and write through."""
 
 
 class Epochs:

@@ -14,7 +14,8 @@ from floodplain.keys import hash_columns, normalize_keys
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
 from floodplain.spark import checkpoint
-from floodplain.spark.epochs import EpochProgress, Epochs, Place
+from floodplain.spark.contract import Place
+from floodplain.spark.epochs import EpochProgress, Epochs
 from floodplain.spark.kit_faults import Captured, CountedBlobs, Crashed, CrashPoint, Steps, crash
 from floodplain.spark.plan import Input, Plan
 from floodplain.spark.stream import SOURCE, Output, StartOptions, Stream

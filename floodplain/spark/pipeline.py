@@ -12,9 +12,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from floodplain.errors import BadInput, LeaseHeld
 from floodplain.spark import checkpoint
+from floodplain.spark.contract import Place
 from floodplain.spark.driver import Driver
 from floodplain.spark.engine import tagged
-from floodplain.spark.epochs import EpochProgress, Place
+from floodplain.spark.epochs import EpochProgress
 from floodplain.spark.housekeeper import Housekeeper
 from floodplain.spark.plan import Input, Plan
 from floodplain.spark.sink import Sink

@@ -1,0 +1,40 @@
+"""What epochs are given: an engine that runs their steps, and the place of their state."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from floodplain.settings import StoreSettings
+from floodplain.spark.worker import Job, Staged, StageJob, TaskReport, Work
+from floodplain.store.store import Store, Writer
+from floodplain.tiers.blobs import Blobs
+from floodplain.versions.edit import Assignment
+
+
+class Engine(Protocol):
+    """What runs steps: Spark, or the test kit in the process itself. ``Rows`` are its own kind of table."""
+
+    def schema(self, rows: Any) -> pa.Schema: ...
+    def empty(self, schema: pa.Schema) -> Any: ...
+    def transform(self, rows: Any, function: Any) -> Any: ...
+    def read(self, staged: Staged, work: Work) -> Any: ...
+    def run(self, rows: Any | Staged, keys: Sequence[str], assignment: Assignment, job: Job) -> list[TaskReport]:
+        """One report per slot."""
+
+    def stage(self, rows: Any, job: StageJob) -> list[TaskReport]: ...
+    def collect(self, rows: Any) -> pa.Table: ...
+
+
+@dataclass(frozen=True)
+class Place:
+    """The state that a pipeline runs on, opened and leased, and how its tasks open it."""
+
+    store: Store
+    writer: Writer
+    location: str
+    settings: StoreSettings
+    options: Mapping[str, str]
+    blobs: Blobs | None = None
+    """Where tasks run in the driver's process: what they read and write through."""
