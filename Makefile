@@ -9,7 +9,7 @@ demo: $(READY)
 	$(BIN)/python examples/ad_join.py
 
 test: lint types
-	$(BIN)/python -m pytest -m "not soak"
+	$(BIN)/python -m tests.run
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,0 +1,32 @@
+"""All tests but the soak, in two processes side by side: ``python -m tests.run``.
+
+Those on Spark wait for Spark most of the time. Each process has a Spark of its own, and the folders are what tells them apart.
+"""
+
+import subprocess
+import sys
+import tempfile
+
+COMMAND = [sys.executable, "-m", "pytest", "-m", "not soak"]
+ON_SPARK = "tests/spark"
+
+
+def main() -> int:
+    """Shows the output of the one as it comes, then that of the other; 0 if both passed."""
+    with tempfile.TemporaryFile("w+") as shown:
+        beside = subprocess.Popen([*COMMAND, ON_SPARK], stdout=shown, stderr=subprocess.STDOUT)
+        try:
+            others = subprocess.run([*COMMAND, "tests", f"--ignore={ON_SPARK}"], check=False)
+            print(f"waiting for {ON_SPARK}", flush=True)
+            beside.wait()
+        finally:
+            if beside.poll() is None:
+                beside.terminate()
+                beside.wait()
+        shown.seek(0)
+        print(shown.read(), flush=True)
+    return others.returncode or beside.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
