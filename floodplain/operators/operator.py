@@ -58,7 +58,7 @@ class KeyedOperator:
     event_time: str | None = None
     """The column that rows have their time in, if they have any."""
     drops_late: bool = True
-    """Whether rows older than the watermark are left out: those of the input are, those that another operator made never."""
+    """Whether rows not newer than the watermark are left out: those of the input are, those that another operator made never."""
     on_error: OnError = "raise"
     """``"dead_letter"``: a row that the function fails on goes to the table ``<name>__dead_letters``, and the epoch goes on."""
 

@@ -23,6 +23,7 @@ from floodplain.operators.spill import Spill, run_buckets
 from floodplain.operators.tasklevel import TaskLevel
 from floodplain.settings import StoreSettings
 from floodplain.spark.plan import MAIN
+from floodplain.spark.sink import open_staged
 from floodplain.store.readers import Readers
 from floodplain.store.task import Report, TaskWriter, Ticket
 from floodplain.store.view import Snapshot
@@ -264,8 +265,7 @@ def staged_batches(
         part = -1 if slot is None or not file.parts else file.parts[slot]
         if slot is not None and file.parts and part < 0:
             continue
-        mapped = blobs.map(file.name)
-        opened = pq.ParquetFile(pa.BufferReader(blobs.get(file.name) if mapped is None else mapped))
+        opened = open_staged(file.name, blobs)
         yield from (opened.read() if part < 0 else opened.read_row_group(part)).cast(schema).to_batches()
 
 

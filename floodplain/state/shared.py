@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from floodplain.errors import BadInput, UserError, short
 from floodplain.state.descriptors import Broadcast, TaskValue
+from floodplain.state.entries import frozen
 from floodplain.state.fit import UNFIT
 from floodplain.state.tables import Place
 from floodplain.store.task import TaskWriter
@@ -69,10 +70,10 @@ class BroadcastHandle:
         self._changed: dict[Any, Any] = {}
 
     def get(self, key: Any, default: Any = None) -> Any:
-        return self._all().get(_frozen(key), (key, default))[1]
+        return self._all().get(frozen(key), (key, default))[1]
 
     def contains(self, key: Any) -> bool:
-        return _frozen(key) in self._all()
+        return frozen(key) in self._all()
 
     def __contains__(self, key: Any) -> bool:
         return self.contains(key)
@@ -99,13 +100,13 @@ class BroadcastHandle:
 
     def put(self, key: Any, value: Any) -> None:
         self._check_writable()
-        self._all()[_frozen(key)] = (key, value)
-        self._changed[_frozen(key)] = key
+        self._all()[frozen(key)] = (key, value)
+        self._changed[frozen(key)] = key
 
     def remove(self, key: Any) -> None:
         self._check_writable()
-        if self._all().pop(_frozen(key), None) is not None:
-            self._changed[_frozen(key)] = key
+        if self._all().pop(frozen(key), None) is not None:
+            self._changed[frozen(key)] = key
 
     def clear(self) -> None:
         for key in self.keys():
@@ -121,7 +122,7 @@ class BroadcastHandle:
         if self._entries is None:
             rows = self._snapshot.table(self._place.table).to_arrow()
             columns = (rows.column(name).to_pylist() for name in (self._place.subkey, self._place.column))
-            self._entries = {_frozen(key): (key, value) for key, value in zip(*columns, strict=True)}
+            self._entries = {frozen(key): (key, value) for key, value in zip(*columns, strict=True)}
         return self._entries
 
     def mark(self) -> None:
@@ -136,8 +137,8 @@ class BroadcastHandle:
     def write(self, writer: TaskWriter) -> None:
         """What was changed since the last time."""
         entries = self._all() if self._changed else {}
-        there = [entries[frozen] for frozen in self._changed if frozen in entries]
-        gone = [key for frozen, key in self._changed.items() if frozen not in entries]
+        there = [entries[name] for name in self._changed if name in entries]
+        gone = [key for name, key in self._changed.items() if name not in entries]
         key_name, value_name = self._place.subkey, self._place.column
         if there:
             columns = [
@@ -148,14 +149,3 @@ class BroadcastHandle:
         if gone:
             writer.write(self._place.table, pa.table({key_name: pa.array(gone, self._state.arrow_key)}), "delete")
         self._changed = {}
-
-
-def _frozen(key: Any) -> Any:
-    """A form of ``key`` that a dict can hold, equal exactly where Spark's grouping is: NaN is NaN."""
-    if isinstance(key, float) and key != key:
-        return ("nan",)
-    if isinstance(key, dict):
-        return tuple((name, _frozen(value)) for name, value in key.items())
-    if isinstance(key, (list, tuple)):
-        return tuple(_frozen(value) for value in key)
-    return key
