@@ -27,6 +27,19 @@ class Process:
     caller: ClassVar[Any] = None
     """What runs it for the keys of a task, where that is neither key by key nor all at once."""
 
+    output_time: str | None = None
+    """The column of what comes out that is its event time, if it has any."""
+
+    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Process":  # noqa: ARG002
+        """What runs on an input with these columns, called once before anything does. A process whose outputs or states depend
+        on its input returns one that has them; others are what runs."""
+        return self
+
+    @property
+    def depends_on_input(self) -> bool:
+        """Whether its outputs are known only once it is fitted."""
+        return type(self).fitted is not Process.fitted
+
     def states(self) -> dict[str, State]:
         """Its states by name, by default those declared in the body of the class."""
         return states_of(type(self))

@@ -13,7 +13,7 @@ from floodplain.errors import BadInput
 from floodplain.spark.compat_frame import Source, StatefulFrame, names_of_keys
 from floodplain.spark.compat_handle import table_names
 from floodplain.spark.compat_process import Shape, StatefulProcess, declared_by
-from floodplain.spark.exchange import quoted
+from floodplain.spark.names import quoted
 from floodplain.store.store import Store
 
 _SETTINGS = (

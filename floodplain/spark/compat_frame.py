@@ -11,7 +11,7 @@ from floodplain.errors import BadInput
 from floodplain.spark.compat_initial import InitialRows
 from floodplain.spark.compat_process import StatefulProcess
 from floodplain.spark.compat_write import StatefulWriter
-from floodplain.spark.exchange import quoted
+from floodplain.spark.names import quoted
 from floodplain.spark.pipeline import stream
 from floodplain.spark.stream import Stream
 from floodplain.store.store import Store

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
-from floodplain.spark.exchange import quoted
+from floodplain.spark.names import quoted
 from floodplain.store.store import Store
 
 INITIAL = "_initial_state"

@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from floodplain.spark.exchange import quoted, to_slots
+from floodplain.spark.exchange import to_slots
+from floodplain.spark.names import quoted
 from floodplain.spark.worker import REPORT_SCHEMA, Job, Staged, StageJob, TaskReport, Work, open_for, read_staged, worker
 from floodplain.store.layout import HASH
 from floodplain.versions.edit import Assignment
@@ -43,6 +44,14 @@ class SparkEngine:
 
     def transform(self, rows: DataFrame, function: Callable[[DataFrame], DataFrame]) -> DataFrame:
         return function(rows)
+
+    def select(self, rows: DataFrame, columns: Sequence[tuple[str, Any]], only: tuple[str, str] | None) -> DataFrame:
+        if only is not None:
+            rows = rows.where(F.col(quoted(only[0])) == only[1])
+        return rows.select(*[(F.expr(made) if isinstance(made, str) else made).alias(name) for name, made in columns])
+
+    def union(self, members: Sequence[DataFrame]) -> DataFrame:
+        return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), members)
 
     def read(self, staged: Staged, work: Work) -> DataFrame:
         """A DataFrame whose tasks read the staged files themselves, wherever they are."""

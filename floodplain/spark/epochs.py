@@ -5,23 +5,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from floodplain.errors import BadInput, Conflict
 from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
-from floodplain.operators.tasklevel import put_task_values, task_values_at
 from floodplain.spark.contract import Engine, Place
-from floodplain.spark.plan import MAIN, Input, Keyed, Node, Plan, Side, Transform
-from floodplain.spark.worker import Job, Staged, StagedFile, StageJob, TaskReport, Work
+from floodplain.spark.plan import MAIN, Input, Keyed, Node, Plan, Select, Side, Transform, Union
+from floodplain.spark.steps import Compiled, Steps
 from floodplain.state import tables
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.tables import SEPARATOR, define
-from floodplain.store.epoch import Epoch
-from floodplain.store.view import Snapshot
 from floodplain.tiers import paths
-from floodplain.versions.assignment import even, groups_of
+from floodplain.versions.assignment import even
 from floodplain.versions.commit import commit
 from floodplain.versions.edit import AdvancePublished, Assignment, DropTable, SetAssignment, SourcePosition, Update
 from floodplain.versions.requirements import RequireLease
@@ -60,8 +56,7 @@ class Epochs:
         self._engine = engine
         self._wanted_slots = slots
         self._empty: dict[str, Any] = {}
-        self._operators: dict[str, KeyedOperator] = {}
-        self._schemas: dict[tuple[str, str], pa.Schema] = {}
+        self._compiled = Compiled(place, plan, engine)
         self._timers: list[tuple[tables.Place, str]] = []
         self._published = 0
         """How far publishing got. It rides in the next edit, and staged files stay until then."""
@@ -83,7 +78,7 @@ class Epochs:
         self._define()
         head = self.store.head
         for outlet in self._plan.outlets:
-            outlet.sink.prepare(f"{head.store}-{outlet.name}", head.epoch, self._schemas[outlet.staged_as])
+            outlet.sink.prepare(f"{head.store}-{outlet.name}", head.epoch, self._compiled.schemas[outlet.staged_as])
         self.publish()
         self._record_published()
         self.sweep_staged()
@@ -127,27 +122,38 @@ class Epochs:
                     rows[node] = self._empty[tag]
                 case Transform(parent=parent, function=function):
                     rows[node] = self._engine.transform(rows[parent], function)
+                case Select(parent=parent, columns=columns, only=only):
+                    rows[node] = self._engine.select(rows[parent], columns, only)
+                case Union(members=members):
+                    rows[node] = self._engine.union([rows[member] for member in members])
                 case Side(parent=parent, output=output):
-                    rows[node] = self._engine.empty(self._schemas[parent.name, output])
+                    rows[node] = self._engine.empty(self._side_schema(parent.name, output))
                 case Keyed():
                     operator = self._operator(node, self._engine.schema(rows[node.parent]))
                     define(self.writer, operator.tables)
-                    self._operators[node.name] = operator
+                    self._compiled.operators[node.name] = operator
                     self._timers += [(operator.tables.places[name], name) for name in (EVENT_TIMERS, PROCESSING_TIMERS)]
                     for output, schema in {MAIN: operator.output, **operator.sides}.items():
-                        self._schemas[node.name, output] = schema
+                        self._compiled.schemas[node.name, output] = schema
                     rows[node] = self._engine.empty(operator.output)
         for outlet in self._plan.outlets:
-            self._schemas.setdefault(outlet.staged_as, self._engine.schema(rows[outlet.node]))
+            self._compiled.schemas.setdefault(outlet.staged_as, self._engine.schema(rows[outlet.node]))
+
+    def _side_schema(self, operator: str, output: str) -> pa.Schema:
+        sides = self._compiled.operators[operator].sides
+        if output not in sides:
+            raise BadInput(f"{operator} has no side output {output!r}; it has: {', '.join(sides) or 'none'}")
+        return sides[output]
 
     def _operator(self, step: Keyed, rows: pa.Schema) -> KeyedOperator:
         for name in step.keys:
             if name not in rows.names:
                 raise BadInput(f"operator {step.name}: there is no column {name} to key by; there are: {', '.join(rows.names)}")
         keys = {name: rows.field(name).type for name in step.keys}
-        event_time = self._plan.event_time if self._plan.event_time in rows.names else None
-        drops_late = self._plan.reads_input(step)
-        return KeyedOperator(step.name, step.process, keys, event_time, drops_late, step.on_error)
+        named = step.event_time or self._plan.event_time
+        event_time = named if named in rows.names else None
+        process = step.process.fitted(rows, step.keys, event_time)
+        return KeyedOperator(step.name, process, keys, event_time, self._plan.reads_input(step), step.on_error)
 
     def due(self, watermark_ms: int, now_ms: int) -> bool:
         """Whether a timer waits for no more than these times."""
@@ -160,7 +166,7 @@ class Epochs:
 
     @property
     def follows_watermark(self) -> bool:
-        return any(operator.process.follows_watermark for operator in self._plan.operators)
+        return any(operator.process.follows_watermark for operator in self._compiled.operators.values())
 
     def advance(self, timestamp_ms: int, watermark_ms: int) -> None:
         """An epoch in which nothing happens but that time moves on. No task runs."""
@@ -219,8 +225,8 @@ class Epochs:
         done = self.store.head.outputs if self._published == self.store.head.epoch else ()
         if self._published > self.store.head.published:
             changes.append(AdvancePublished(self._published))
-        run = _Run(self, epoch, times, assignment, inputs or self._empty)
-        run.steps()
+        run = Steps(self._compiled, epoch, times, assignment, inputs or self._empty)
+        run.run()
         outputs = sorted(file.name for named in self._outlets() for file in run.files(named))
         epoch.commit([report.state for report in run.reports], source=position, outputs=outputs, also=changes)
         self.store.history.blobs.delete(sorted(run.staged().difference(outputs).union(done)))
@@ -272,113 +278,10 @@ class Epochs:
                 )
             named[paths.output_of(file)].append(file)
         for outlet in self._plan.outlets:
-            schema = self._schemas[outlet.staged_as]
+            schema = self._compiled.schemas[outlet.staged_as]
             outlet.sink.publish(head.epoch, sorted(named[outlet.staged_as]), self.store.history.blobs, schema)
         self._published = head.epoch
 
     def _record_published(self) -> None:
         if self._published > self.store.head.published:
             commit(self.store.history, [AdvancePublished(self._published)], token=self.writer.token)
-
-
-class _Run:
-    """The steps of one epoch, one job per stateful operator."""
-
-    def __init__(
-        self, epochs: Epochs, epoch: Epoch, times: EpochTimes, assignment: Assignment, inputs: Mapping[str, Any]
-    ) -> None:
-        self.reports: list[TaskReport] = []
-        self.rows = 0
-        self._epochs, self._epoch, self._times, self._assignment, self._inputs = epochs, epoch, times, assignment, inputs
-        self._plan, self._engine, self._head = epochs._plan, epochs._engine, epochs.store.head
-        self._snapshot = Snapshot(self._head, epochs.store.readers, epochs.store.history)
-        self._made: dict[Node, Any] = {}
-        self._files: dict[tuple[str, str], list[StagedFile]] = {}
-        place = epochs._place
-        ticket = msgspec.msgpack.encode(epoch.ticket)
-        self._work = Work(place.location, place.settings, dict(place.options), ticket, place.blobs)
-
-    def files(self, named: tuple[str, str]) -> list[StagedFile]:
-        return self._files.get(named, [])
-
-    def staged(self) -> set[str]:
-        return {file.name for files in self._files.values() for file in files}
-
-    def steps(self) -> None:
-        for node in self._plan.nodes:
-            match node:
-                case Input(tag=tag):
-                    self._made[node] = self._inputs[tag]
-                case Transform(parent=parent, function=function):
-                    self._made[node] = self._engine.transform(self._frame(parent), function)
-                case Side(parent=parent, output=output):
-                    self._made[node] = self._staged(parent.name, output)
-                case Keyed():
-                    self._run(node)
-                    self._made[node] = self._staged(node.name, MAIN)
-        for outlet in self._plan.outlets:
-            if isinstance(outlet.node, Input | Transform):
-                self._stage(outlet.name, outlet.node)
-
-    def _frame(self, node: Node) -> Any:
-        made = self._made[node]
-        return self._engine.read(made, self._work) if isinstance(made, Staged) else made
-
-    def _staged(self, operator: str, output: str) -> Staged:
-        return Staged(tuple(self.files((operator, output))), self._epochs._schemas[operator, output])
-
-    def _run(self, step: Keyed) -> None:
-        rows = self._made[step.parent]
-        operator = self._epochs._operators[step.name]
-        before = task_values_at(self._snapshot, operator, self._assignment.slots)
-        job = Job(
-            work=self._work,
-            manifest=msgspec.msgpack.encode(self._head),
-            operator=operator,
-            times=self._times,
-            slots=groups_of(self._assignment, self._head.key_groups),
-            rows=(rows.schema if isinstance(rows, Staged) else self._engine.schema(rows)).serialize().to_pybytes(),
-            outputs=self._outputs(step),
-            task_values=tuple(before.of(slot) for slot in range(self._assignment.slots)),
-            broadcast=self._broadcast(step),
-            staged=rows.files if isinstance(rows, Staged) else None,
-        )
-        reports = self._engine.run(rows, step.keys, self._assignment, job)
-        if sorted(report.slot for report in reports) != list(range(self._assignment.slots)):
-            raise Conflict(
-                f"operator {step.name}: {len(reports)} tasks ran for {self._assignment.slots} slots; the epoch is given up"
-            )
-        put_task_values(self._epoch, operator, before, {report.slot: report.task_values for report in reports})
-        if self._plan.reads_input(step):
-            self.rows += sum(report.rows for report in reports)
-        self._keep(step.name, reports)
-
-    def _broadcast(self, step: Keyed) -> bytes:
-        """Broadcast rows are few: they travel with the job."""
-        rows = pa.table({}) if step.broadcast is None else self._engine.collect(self._made[step.broadcast])
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, rows.schema) as stream:
-            stream.write_table(rows)
-        return sink.getvalue().to_pybytes()
-
-    def _outputs(self, step: Keyed) -> dict[str, tuple[str, ...]]:
-        found: dict[str, tuple[str, ...]] = {}
-        for output in (MAIN, *self._epochs._operators[step.name].sides):
-            readers = list(self._plan.readers(step.name, output))
-            if readers:
-                found[output] = next((reader.keys for reader in readers if isinstance(reader, Keyed)), ())
-        return found
-
-    def _stage(self, name: str, node: Node) -> None:
-        rows = self._frame(node)
-        job = StageJob(self._work, name, self._engine.schema(rows).serialize().to_pybytes())
-        reports = self._engine.stage(rows, job)
-        if not self._plan.operators:
-            self.rows += sum(report.rows for report in reports)
-        self._keep(name, reports)
-
-    def _keep(self, name: str, reports: list[TaskReport]) -> None:
-        self.reports += reports
-        for report in reports:
-            for output, file in report.outputs.items():
-                self._files.setdefault((name, output), []).append(file)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
+from floodplain.spark.names import quoted
 from floodplain.store.layout import HASH
 from floodplain.versions.edit import Assignment
 
@@ -24,7 +25,3 @@ def _slot(assignment: Assignment, key_groups: int) -> str:
     for (start, slot), end in zip(assignment.starts, ends, strict=True):
         slots += [str(slot)] * (end - start)
     return f"cast(element_at(split('{','.join(slots)}', ','), {group} + 1) as int)"
-
-
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from floodplain.clock import ManualClock, SeededChance
 from floodplain.errors import BadInput
@@ -16,6 +17,7 @@ from floodplain.settings import StoreSettings
 from floodplain.spark import checkpoint
 from floodplain.spark.contract import Place
 from floodplain.spark.epochs import EpochProgress, Epochs
+from floodplain.spark.kit_expressions import evaluated
 from floodplain.spark.kit_faults import Captured, CountedBlobs, Crashed, CrashPoint, Steps, crash
 from floodplain.spark.plan import Input, Plan
 from floodplain.spark.stream import SOURCE, Output, StartOptions, Stream
@@ -239,6 +241,14 @@ class LocalEngine:
 
     def transform(self, rows: pa.Table, function: Callable[[Any], Any]) -> pa.Table:
         return self._functions[id(function)](rows)
+
+    def select(self, rows: pa.Table, columns: Sequence[tuple[str, Any]], only: tuple[str, str] | None) -> pa.Table:
+        if only is not None:
+            rows = rows.filter(pc.field(only[0]) == only[1])
+        return pa.table({name: evaluated(expression, rows) for name, expression in columns})
+
+    def union(self, members: Sequence[pa.Table]) -> pa.Table:
+        return pa.concat_tables(members, promote_options="default")
 
     def read(self, staged: Staged, work: Work) -> pa.Table:
         assert work.blobs is not None

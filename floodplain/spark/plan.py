@@ -29,6 +29,25 @@ class Transform:
 
 
 @dataclass(frozen=True, eq=False)
+class Select:
+    """Columns by name, made of those of its parent: expressions as Spark has them, as text or as a ``Column``.
+
+    ``only``: a column and the value it must have.
+    """
+
+    parent: "Node"
+    columns: tuple[tuple[str, Any], ...]
+    only: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Union:
+    """The rows of several steps as one; a column that one of them lacks is null in its rows."""
+
+    members: tuple["Node", ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Keyed:
     """A stateful step."""
 
@@ -38,6 +57,8 @@ class Keyed:
     process: Process
     on_error: OnError = "raise"
     broadcast: Input | None = None
+    event_time: str | None = None
+    """The column with the time of its rows, if that is not the pipeline's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +69,7 @@ class Side:
     output: str
 
 
-Node = Input | Transform | Keyed | Side
+Node = Input | Transform | Select | Union | Keyed | Side
 
 
 @dataclass(frozen=True)
@@ -62,13 +83,7 @@ class Outlet:
     @property
     def staged_as(self) -> tuple[str, str]:
         """Operator and output that its staged files are named after."""
-        match self.node:
-            case Keyed(name=name):
-                return name, MAIN
-            case Side(parent=parent, output=output):
-                return parent.name, output
-            case _:
-                return self.name, MAIN
+        return output_of(self.node) or (self.name, MAIN)
 
 
 class Plan:
@@ -108,18 +123,37 @@ class Plan:
             if outlet.staged_as == (operator, output):
                 yield outlet
         for node in self.nodes:
-            if isinstance(node, Transform | Keyed):
-                parent = node.parent
-                named = (parent.parent.name, parent.output) if isinstance(parent, Side) else (getattr(parent, "name", ""), MAIN)
-                if isinstance(parent, Keyed | Side) and named == (operator, output):
-                    yield node
+            if not isinstance(node, Side) and any(output_of(parent) == (operator, output) for parent in parents(node)):
+                yield node
+
+    def split_by(self, operator: str, output: str) -> tuple[str, ...]:
+        """The keys by which this output is staged: operators that have them read the rows of their slots without an exchange."""
+        return next((reader.keys for reader in self.readers(operator, output) if isinstance(reader, Keyed)), ())
 
     def reads_input(self, operator: Keyed) -> bool:
         """Whether its rows come straight from the input, so that they can be late."""
-        node: Node = operator.parent
-        while isinstance(node, Transform):
-            node = node.parent
-        return isinstance(node, Input)
+        return _is_input(operator.parent)
+
+
+def _is_input(node: Node) -> bool:
+    match node:
+        case Input():
+            return True
+        case Keyed() | Side():
+            return False
+        case _:
+            return all(map(_is_input, parents(node)))
+
+
+def output_of(node: Node) -> tuple[str, str] | None:
+    """Operator and output, of what an operator gives out."""
+    match node:
+        case Keyed(name=name):
+            return name, MAIN
+        case Side(parent=parent, output=output):
+            return parent.name, output
+        case _:
+            return None
 
 
 def parents(node: Node) -> tuple[Node, ...]:
@@ -128,5 +162,7 @@ def parents(node: Node) -> tuple[Node, ...]:
             return ()
         case Keyed(parent=parent, broadcast=broadcast):
             return (parent,) if broadcast is None else (parent, broadcast)
+        case Union(members=members):
+            return members
         case _:
             return (node.parent,)

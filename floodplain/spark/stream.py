@@ -9,7 +9,8 @@ from floodplain.errors import BadInput
 from floodplain.operators.operator import OnError, check_on_error
 from floodplain.operators.process import Process
 from floodplain.settings import StoreSettings
-from floodplain.spark.plan import MAIN, Input, Keyed, Node, Outlet, Plan, Side, Transform
+from floodplain.spark.names import quoted
+from floodplain.spark.plan import MAIN, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform
 from floodplain.spark.sink import Sink
 from floodplain.spark.sinks import ForeachBatchSink, open_sink
 from floodplain.state.durations import to_ms
@@ -70,6 +71,32 @@ class Stream:
         """A stateless step in Spark: ``function`` takes and returns a DataFrame."""
         return replace(self, node=Transform(self.node, function))
 
+    def select(self, *columns: str, **made: Any) -> "Stream":
+        """These columns, and new ones by name: expressions as Spark has them, as text or as a ``Column``."""
+        chosen = [(name, quoted(name)) for name in columns] + list(made.items())
+        if not chosen:
+            raise BadInput("select needs at least one column")
+        return replace(self, node=Select(self.node, tuple(chosen)))
+
+    def source(self, name: str) -> "Stream":
+        """The rows of one of several sources, with its own columns."""
+        if name not in self.sources or not name:
+            raise BadInput(f"there is no source {name!r}; there are: {', '.join(filter(None, self.sources)) or 'no named ones'}")
+        if not isinstance(self.node, Input):
+            raise BadInput("source picks rows of the input: call it before the first step")
+        columns = tuple((column, quoted(column)) for column in self.sources[name].columns)
+        return replace(self, node=Select(self.node, columns, (SOURCE, name)))
+
+    @property
+    def time(self) -> str | None:
+        """The column that has the event time at this point, as far as it is known before the start."""
+        node = self.node
+        while isinstance(node, Transform | Select):
+            node = node.parent
+        if isinstance(node, Keyed):
+            return node.process.output_time
+        return self.event_time if isinstance(node, Input) else None
+
     def key_by(self, *columns: str) -> "Stream":
         if not columns:
             raise BadInput("key_by needs at least one column")
@@ -96,7 +123,7 @@ class Stream:
         if not isinstance(self.node, Keyed):
             raise BadInput("side outputs are those of a stateful step: call side right after process")
         declared = self.node.process.side_outputs
-        if output not in declared:
+        if output not in declared and not self.node.process.depends_on_input:
             raise BadInput(f"{self.node.name} has no side output {output!r}; it declares: {', '.join(declared) or 'none'}")
         return replace(self, node=Side(self.node, output))
 

@@ -1,0 +1,38 @@
+"""Expressions as far as they make sense without Spark: columns, fields of structs and literals."""
+
+import re
+from typing import Any
+
+import pyarrow as pa
+
+from floodplain.errors import BadInput
+from floodplain.state.expressions import evaluate, parse_paths
+
+_NUMBER = re.compile(r"[+-]?\d+")
+_TEXT = re.compile(r"'([^']*)'")
+_CONSTANTS = {"true": True, "false": False, "null": None}
+
+
+def evaluated(expression: Any, rows: pa.Table) -> pa.Array:
+    """The column that the expression names, or a literal in every row. Raises ``BadInput`` for what only Spark can compute."""
+    if not isinstance(expression, str):
+        raise _needs_spark(expression)
+    text = expression.strip()
+    if text.lower() in _CONSTANTS:
+        return pa.repeat(pa.scalar(_CONSTANTS[text.lower()]), len(rows))
+    if _NUMBER.fullmatch(text):
+        return pa.repeat(pa.scalar(int(text), pa.int32()), len(rows))
+    if match := _TEXT.fullmatch(text):
+        return pa.repeat(pa.scalar(match[1]), len(rows))
+    try:
+        (path,) = parse_paths(text)
+    except (BadInput, ValueError) as error:
+        raise _needs_spark(expression) from error
+    return evaluate(path, rows)
+
+
+def _needs_spark(expression: Any) -> BadInput:
+    return BadInput(
+        f"the expression {expression} needs Spark, and the kit runs without: compute it in a transform, give the kit the same as "
+        "an Arrow function (transforms=[…]), and name the column here"
+    )

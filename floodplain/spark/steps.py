@@ -1,0 +1,141 @@
+"""The steps of one epoch, one job per stateful operator."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from floodplain.errors import Conflict
+from floodplain.eventtime.times import EpochTimes
+from floodplain.operators.operator import KeyedOperator
+from floodplain.operators.tasklevel import put_task_values, task_values_at
+from floodplain.spark.contract import Engine, Place
+from floodplain.spark.plan import MAIN, Input, Keyed, Node, Plan, Select, Side, Transform, Union, output_of
+from floodplain.spark.worker import Job, Staged, StagedFile, StageJob, TaskReport, Work
+from floodplain.store.epoch import Epoch
+from floodplain.store.view import Snapshot
+from floodplain.versions.assignment import groups_of
+from floodplain.versions.edit import Assignment
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A plan on its state, with what is known once the columns of its input are."""
+
+    place: Place
+    plan: Plan
+    engine: Engine
+    operators: dict[str, KeyedOperator] = field(default_factory=dict)
+    schemas: dict[tuple[str, str], pa.Schema] = field(default_factory=dict)
+    """The columns of each output of each operator, and of what other steps stage."""
+
+
+class Steps:
+    """The steps of one epoch, one job per stateful operator."""
+
+    def __init__(
+        self, compiled: Compiled, epoch: Epoch, times: EpochTimes, assignment: Assignment, inputs: Mapping[str, Any]
+    ) -> None:
+        self.reports: list[TaskReport] = []
+        self.rows = 0
+        self._compiled, self._epoch, self._times, self._assignment, self._inputs = compiled, epoch, times, assignment, inputs
+        place, self._plan, self._engine = compiled.place, compiled.plan, compiled.engine
+        self._head = place.store.head
+        self._snapshot = Snapshot(self._head, place.store.readers, place.store.history)
+        self._made: dict[Node, Any] = {}
+        self._files: dict[tuple[str, str], list[StagedFile]] = {}
+        ticket = msgspec.msgpack.encode(epoch.ticket)
+        self._work = Work(place.location, place.settings, dict(place.options), ticket, place.blobs)
+
+    def files(self, named: tuple[str, str]) -> list[StagedFile]:
+        return self._files.get(named, [])
+
+    def staged(self) -> set[str]:
+        return {file.name for files in self._files.values() for file in files}
+
+    def run(self) -> None:
+        for node in self._plan.nodes:
+            match node:
+                case Input(tag=tag):
+                    self._made[node] = self._inputs[tag]
+                case Transform(parent=parent, function=function):
+                    self._made[node] = self._engine.transform(self._frame(parent), function)
+                case Select(parent=parent, columns=columns, only=only):
+                    self._made[node] = self._engine.select(self._frame(parent), columns, only)
+                case Union(members=members):
+                    self._made[node] = self._engine.union([self._frame(member) for member in members])
+                case Side(parent=parent, output=output):
+                    self._made[node] = self._staged(parent.name, output)
+                case Keyed():
+                    self._run_operator(node)
+                    self._made[node] = self._staged(node.name, MAIN)
+        for outlet in self._plan.outlets:
+            if not isinstance(outlet.node, Keyed | Side):
+                self._stage(outlet.name, outlet.node)
+
+    def _frame(self, node: Node) -> Any:
+        made = self._made[node]
+        return self._engine.read(made, self._work) if isinstance(made, Staged) else made
+
+    def _staged(self, operator: str, output: str) -> Staged:
+        return Staged(tuple(self.files((operator, output))), self._compiled.schemas[operator, output])
+
+    def _run_operator(self, step: Keyed) -> None:
+        rows = self._made[step.parent]
+        named = output_of(step.parent)
+        if named is not None and self._plan.split_by(*named) != step.keys:
+            rows = self._frame(step.parent)
+        operator = self._compiled.operators[step.name]
+        before = task_values_at(self._snapshot, operator, self._assignment.slots)
+        job = Job(
+            work=self._work,
+            manifest=msgspec.msgpack.encode(self._head),
+            operator=operator,
+            times=self._times,
+            slots=groups_of(self._assignment, self._head.key_groups),
+            rows=(rows.schema if isinstance(rows, Staged) else self._engine.schema(rows)).serialize().to_pybytes(),
+            outputs=self._outputs(step),
+            task_values=tuple(before.of(slot) for slot in range(self._assignment.slots)),
+            broadcast=self._broadcast(step),
+            staged=rows.files if isinstance(rows, Staged) else None,
+        )
+        reports = self._engine.run(rows, step.keys, self._assignment, job)
+        if sorted(report.slot for report in reports) != list(range(self._assignment.slots)):
+            raise Conflict(
+                f"operator {step.name}: {len(reports)} tasks ran for {self._assignment.slots} slots; the epoch is given up"
+            )
+        put_task_values(self._epoch, operator, before, {report.slot: report.task_values for report in reports})
+        if self._plan.reads_input(step):
+            self.rows += sum(report.rows for report in reports)
+        self._keep(step.name, reports)
+
+    def _broadcast(self, step: Keyed) -> bytes:
+        """Broadcast rows are few: they travel with the job."""
+        rows = pa.table({}) if step.broadcast is None else self._engine.collect(self._made[step.broadcast])
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as stream:
+            stream.write_table(rows)
+        return sink.getvalue().to_pybytes()
+
+    def _outputs(self, step: Keyed) -> dict[str, tuple[str, ...]]:
+        found: dict[str, tuple[str, ...]] = {}
+        for output in (MAIN, *self._compiled.operators[step.name].sides):
+            if any(self._plan.readers(step.name, output)):
+                found[output] = self._plan.split_by(step.name, output)
+        return found
+
+    def _stage(self, name: str, node: Node) -> None:
+        rows = self._frame(node)
+        job = StageJob(self._work, name, self._engine.schema(rows).serialize().to_pybytes())
+        reports = self._engine.stage(rows, job)
+        if not self._plan.operators:
+            self.rows += sum(report.rows for report in reports)
+        self._keep(name, reports)
+
+    def _keep(self, name: str, reports: list[TaskReport]) -> None:
+        self.reports += reports
+        for report in reports:
+            for output, file in report.outputs.items():
+                self._files.setdefault((name, output), []).append(file)
