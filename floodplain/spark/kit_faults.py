@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from floodplain.spark.sink import Sink, read_staged
-from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range
+from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range, Writable
 
 When = Literal["before", "after"]
 
@@ -71,7 +71,7 @@ class CountedBlobs(Blobs):
         self._inner, self._steps = inner, steps
         self.tier, self.url = inner.tier, inner.url
 
-    def create(self, name: str, data: Data) -> None:
+    def create(self, name: str, data: Writable) -> None:
         self._steps.take(f"create {name}", lambda: self._inner.create(name, data))
 
     def put(self, name: str, data: Data) -> None:

@@ -73,7 +73,7 @@ def _merged(readers: Readers, proposal: Proposal, manifest: Manifest, schema: Ta
     rules = _rules(proposal, manifest, schema)
     windows = scan.plan(sources, schema, proposal.groups, manifest.key_groups, window_rows)
     parts = [scan.resolved(window, sources, schema, rules, bottom=bottom) for window in windows]
-    return sort_rows(schema, pa.concat_tables(parts).combine_chunks(), manifest.key_groups)
+    return sort_rows(schema, pa.concat_tables(parts), manifest.key_groups)
 
 
 def _rules(proposal: Proposal, manifest: Manifest, schema: TableSchema) -> Rules:

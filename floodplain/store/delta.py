@@ -44,7 +44,7 @@ def physical_rows(schema: TableSchema, rows: pa.Table | pa.RecordBatch, op: str,
 def sort_rows(schema: TableSchema, rows: pa.Table, key_groups: int) -> pa.Table:
     """Rows in the order that runs keep; rows that compare equal stay in place."""
     order = _run_order(schema, rows, key_groups)
-    return rows if order is None else rows.take(pa.array(order))
+    return rows if order is None else rows.combine_chunks().take(pa.array(order))
 
 
 def settle(schema: TableSchema, parts: list[pa.Table], now_ms: int, key_groups: int) -> pa.Table:

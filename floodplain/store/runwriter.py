@@ -1,5 +1,7 @@
 """Writing: sorted rows become a run, runs become an object."""
 
+import io
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,6 +18,7 @@ from floodplain.store import claims, filters, layout
 from floodplain.store.footer import MAGIC, Footer, Place, encode
 from floodplain.store.identity import hash_order, starts_of
 from floodplain.store.layout import CLEAR, DELETE, EXPIRES, HASH, MERGE, OP, SUB
+from floodplain.tiers.blobs import Gathered
 from floodplain.versions.edit import RunRef
 from floodplain.versions.groups import from_members, size
 from floodplain.versions.schema import TableSchema
@@ -40,17 +43,17 @@ class BuiltRun:
     """A run's bytes and its reference, still without a place."""
 
     ref: RunRef
-    data: pa.Buffer | bytes
+    data: Gathered | bytes
 
 
 def build_run(rows: pa.Table, schema: TableSchema, low: int, high: int, added: int, options: RunOptions) -> BuiltRun:
-    """Requires: ``rows`` are physical rows of ``schema`` in run order, at least one."""
-    batch = rows.combine_chunks().to_batches()[0]
-    hashes = layout.numbers(batch, HASH)
+    """Requires: ``rows`` are physical rows of ``schema`` in run order, at least one. The run refers to their memory."""
+    rows = _in_pieces(rows, options.chunk_bytes)
+    hashes = layout.numbers(rows, HASH)
     groups = key_group(hashes, options.key_groups)
     members = from_members(groups[starts_of(groups)].tolist())
-    sink = _Sink.sized_for(batch, options.chunk_bytes)
-    chunks = _write_chunks(sink, batch, schema, groups, options)
+    sink = _Sink()
+    chunks = _write_chunks(sink, rows, schema, groups, options)
     index = _append(sink, _hash_index(hashes)) if schema.shape == "time" else None
     filter_ = _append(sink, filters.build(hashes)) if options.filtered and schema.shape != "time" else None
     footer = encode(
@@ -61,21 +64,21 @@ def build_run(rows: pa.Table, schema: TableSchema, low: int, high: int, added: i
             schema_id=schema.id,
             low=low,
             high=high,
-            rows=len(batch),
+            rows=len(rows),
             groups=members,
             unique=schema.shape != "time" and bool(starts_of(hashes).all()),
-            arrow=batch.schema.serialize().to_pybytes(),
+            arrow=rows.schema.serialize().to_pybytes(),
             index=index,
             filter=filter_,
             **chunks,
         )
     )
     sink.write(footer)
-    data = sink.written(0, sink.tell())
+    data = Gathered(sink.parts)
     ref = RunRef(
         object="",
         offset=0,
-        length=data.size,
+        length=len(data),
         footer_length=len(footer),
         footer_checksum=xxhash.xxh3_64_intdigest(footer),
         object_size=0,
@@ -84,15 +87,15 @@ def build_run(rows: pa.Table, schema: TableSchema, low: int, high: int, added: i
         low=low,
         high=high,
         groups=members,
-        rows=len(batch),
+        rows=len(rows),
         written_groups=size(members),
         added=added,
-        **_traits(batch, schema),
+        **_traits(rows, schema),
     )
     return BuiltRun(ref, data)
 
 
-def pack(runs: Sequence[BuiltRun], name: str) -> tuple[pa.Buffer | bytes, tuple[RunRef, ...]]:
+def pack(runs: Sequence[BuiltRun], name: str) -> tuple[Gathered, tuple[RunRef, ...]]:
     """Several runs as one object, each aligned; the references say where."""
     parts: list[pa.Buffer | bytes] = []
     offsets: list[int] = []
@@ -100,50 +103,60 @@ def pack(runs: Sequence[BuiltRun], name: str) -> tuple[pa.Buffer | bytes, tuple[
     for run in runs:
         padding = -size % ALIGNMENT
         offsets.append(size + padding)
-        parts += [bytes(padding), run.data]
+        parts += [bytes(padding), *(run.data.parts if isinstance(run.data, Gathered) else [run.data])]
         size += padding + len(run.data)
     refs = [
         msgspec.structs.replace(run.ref, object=name, offset=offset, object_size=size)
         for run, offset in zip(runs, offsets, strict=True)
     ]
-    return parts[1] if len(runs) == 1 else b"".join(parts), tuple(refs)
+    return Gathered(parts), tuple(refs)
 
 
-class _Sink:
-    """Memory for a whole run, reserved at once: growing it step by step costs more than all the rest of writing."""
+class _Sink(io.RawIOBase):
+    """Remembers what Arrow writes where it lies. Fresh memory to copy it to costs more than all the rest of writing."""
 
-    def __init__(self, size_bytes: int) -> None:
-        # NumPy asks the kernel for huge pages, Arrow does not: touching fresh memory page by page took longer than filling it.
-        self._memory = pa.py_buffer(np.empty(size_bytes, np.uint8))
-        self.stream = pa.FixedSizeBufferWriter(self._memory)
-        self.write = self.stream.write
-        self.tell = self.stream.tell
+    def __init__(self) -> None:
+        self.parts: list[bytes | pa.Buffer] = []
+        self._starts: list[int] = []
+        self._size = 0
 
-    @classmethod
-    def sized_for(cls, batch: pa.RecordBatch, chunk_bytes: int) -> "_Sink":
-        """Room for the batch, for what compression may add, and for headers, index, filter and footer."""
-        chunks = 2 + 2 * batch.nbytes // chunk_bytes
-        return cls(batch.nbytes * 33 // 32 + 24 * len(batch) + (4096 + 1024 * batch.num_columns) * (chunks + 4) + (1 << 20))
+    def writable(self) -> bool:
+        return True
 
-    def written(self, start: int, stop: int) -> pa.Buffer:
-        return self._memory.slice(start, stop - start)
+    def tell(self) -> int:
+        return self._size
+
+    def write(self, data: Any) -> int:
+        self.parts.append(data)
+        self._starts.append(self._size)
+        self._size += len(data)
+        return len(data)
+
+    def since(self, start: int) -> list[bytes | pa.Buffer]:
+        """What was written from here on. Requires: a write began here."""
+        return self.parts[bisect_left(self._starts, start) :]
 
 
-def _write_chunks(
-    sink: _Sink, batch: pa.RecordBatch, schema: TableSchema, groups: np.ndarray, options: RunOptions
-) -> dict[str, bytes]:
+def _in_pieces(rows: pa.Table, chunk_bytes: int) -> pa.Table:
+    """The rows as they lie, where each piece of them is large enough for chunks of its own; else in one piece."""
+    sizes = [batch.nbytes for batch in rows.to_batches()]
+    return rows if min(sizes) >= chunk_bytes // 2 else rows.combine_chunks()
+
+
+def _write_chunks(sink: _Sink, rows: pa.Table, schema: TableSchema, groups: np.ndarray, options: RunOptions) -> dict[str, bytes]:
     """Write the stream; returns the footer's columns about its chunks."""
-    cuts = _cuts(batch, groups, options.chunk_bytes)
-    ends = [batch.schema.serialize().size]
+    cuts, ends, sums = [0], [rows.schema.serialize().size], list[int]()
     ipc = pa.ipc.IpcWriteOptions(compression=options.compression)
-    with pa.ipc.new_stream(sink.stream, batch.schema, options=ipc) as writer:
-        for start, stop in pairwise(cuts):
-            writer.write_batch(batch.slice(start, stop - start))
-            ends.append(sink.tell())
-            _check_unpacked(sink.written(*ends[-2:]), schema.table)
+    with pa.ipc.new_stream(pa.PythonFile(sink, "w"), rows.schema, options=ipc) as writer:
+        for batch in rows.to_batches():
+            for start, stop in pairwise(_cuts(batch, groups[cuts[-1] : cuts[-1] + len(batch)], options.chunk_bytes)):
+                writer.write_batch(batch.slice(start, stop - start))
+                cuts.append(cuts[-1] + stop - start)
+                sums.append(_checked_sum(sink.since(ends[-1]), schema.table, options))
+                ends.append(sink.tell())
     first, last = np.array(cuts[:-1]), np.array(cuts[1:]) - 1
-    major = groups if schema.shape == "time" else layout.numbers(batch, HASH)
-    minor = np.zeros(len(batch), np.uint64) if schema.shape == "value" else layout.numbers(batch, SUB)
+    major = groups if schema.shape == "time" else layout.numbers(rows, HASH)
+    minor = np.zeros(len(rows), np.uint64) if schema.shape == "value" else layout.numbers(rows, SUB)
     columns = {
         "first": major[first],
         "first_sub": minor[first],
@@ -152,9 +165,18 @@ def _write_chunks(
         "offset": ends[:-1],
         "length": np.diff(ends),
         "count": np.diff(cuts),
-        "checksum": [xxhash.xxh3_64_intdigest(sink.written(at, to)) for at, to in pairwise(ends)],
+        "checksum": sums,
     }
     return {name: np.array(column, "<u8").tobytes() for name, column in columns.items()}
+
+
+def _checked_sum(chunk: list[bytes | pa.Buffer], table: str, options: RunOptions) -> int:
+    if options.compression is not None:
+        _check_unpacked(pa.py_buffer(b"".join(chunk)), table)
+    hashed = xxhash.xxh3_64()
+    for part in chunk:
+        hashed.update(part)
+    return hashed.intdigest()
 
 
 def _check_unpacked(chunk: pa.Buffer, table: str) -> None:
@@ -191,7 +213,7 @@ def _append(sink: _Sink, data: bytes) -> Place:
     return Place(offset, len(data), xxhash.xxh3_64_intdigest(data))
 
 
-def _traits(batch: pa.RecordBatch, schema: TableSchema) -> dict[str, Any]:
+def _traits(batch: pa.Table, schema: TableSchema) -> dict[str, Any]:
     """What readers and the compaction policy want to know of a run without opening it."""
     op = layout.numbers(batch, OP)
     traits: dict[str, Any] = {"deletes": bool(np.isin(op, (DELETE, CLEAR)).any()), "merges": bool((op == MERGE).any())}

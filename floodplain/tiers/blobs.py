@@ -9,9 +9,30 @@ import pyarrow as pa
 
 from floodplain.clock import Clock
 
+
+class Gathered:
+    """Bytes that lie in several places of memory, in order: a file is written from there, without copying them together."""
+
+    def __init__(self, parts: Iterable[bytes | pa.Buffer]) -> None:
+        self.parts = tuple(parts)
+        self._size = sum(map(len, self.parts))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.parts)
+
+
 Data: TypeAlias = bytes | memoryview | pa.Buffer
+Writable: TypeAlias = Data | Gathered
 Range: TypeAlias = tuple[int, int]
 """(offset, length)"""
+
+
+def whole(data: Writable) -> pa.Buffer:
+    """The bytes in one place."""
+    return pa.py_buffer(bytes(data) if isinstance(data, Gathered) else data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +55,7 @@ class Blobs(ABC):
     """Where it is, for messages; carries no credentials."""
 
     @abstractmethod
-    def create(self, name: str, data: Data) -> None:
+    def create(self, name: str, data: Writable) -> None:
         """Store ``data`` under ``name`` unless the name is taken.
 
         Atomic and durable on return: readers see all of it or nothing. Any error is ambiguous, ``AlreadyExists``

@@ -12,7 +12,7 @@ from floodplain.errors import UnsafeStore
 from floodplain.metrics import Counters
 from floodplain.settings import CacheSettings
 from floodplain.tiers import sketch
-from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range
+from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range, Writable, whole
 from floodplain.tiers.cachefile import key_of, stem_of, trailer, unsealed
 from floodplain.tiers.ledger import Ledger, Reservation
 from floodplain.tiers.meter import Meter
@@ -82,10 +82,10 @@ class CachedBlobs(Blobs):
             limit_bytes = settings.size_bytes - overhead_bytes
             self._ledger = Ledger(root, limit_bytes, policy, self._frequency, clock)
 
-    def create(self, name: str, data: Data) -> None:
+    def create(self, name: str, data: Writable) -> None:
         self._lower.create(name, data)
         if self._keep_created and self._cacheable(name):
-            self._keep([(name, WHOLE, pa.py_buffer(data))])
+            self._keep([(name, WHOLE, whole(data))])
 
     def put(self, name: str, data: Data) -> None:
         self._lower.put(name, data)

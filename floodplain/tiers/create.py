@@ -5,23 +5,24 @@ import pyarrow as pa
 from floodplain.clock import Chance, Clock
 from floodplain.errors import AlreadyExists, FloodplainError, NotFound, Refused, Unavailable
 from floodplain.settings import RetrySettings
-from floodplain.tiers.blobs import Blobs, Data
+from floodplain.tiers.blobs import Blobs, Writable, whole
 from floodplain.tiers.retry import delay_s
 
 
-def create_or_read(blobs: Blobs, name: str, data: Data, retry: RetrySettings, clock: Clock, chance: Chance) -> pa.Buffer | None:
+def create_or_read(
+    blobs: Blobs, name: str, data: Writable, retry: RetrySettings, clock: Clock, chance: Chance
+) -> pa.Buffer | None:
     """Create ``name``, or read who has it: None if ``data`` is there, else the bytes that are.
 
     Requires: no other caller uses equal bytes (they carry a nonce), and nothing deletes ``name`` meanwhile.
 
     An error that is raised leaves the outcome unknown: a request on its way may still store ``data``.
     """
-    ours = pa.py_buffer(data)
     tries = 0
     while True:
         tries += 1
         try:
-            blobs.create(name, ours)
+            blobs.create(name, data)
             return None
         except (AlreadyExists, Unavailable, Refused) as answer:
             try:
@@ -31,7 +32,7 @@ def create_or_read(blobs: Blobs, name: str, data: Data, retry: RetrySettings, cl
                 if refused or tries >= retry.attempts:
                     raise _last(answer, absent, name, blobs) from absent
             else:
-                return None if found.equals(ours) else found
+                return None if found.equals(whole(data)) else found
         clock.sleep_s(delay_s(retry, tries, chance))
 
 

@@ -11,13 +11,16 @@ import pyarrow as pa
 from floodplain.clock import Chance, Clock
 from floodplain.errors import AlreadyExists, NotFound
 from floodplain.metrics import Counters
-from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range
+from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Gathered, Range, Writable
 from floodplain.tiers.folders import Folders
 from floodplain.tiers.meter import Meter
 from floodplain.tiers.oserrors import as_ours, os_error
 from floodplain.tiers.paths import TEMPS, checked_blob, checked_prefix
 from floodplain.tiers.ranges import EMPTY, checked_ranges
 from floodplain.tiers.walk import walk
+
+MOST_VIEWS = 1024
+"""Places in memory that one call to the kernel may name."""
 
 
 class DirectoryBlobs(Blobs):
@@ -41,7 +44,7 @@ class DirectoryBlobs(Blobs):
         self._sync = sync
         self.url = self._root.as_uri()
 
-    def create(self, name: str, data: Data) -> None:
+    def create(self, name: str, data: Writable) -> None:
         def link(temp: Path, path: Path) -> None:
             try:
                 os.link(temp, path, follow_symlinks=False)
@@ -119,28 +122,28 @@ class DirectoryBlobs(Blobs):
                         swept += 1
         return swept
 
-    def _store(self, name: str, data: Data, publish: Callable[[Path, Path], None]) -> None:
+    def _store(self, name: str, data: Writable, publish: Callable[[Path, Path], None]) -> None:
         path = self._root / checked_blob(name)
-        view = memoryview(data).cast("B")
+        views = [memoryview(part).cast("B") for part in (data.parts if isinstance(data, Gathered) else [data]) if len(part)]
         self._meter.asked()
         with as_ours(f"writing {name} at {self.url}"):
             try:
-                self._store_once(path, view, publish)
+                self._store_once(path, views, publish)
             except FileNotFoundError:
                 # A sweep took the temporary file, or someone removed an empty directory: neither stored the name.
                 self._folders.forget()
-                self._store_once(path, view, publish)
-        self._meter.wrote(len(view))
+                self._store_once(path, views, publish)
+        self._meter.wrote(sum(map(len, views)))
 
-    def _store_once(self, path: Path, view: memoryview, publish: Callable[[Path, Path], None]) -> None:
+    def _store_once(self, path: Path, views: Sequence[memoryview], publish: Callable[[Path, Path], None]) -> None:
         self._folders.make(path.parent)
-        temp = self._write_temp(view)
+        temp = self._write_temp(views)
         try:
             publish(temp, path)
         finally:
             temp.unlink(missing_ok=True)
 
-    def _write_temp(self, view: memoryview) -> Path:
+    def _write_temp(self, views: Sequence[memoryview]) -> Path:
         temps = self._root / TEMPS
         self._folders.make(temps)
         while True:
@@ -149,9 +152,7 @@ class DirectoryBlobs(Blobs):
                 fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
                 break
         try:
-            written = 0
-            while written < len(view):
-                written += os.write(fd, view[written:])
+            write_all(fd, views)
             if self._sync:
                 os.fsync(fd)
         except BaseException:
@@ -188,3 +189,14 @@ class DirectoryBlobs(Blobs):
             done += got
         self._meter.read(done)
         return buffer.slice(0, done)
+
+
+def write_all(fd: int, views: Sequence[memoryview]) -> None:
+    """Write all of them, one after the other; the kernel may take less at a time than it is given."""
+    left = list(views)
+    while left:
+        written = os.writev(fd, left[:MOST_VIEWS])
+        while left and written >= len(left[0]):
+            written -= len(left.pop(0))
+        if written:
+            left[0] = left[0][written:]

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from floodplain.errors import AlreadyExists, NotFound
 from floodplain.metrics import Counters
-from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range
+from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range, Writable
 from floodplain.tiers.meter import Meter
 from floodplain.tiers.paths import checked_blob, checked_prefix
 from floodplain.tiers.ranges import checked_ranges
@@ -33,7 +33,7 @@ class MemoryBlobs(Blobs):
         self._held = space.held
         self._lock = space.lock
 
-    def create(self, name: str, data: Data) -> None:
+    def create(self, name: str, data: Writable) -> None:
         copy = pa.py_buffer(bytes(data))
         self._meter.asked()
         with self._lock:

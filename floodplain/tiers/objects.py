@@ -10,7 +10,7 @@ import pyarrow as pa
 from floodplain.errors import NotFound, Refused
 from floodplain.metrics import Counters
 from floodplain.settings import RetrySettings
-from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range
+from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range, Writable, whole
 from floodplain.tiers.connect import check_not_forked, connect, without_credentials
 from floodplain.tiers.meter import Meter
 from floodplain.tiers.objecterrors import object_error, past_the_end
@@ -37,8 +37,8 @@ class ObjectBlobs(Blobs):
         self._meter = Meter(counters, self.tier)
         self._store = connect(url, options, retry)
 
-    def create(self, name: str, data: Data) -> None:
-        self._write(name, data, "create")
+    def create(self, name: str, data: Writable) -> None:
+        self._write(name, whole(data), "create")
 
     def put(self, name: str, data: Data) -> None:
         self._write(name, data, "overwrite")

@@ -9,7 +9,7 @@ from floodplain.clock import Chance, Clock
 from floodplain.errors import Unavailable
 from floodplain.metrics import Counters
 from floodplain.settings import RetrySettings
-from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range
+from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range, Writable
 from floodplain.tiers.meter import Meter
 
 Answer = TypeVar("Answer")
@@ -37,7 +37,7 @@ class Retrying(Blobs):
         self._chance = chance
         self._meter = Meter(counters, lower.tier)
 
-    def create(self, name: str, data: Data) -> None:
+    def create(self, name: str, data: Writable) -> None:
         self._lower.create(name, data)
 
     def put(self, name: str, data: Data) -> None:
