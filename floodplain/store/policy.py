@@ -30,7 +30,7 @@ class TieredPolicy:
 
     step_bytes: int = 256 << 20
     """Most a step reads. A smaller step finishes sooner and leaves more runs."""
-    fan_in: int = 4
+    fan_in: int = 6
     """Runs of like size that make a merge worth it. Fewer: faster reads, more rewriting."""
     likeness: float = 1.2
     """A run joins a merge if it is at most this many times the size of all newer ones in it."""

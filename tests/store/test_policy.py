@@ -11,7 +11,7 @@ from floodplain.versions.groups import intersect
 from floodplain.versions.manifest import Manifest
 
 ALL = ((0, 16),)
-POLICY = TieredPolicy(step_bytes=1000)
+POLICY = TieredPolicy(step_bytes=1000, fan_in=4)
 
 
 def run(epoch: int, size: int, groups: GroupRanges = ALL, low: int | None = None, **traits: object) -> RunRef:
