@@ -22,6 +22,23 @@ from floodplain.errors import (
     UnsafeStore,
     UserError,
 )
+from floodplain.operators.aggregate import Aggregate
+from floodplain.operators.aggregates import (
+    approx_count_distinct,
+    approx_quantile,
+    avg,
+    collect,
+    count,
+    count_distinct,
+    first,
+    last,
+    max,  # noqa: A004 — read as fp.max
+    max_by,
+    min,  # noqa: A004
+    min_by,
+    sum,  # noqa: A004
+    top_k,
+)
 from floodplain.operators.kit import ProcessKit
 from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
 from floodplain.settings import CacheSettings, RetentionSettings, RetrySettings, StoreSettings
@@ -57,6 +74,7 @@ def __getattr__(name: str) -> _Any:
 
 
 __all__ = [
+    "Aggregate",
     "Aggregating",
     "AlreadyExists",
     "BadInput",
@@ -103,13 +121,27 @@ __all__ = [
     "Value",
     "Verdict",
     "Writer",
+    "approx_count_distinct",
+    "approx_quantile",
+    "avg",
+    "collect",
+    "count",
+    "count_distinct",
+    "first",
+    "last",
     "list_table",
     "map_table",
+    "max",
+    "max_by",
+    "min",
+    "min_by",
     "open",
     "register_merge",
     "stream",
+    "sum",
     "survives_every_crash",
     "timer_table",
+    "top_k",
     "transform_with_state",
     "transform_with_state_in_pandas",
     "value_table",

@@ -57,9 +57,9 @@ class Batch:
         """The rows of the epoch, those of a key side by side, keys ascending."""
         return self._grouped.rows
 
-    def column(self, name: str) -> pa.Array:
-        """One column of ``rows``. Cheaper where not all of them are needed."""
-        return self._grouped.column(name)
+    def column(self, name: str, rows: np.ndarray | None = None) -> pa.Array:
+        """One column of ``rows``, or of these of them. Cheaper where not all columns are needed."""
+        return self._grouped.column(name, rows)
 
     @cached_property
     def key_of_row(self) -> np.ndarray:
