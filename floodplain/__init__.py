@@ -41,6 +41,16 @@ from floodplain.operators.aggregates import (
 )
 from floodplain.operators.kit import ProcessKit
 from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
+from floodplain.operators.windows import (
+    count_window,
+    every,
+    every_epoch,
+    every_rows,
+    global_window,
+    session,
+    sliding,
+    tumbling,
+)
 from floodplain.settings import CacheSettings, RetentionSettings, RetrySettings, StoreSettings
 from floodplain.state.descriptors import Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Timers, Value
 from floodplain.store.definition import Column, list_table, map_table, timer_table, value_table
@@ -127,7 +137,12 @@ __all__ = [
     "collect",
     "count",
     "count_distinct",
+    "count_window",
+    "every",
+    "every_epoch",
+    "every_rows",
     "first",
+    "global_window",
     "last",
     "list_table",
     "map_table",
@@ -137,6 +152,8 @@ __all__ = [
     "min_by",
     "open",
     "register_merge",
+    "session",
+    "sliding",
     "stream",
     "sum",
     "survives_every_crash",
@@ -144,5 +161,6 @@ __all__ = [
     "top_k",
     "transform_with_state",
     "transform_with_state_in_pandas",
+    "tumbling",
     "value_table",
 ]

@@ -101,7 +101,7 @@ class KeyedTask:
             return rows, rows.slice(0, 0), None
         event_ms = as_ms(rows.column(column))
         newest = pc.max(event_ms).as_py()
-        if not self._operator.drops_late:
+        if not (self._operator.drops_late or self._operator.process.drops_late):
             return rows, rows.slice(0, 0), newest
         kept = self._operator.process.on_time(rows.column(column), self._times.late_ms)
         if pc.all(kept).as_py():

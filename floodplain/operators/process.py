@@ -27,6 +27,9 @@ class Process:
     caller: ClassVar[Any] = None
     """What runs it for the keys of a task, where that is neither key by key nor all at once."""
 
+    drops_late: bool = False
+    """Whether ``on_time`` judges rows that another operator made too; else only those of the input can be late."""
+
     output_time: str | None = None
     """The column of what comes out that is its event time, if it has any."""
 

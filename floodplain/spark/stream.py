@@ -3,12 +3,17 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Protocol
 
 from floodplain.errors import BadInput
+from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.operator import OnError, check_on_error
 from floodplain.operators.process import Process
+from floodplain.operators.running import Mode
+from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger, Windows
 from floodplain.settings import StoreSettings
+from floodplain.spark.aggregating import WindowedStream, running, windowed
 from floodplain.spark.names import quoted
 from floodplain.spark.plan import MAIN, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform
 from floodplain.spark.sink import Sink
@@ -117,6 +122,34 @@ class Stream:
         broadcasts = self.broadcasts if broadcast is None else {**self.broadcasts, name: broadcast}
         step = Keyed(self.node, name, self.keys, process, on_error, None if broadcast is None else Input(name))
         return replace(self, node=step, broadcasts=broadcasts, keys=())
+
+    def window(
+        self,
+        windows: Windows,
+        *,
+        lateness: str | timedelta = "0 seconds",
+        early: Trigger | None = None,
+        late: Trigger = EACH_EPOCH,
+        firing: Firing = "accumulating",
+        on: str | None = None,
+    ) -> WindowedStream:
+        """Windows of the rows of each key (of all rows, without ``key_by``), to be aggregated by ``agg``.
+
+        A window gives a result when the watermark reaches its end; before that as ``early`` says, after that as ``late`` says,
+        until ``lateness`` is over. ``firing``: a result holds all rows of the window (``accumulating``) or those since the last
+        result (``discarding``), or comes with a row that takes the last result back (``retracting``: column ``weight``, 1 or
+        -1). ``on`` names the column with the time, if it is not the stream's.
+        """
+        return windowed(self, windows, lateness=lateness, early=early, late=late, firing=firing, on=on)
+
+    def agg(self, *, name: str = "aggregate", mode: Mode = "update", **aggregates: Aggregate) -> "Stream":
+        """Aggregates of all rows of each key so far (of all rows, without ``key_by``), by name; one row per key that has rows
+        in the epoch.
+
+        ``mode="retract"``: only where something changed, with a row that takes the last one back (column ``weight``, 1 or -1).
+        ``name`` names the state.
+        """
+        return running(self, name, mode, aggregates)
 
     def side(self, output: str) -> "Stream":
         """A side output of the stateful step just before, as a stream of its own."""

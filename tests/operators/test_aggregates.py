@@ -155,19 +155,33 @@ def test_all_of_them_at_once():
 def test_nothing_was_seen():
     rows = pa.table({"g": [0, 0], "i": pa.nulls(2, pa.int64()), "t": pa.nulls(2, pa.timestamp("us", "UTC")), "b": [False, None]})
     named = {
-        **{"n": fp.count(where="b"), "s": fp.sum("i"), "a": fp.avg("i"), "x": fp.max("i"), "y": fp.min("g", where="b")},
-        **{"f": fp.first("i"), "d": fp.count_distinct("i"), "h": fp.approx_count_distinct("i")},
-        **{
-            "q": fp.approx_quantile("i", 0.5),
-            "r": fp.approx_quantile("i", [0.5, 1.0]),
-            "k": fp.top_k("i", 2),
-            "c": fp.collect("i"),
-        },
+        "n": fp.count(where="b"),
+        "s": fp.sum("i"),
+        "a": fp.avg("i"),
+        "x": fp.max("i"),
+        "y": fp.min("g", where="b"),
+        "f": fp.first("i"),
+        "d": fp.count_distinct("i"),
+        "h": fp.approx_count_distinct("i"),
+        "q": fp.approx_quantile("i", 0.5),
+        "r": fp.approx_quantile("i", [0.5, 1.0]),
+        "k": fp.top_k("i", 2),
+        "c": fp.collect("i"),
     }
     (row,) = aggregated(rows, named, 1).values()
     assert row == {
-        **{"n": 0, "s": None, "a": None, "x": None, "y": None, "f": None, "d": 0, "h": 0},
-        **{"q": None, "r": None, "k": [], "c": []},
+        "n": 0,
+        "s": None,
+        "a": None,
+        "x": None,
+        "y": None,
+        "f": None,
+        "d": 0,
+        "h": 0,
+        "q": None,
+        "r": None,
+        "k": [],
+        "c": [],
     }
 
 
@@ -232,7 +246,7 @@ def test_what_cannot_be_aggregated_is_refused():
     ):
         with pytest.raises(error, match=text):
             Aggregation(named).fitted(rows, "t")
-    with pytest.raises(BadInput, match="go.s by event time"):
+    with pytest.raises(BadInput, match="goes by event time"):
         Aggregation({"x": fp.first("i")}).fitted(rows, None)
     for wrong in (lambda: fp.top_k("i", 0), lambda: fp.approx_quantile("i", 2.0), lambda: fp.approx_count_distinct("i", 0.9)):
         with pytest.raises(BadInput):
