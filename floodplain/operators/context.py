@@ -16,6 +16,8 @@ class EpochContext:
         self.epoch = epoch
         self.processing_time = times.processing_ms
         self.watermark = times.watermark_ms
+        self.late_until = times.late_ms
+        """Rows of this time or older are late: the watermark of the epoch before."""
 
 
 class Context(EpochContext):
