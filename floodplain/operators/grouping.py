@@ -31,9 +31,10 @@ class Grouped:
     def rows(self) -> pa.Table:
         return self.given.take(pa.array(self.order))
 
-    def column(self, name: str, rows: np.ndarray | None = None) -> pa.Array:
-        """One column of the rows, or of these of them; the others are not sorted for it."""
-        return one_array(self.given.column(name)).take(pa.array(self.order if rows is None else self.order[rows]))
+    def column(self, name: str, at: np.ndarray | None = None) -> pa.Array:
+        """One column of the rows, or of those numbered ``at``; the others are not sorted for it."""
+        order = self.order if at is None else self.order[at]
+        return one_array(self.given.column(name)).take(pa.array(order))
 
 
 def group(

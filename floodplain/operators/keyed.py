@@ -82,7 +82,7 @@ class KeyedTask:
             rows=len(rows),
             keys=len(grouped.space),
             max_event_ms=newest,
-            sides=sides.tables(late),
+            sides=sides.tables(operator.process.late_rows(late)),
             dead=len(letters),
             task_values=self._level.changed(),
         )

@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from floodplain.spark.exchange import to_slots
 from floodplain.spark.names import quoted
+from floodplain.spark.plan import Rest
 from floodplain.spark.worker import REPORT_SCHEMA, Job, Staged, StageJob, TaskReport, Work, open_for, read_staged, worker
 from floodplain.store.layout import HASH
 from floodplain.versions.edit import Assignment
@@ -48,7 +49,7 @@ class SparkEngine:
     def select(self, rows: DataFrame, columns: Sequence[tuple[str, Any]], only: tuple[str, str] | None) -> DataFrame:
         if only is not None:
             rows = rows.where(F.col(quoted(only[0])) == only[1])
-        return rows.select(*[(F.expr(made) if isinstance(made, str) else made).alias(name) for name, made in columns])
+        return rows.select(*[column.alias(name) for name, made in columns for column in _columns(rows, made)])
 
     def union(self, members: Sequence[DataFrame]) -> DataFrame:
         return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), members)
@@ -73,6 +74,14 @@ class SparkEngine:
 
     def collect(self, rows: DataFrame) -> pa.Table:
         return rows.toArrow().cast(self.schema(rows))
+
+
+def _columns(rows: DataFrame, made: Any) -> list[Any]:
+    """The column that is asked for, or none."""
+    if isinstance(made, Rest):
+        rest = [F.col(quoted(name)) for name in rows.columns if name not in made.but]
+        return [F.struct(*rest)] if rest else []
+    return [F.expr(made) if isinstance(made, str) else made]
 
 
 def _reports(rows: DataFrame, job: Job | StageJob) -> list[TaskReport]:

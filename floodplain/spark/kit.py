@@ -17,9 +17,9 @@ from floodplain.settings import StoreSettings
 from floodplain.spark import checkpoint
 from floodplain.spark.contract import Place
 from floodplain.spark.epochs import EpochProgress, Epochs
-from floodplain.spark.kit_expressions import evaluated
+from floodplain.spark.kit_expressions import evaluated, rest
 from floodplain.spark.kit_faults import Captured, CountedBlobs, Crashed, CrashPoint, Steps, crash
-from floodplain.spark.plan import Input, Plan
+from floodplain.spark.plan import Input, Plan, Rest
 from floodplain.spark.stream import SOURCE, Output, StartOptions, Stream
 from floodplain.spark.worker import Job, Staged, StageJob, TaskReport, Work, read_staged, run_task, stage_task
 from floodplain.state.types import as_fields
@@ -245,10 +245,11 @@ class LocalEngine:
     def select(self, rows: pa.Table, columns: Sequence[tuple[str, Any]], only: tuple[str, str] | None) -> pa.Table:
         if only is not None:
             rows = rows.filter(pc.field(only[0]) == only[1])
-        return pa.table({name: evaluated(expression, rows) for name, expression in columns})
+        made = {name: rest(made.but, rows) if isinstance(made, Rest) else evaluated(made, rows) for name, made in columns}
+        return pa.table({name: column for name, column in made.items() if column is not None})
 
     def union(self, members: Sequence[pa.Table]) -> pa.Table:
-        return pa.concat_tables(members, promote_options="default")
+        return pa.concat_tables(members, promote_options="permissive")
 
     def read(self, staged: Staged, work: Work) -> pa.Table:
         assert work.blobs is not None

@@ -28,9 +28,16 @@ class Transform:
     function: Callable[[Any], Any]
 
 
+@dataclass(frozen=True)
+class Rest:
+    """In a ``Select``: all columns of the parent but these, as one struct. No column if there are none."""
+
+    but: tuple[str, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Select:
-    """Columns by name, made of those of its parent: expressions as Spark has them, as text or as a ``Column``.
+    """Columns by name, made of those of its parent: expressions as Spark has them, as text or as a ``Column``, or ``Rest``.
 
     ``only``: a column and the value it must have.
     """
