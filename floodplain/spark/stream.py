@@ -3,11 +3,15 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from floodplain.errors import BadInput
+from floodplain.operators.changes import Mode
+from floodplain.operators.dedupe import Dedup
+from floodplain.operators.last import Latest
 from floodplain.operators.operator import OnError, check_on_error
 from floodplain.operators.process import Process
+from floodplain.operators.top import Top
 from floodplain.settings import StoreSettings
 from floodplain.spark.names import quoted
 from floodplain.spark.plan import MAIN, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform
@@ -117,6 +121,66 @@ class Stream:
         broadcasts = self.broadcasts if broadcast is None else {**self.broadcasts, name: broadcast}
         step = Keyed(self.node, name, self.keys, process, on_error, None if broadcast is None else Input(name))
         return replace(self, node=step, broadcasts=broadcasts, keys=())
+
+    # --- Operators
+
+    def _operator(self, process: Process, name: str) -> "Stream":
+        """A stateful step of ours. Unlike a user's own it knows which column has the time at this point."""
+        if not self.keys:
+            raise BadInput(f"{name} needs keys: call key_by before it")
+        return replace(self, node=Keyed(self.node, name, self.keys, process, event_time=self.time), keys=())
+
+    def dedup(
+        self,
+        *columns: str,
+        within: str | None = None,
+        keep: Literal["first", "last"] = "first",
+        by: str | None = None,
+        mode: Mode = "update",
+        name: str = "dedup",
+    ) -> "Stream":
+        """One row per key: of the keys, of these columns, or of both.
+
+        ``keep="first"``: the first that comes, and among those of an epoch the first by ``by`` (event time, if not given).
+        ``within``: a row that is so much later in event time counts as new, and keys are forgotten after it.
+        ``keep="last"`` is ``last``: what comes out changes, in the ``mode`` given.
+        """
+        stream = replace(self, keys=(*self.keys, *columns))
+        if keep != "first":
+            return stream._operator(Latest(by, keep, mode, within, output_time=self.time), name)
+        within_ms = None if within is None else to_ms(within, "within")
+        return stream._operator(Dedup(by, within_ms, output_time=self.time), name)
+
+    def top(
+        self,
+        count: int,
+        by: str,
+        *,
+        mode: Mode = "update",
+        ties: bool = False,
+        until: str | None = None,
+        rank: str | None = "rank",
+        name: str = "top",
+    ) -> "Stream":
+        """The first ``count`` rows of each key by ``by``, as in ``"price desc, ts"``, with their ``rank`` from 1.
+
+        ``mode``: ``update`` gives rows that are new at their rank; ``retract`` also those that were there before, told apart by
+        ``weight``; ``append`` all rows of a key once the watermark has reached the time in the column ``until``, as the end of a
+        window. ``ties``: rows alike in ``by`` have one rank, and all of them stay. ``rank``: what that column is called, if any.
+        """
+        return self._operator(Top(count, by, mode, ties, until, rank, output_time=until or self.time), name)
+
+    def last(self, by: str | None = None, *, mode: Mode = "update", ttl: str | None = None, name: str = "last") -> "Stream":
+        """The last row of each key by ``by``, by event time if not given, whenever it changes.
+
+        ``mode``: ``update`` gives the new row, ``retract`` also the one before, told apart by ``weight``. ``ttl``: forget a key
+        for which none came for so long, in event time.
+        """
+        return self._operator(Latest(by, "last", mode, ttl, output_time=self.time), name)
+
+    def first(self, by: str | None = None, *, mode: Mode = "update", ttl: str | None = None, name: str = "first") -> "Stream":
+        """The first row of each key by ``by``, as ``last``. An earlier one that comes later takes its place."""
+        return self._operator(Latest(by, "first", mode, ttl, output_time=self.time), name)
 
     def side(self, output: str) -> "Stream":
         """A side output of the stateful step just before, as a stream of its own."""
