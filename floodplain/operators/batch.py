@@ -1,6 +1,6 @@
 """Process functions on Arrow tables, called once for all keys of a task."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -60,6 +60,10 @@ class Batch:
     def column(self, name: str, at: np.ndarray | None = None) -> pa.Array:
         """One column of ``rows``, or of those numbered ``at``. Cheaper where not all of them are needed."""
         return self._grouped.column(name, at)
+
+    def take(self, places: np.ndarray, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows at these places of ``rows``, or some columns of them; the others are not touched."""
+        return self._grouped.take(places, columns)
 
     @cached_property
     def key_of_row(self) -> np.ndarray:

@@ -36,6 +36,11 @@ class Grouped:
         order = self.order if at is None else self.order[at]
         return one_array(self.given.column(name)).take(pa.array(order))
 
+    def take(self, places: np.ndarray, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows at these places, or some columns of them."""
+        given = self.given if columns is None else self.given.select(list(columns))
+        return given.take(pa.array(self.order[places]))
+
 
 def group(
     rows: pa.Table, key_columns: Mapping[str, str], order_by: Sequence[str] = (), more_keys: pa.Table | None = None

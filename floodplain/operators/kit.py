@@ -65,6 +65,7 @@ class ProcessKit:
             chance=chance,
         )
         self.writer = self.store.writer("kit", force=True)
+        process = process.fitted(self._rows, tuple(keys), event_time)
         self.operator = KeyedOperator(
             name, process, {key: self._rows.field(key).type for key in keys}, event_time, on_error=on_error
         )

@@ -3,24 +3,17 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any, Protocol
 
 from floodplain.errors import BadInput
-from floodplain.operators.aggregate import Aggregate
-from floodplain.operators.join import How
 from floodplain.operators.operator import OnError, check_on_error
 from floodplain.operators.process import Process
-from floodplain.operators.running import Mode
-from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger, Windows
 from floodplain.settings import StoreSettings
-from floodplain.spark.aggregating import WindowedStream, running, windowed
-from floodplain.spark.joins import JoinAsked, On, Span
 from floodplain.spark.names import quoted
+from floodplain.spark.operations import Operations
 from floodplain.spark.plan import MAIN, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform
 from floodplain.spark.sink import Sink
 from floodplain.spark.sinks import ForeachBatchSink, open_sink
-from floodplain.state.descriptors import TimeKind
 from floodplain.state.durations import to_ms
 
 SOURCE = "source"
@@ -49,7 +42,7 @@ class Runtime(Protocol):
 
 
 @dataclass(frozen=True)
-class Stream:
+class Stream(Operations):
     """Steps so far; each method returns a new one."""
 
     runtime: Runtime
@@ -125,59 +118,6 @@ class Stream:
         broadcasts = self.broadcasts if broadcast is None else {**self.broadcasts, name: broadcast}
         step = Keyed(self.node, name, self.keys, process, on_error, None if broadcast is None else Input(name))
         return replace(self, node=step, broadcasts=broadcasts, keys=())
-
-    def window(
-        self,
-        windows: Windows,
-        *,
-        lateness: str | timedelta = "0 seconds",
-        early: Trigger | None = None,
-        late: Trigger = EACH_EPOCH,
-        firing: Firing = "accumulating",
-        on: str | None = None,
-    ) -> WindowedStream:
-        """Windows of the rows of each key (of all rows, without ``key_by``), to be aggregated by ``agg``.
-
-        A window gives a result when the watermark reaches its end; before that as ``early`` says, after that as ``late`` says,
-        until ``lateness`` is over. ``firing``: a result holds all rows of the window (``accumulating``) or those since the last
-        result (``discarding``), or comes with a row that takes the last result back (``retracting``: column ``weight``, 1 or
-        -1). ``on`` names the column with the time, if it is not the stream's.
-        """
-        return windowed(self, windows, lateness=lateness, early=early, late=late, firing=firing, on=on)
-
-    def agg(self, *, name: str = "aggregate", mode: Mode = "update", **aggregates: Aggregate) -> "Stream":
-        """Aggregates of all rows of each key so far (of all rows, without ``key_by``), by name; one row per key that has rows
-        in the epoch.
-
-        ``mode="retract"``: only where something changed, with a row that takes the last one back (column ``weight``, 1 or -1).
-        ``name`` names the state.
-        """
-        return running(self, name, mode, aggregates)
-
-    def join(
-        self,
-        other: "Stream",
-        on: On,
-        how: How = "inner",
-        *,
-        within: tuple[Span, Span] | None = None,
-        ttl: str | None = None,
-        ttl_clock: TimeKind = "processing",
-        times: tuple[str, str] | None = None,
-        suffixes: tuple[str, str] | None = None,
-        name: str = "join",
-    ) -> "Stream":
-        """Rows of this stream with those of another one of the same pipeline that have the same key.
-
-        ``on``: a column of both, several, or ``{"ad_id": "id"}``. ``within=("-5 seconds", "20 seconds")``: ``other``'s time minus
-        ours lies in there, bounds included; without, all rows of a key, for ever or for ``ttl``. ``times``: the time column of
-        each side, if it is not that of the watermark. ``suffixes``: what to add to names of columns that both sides have.
-        """
-        asked = JoinAsked(on, how, within, ttl, ttl_clock, times or (self.time, other.time), suffixes)
-        if self.sources is not other.sources:
-            raise BadInput("join: both sides must come of one stream: fp.stream(left=…, right=…), and .source(…) of it for each")
-        broadcasts = {**self.broadcasts, **other.broadcasts}
-        return replace(self, node=asked.step(self.node, other.node, name), broadcasts=broadcasts, keys=())
 
     def side(self, output: str) -> "Stream":
         """A side output of the stateful step just before, as a stream of its own."""
