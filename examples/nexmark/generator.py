@@ -59,6 +59,7 @@ BATCH = 100
 """One of this many auctions, sellers or bidders in a row is the hot one."""
 CHANNELS = 10_000
 HOT_CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
+CLOSING_EPOCHS = 3
 FIRST_MTIME_S = 1_700_000_000
 ROW_GROUPS = 4
 """Of a file: several tasks can read it."""
@@ -139,18 +140,18 @@ class Nexmark:
 
 
 def closing(nexmark: Nexmark, events: int) -> list[pa.Table]:
-    """What may follow the first so many events so that the watermark passes all of them: a person, an auction and a bid that have
-    to do with nobody else, and again an hour later, and once more."""
+    """What may follow the first so many events so that the watermark passes all of them, in several epochs: a person, an auction
+    and a bid, an hour later, that have to do with nobody else."""
     found = nexmark.events(0, nexmark.cycle).to_pylist()
     some = [next(event for event in found if event["kind"] == kind) for kind in KINDS]
     nobody = {"person": {"id": -1}, "auction": {"id": -2, "seller": -3}, "bid": {"auction": -4, "bidder": -5}}
-    last_ms = nexmark.start_ms + int(events * 1000 / nexmark.rate)
+    at = datetime.fromtimestamp(nexmark.start_ms // 1000 + int(events / nexmark.rate) + 3600, UTC)
     tables = []
-    for hour in (1, 2, 3):
-        at = datetime.fromtimestamp(last_ms // 1000 + 3600 * hour, UTC)
+    for epoch in range(CLOSING_EPOCHS):
         changed = {kind: {**event[kind], **nobody[kind]} for kind, event in zip(KINDS, some, strict=True)}
         changed["auction"]["expires"] = at
-        rows = [{"number": events + 3 * hour, "kind": kind, "dateTime": at, kind: changed[kind]} for kind in KINDS]
+        numbered = enumerate(KINDS, events + epoch * len(KINDS))
+        rows = [{"number": number, "kind": kind, "dateTime": at, kind: changed[kind]} for number, kind in numbered]
         tables.append(pa.Table.from_pylist(rows, SCHEMA))
     return tables
 
