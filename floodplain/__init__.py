@@ -22,6 +22,7 @@ from floodplain.errors import (
     UnsafeStore,
     UserError,
 )
+from floodplain.eventtime.options import ingestion_time
 from floodplain.operators.kit import ProcessKit
 from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
 from floodplain.settings import CacheSettings, RetentionSettings, RetrySettings, StoreSettings
@@ -103,6 +104,7 @@ __all__ = [
     "Value",
     "Verdict",
     "Writer",
+    "ingestion_time",
     "list_table",
     "map_table",
     "open",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from floodplain.errors import BadInput
+from floodplain.eventtime.watermarks import WatermarkRule
 from floodplain.operators.operator import OnError
 from floodplain.operators.process import Process
 from floodplain.spark.sink import Sink
@@ -89,9 +90,11 @@ class Outlet:
 class Plan:
     """All steps that lead to the outlets, each after those it reads from."""
 
-    def __init__(self, outlets: Sequence[Outlet], event_time: str | None = None) -> None:
+    def __init__(self, outlets: Sequence[Outlet], event_time: str | None = None, watermark: WatermarkRule | None = None) -> None:
         self.outlets = tuple(outlets)
         self.event_time = event_time
+        self.watermark = watermark
+        """How the watermark follows from the rows, if Spark does not say it."""
         self.nodes: list[Node] = []
         for outlet in self.outlets:
             self._visit(outlet.node)
