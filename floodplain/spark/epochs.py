@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from floodplain.errors import BadInput, Conflict
 from floodplain.eventtime.times import NONE_MS, EpochTimes
+from floodplain.operators.lateness import LATE, late_columns
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
 from floodplain.spark.contract import Engine, Place
 from floodplain.spark.plan import MAIN, Input, Keyed, Node, Plan, Select, Side, Transform, Union
@@ -41,6 +42,8 @@ class EpochProgress:
     duration_ms: int
     watermark_ms: int
     slots: int
+    late_by: dict[str, int] = field(default_factory=dict)
+    """Operator → rows that came too late for it, if any did."""
     busy_ms: list[int] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -156,7 +159,8 @@ class Epochs:
         named = step.event_time or self._plan.event_time
         event_time = named if named in rows.names else None
         process = step.process.fitted(rows, step.keys, event_time)
-        return KeyedOperator(step.name, process, keys, event_time, self._plan.reads_input(step), step.on_error)
+        late = late_columns(step.name, rows) if self._plan.wants_late(step) and LATE not in process.side_outputs else None
+        return KeyedOperator(step.name, process, keys, event_time, self._plan.reads_input(step), step.on_error, late)
 
     def due(self, watermark_ms: int, now_ms: int) -> bool:
         """Whether a timer waits for no more than these times."""
@@ -255,6 +259,7 @@ class Epochs:
                 duration_ms=int((clock.monotonic_s() - started) * 1000),
                 watermark_ms=watermark_ms,
                 slots=assignment.slots,
+                late_by=dict(run.late),
                 busy_ms=[report.busy_ms for report in run.reports],
                 warnings=sorted({warning for report in run.reports for warning in report.warnings}),
             )

@@ -6,6 +6,7 @@ from typing import Any
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.watermarks import WatermarkRule
+from floodplain.operators.lateness import LATE
 from floodplain.operators.operator import OnError
 from floodplain.operators.process import Process
 from floodplain.spark.sink import Sink
@@ -132,6 +133,10 @@ class Plan:
     def split_by(self, operator: str, output: str) -> tuple[str, ...]:
         """The keys by which this output is staged: operators that have them read the rows of their slots without an exchange."""
         return next((reader.keys for reader in self.readers(operator, output) if isinstance(reader, Keyed)), ())
+
+    def wants_late(self, operator: Keyed) -> bool:
+        """Whether somebody reads the rows that come too late for it."""
+        return any(isinstance(node, Side) and node.parent is operator and node.output == LATE for node in self.nodes)
 
     def reads_input(self, operator: Keyed) -> bool:
         """Whether its rows come straight from the input, so that they can be late."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import Delay, IngestionTime, WatermarkOptions, ingestion_rule, source_rule
 from floodplain.eventtime.watermarks import Policy, WatermarkRule
+from floodplain.operators.lateness import LATE
 from floodplain.operators.operator import OnError, check_on_error
 from floodplain.operators.process import Process
 from floodplain.settings import StoreSettings
@@ -155,6 +156,12 @@ class Stream:
         if output not in declared and not self.node.process.depends_on_input:
             raise BadInput(f"{self.node.name} has no side output {output!r}; it declares: {', '.join(declared) or 'none'}")
         return replace(self, node=Side(self.node, output))
+
+    def late(self) -> "Stream":
+        """The rows that came too late for the stateful step just before: the columns of its input, and ``reason``."""
+        if not isinstance(self.node, Keyed):
+            raise BadInput("late rows are those of a stateful step: call late right after it")
+        return replace(self, node=Side(self.node, LATE))
 
     def write(self, format: str, *, name: str = "output", **options: Any) -> "Output":  # noqa: A002 — as Spark calls it
         """Where the rows go. ``name`` tells several sinks of a pipeline apart.
