@@ -22,6 +22,7 @@ from floodplain.errors import (
     UnsafeStore,
     UserError,
 )
+from floodplain.eventtime.options import ingestion_time
 from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.aggregates import (
     approx_count_distinct,
@@ -145,6 +146,7 @@ __all__ = [
     "every_rows",
     "first",
     "global_window",
+    "ingestion_time",
     "last",
     "list_table",
     "map_table",

@@ -76,7 +76,7 @@ class JoinColumns:
         own += rows.column(PACKED[side.side]).combine_chunks().flatten() if PACKED[side.side] in rows.column_names else []
         named = {
             SIDE: pa.repeat(side.side, len(rows)),
-            REASON: pa.repeat("not newer than the watermark", len(rows)),
+            REASON: rows.column(REASON),
             **{key.name: rows.column(key.name) for key in self.keys},
             **dict(zip(side.names, own, strict=True)),
         }

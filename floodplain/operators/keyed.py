@@ -15,6 +15,7 @@ from floodplain.operators.context import Context
 from floodplain.operators.each import EachKey, keys_of
 from floodplain.operators.grouping import Grouped, group
 from floodplain.operators.guarded import GuardedKeys
+from floodplain.operators.lateness import LATE, with_reasons
 from floodplain.operators.letters import DeadLetters
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator, Outcome, declared_states
 from floodplain.operators.outputs import Sides
@@ -82,7 +83,7 @@ class KeyedTask:
             rows=len(rows),
             keys=len(grouped.space),
             max_event_ms=newest,
-            sides=sides.tables(operator.process.late_rows(late)),
+            sides=sides.tables(self._reasoned(late)),
             dead=len(letters),
             task_values=self._level.changed(),
         )
@@ -107,6 +108,12 @@ class KeyedTask:
         if pc.all(kept).as_py():
             return rows, rows.slice(0, 0), newest
         return rows.filter(kept), rows.filter(pc.invert(kept)), newest
+
+    def _reasoned(self, late: pa.Table) -> pa.Table:
+        if LATE not in self._operator.sides:
+            return late
+        reasoned = with_reasons(late, self._operator.name, self._operator.event_time, self._times.late_ms)
+        return self._operator.process.late_rows(reasoned)
 
     def _due(self, name: str) -> pa.Table:
         place = self._tables.places[name]

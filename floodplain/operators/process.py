@@ -54,7 +54,7 @@ class Process:
         raise NotImplementedError
 
     def late_rows(self, rows: pa.Table) -> pa.Table:
-        """Rows that came too late, as the side output ``late`` declares them."""
+        """Rows that came too late, with their ``reason``, as the side output ``late`` declares them."""
         return rows
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:

@@ -11,8 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.spark.exchange import to_slots
 from floodplain.spark.names import quoted
+from floodplain.spark.observe import observed
 from floodplain.spark.plan import Rest
 from floodplain.spark.worker import REPORT_SCHEMA, Job, Staged, StageJob, TaskReport, Work, open_for, read_staged, worker
 from floodplain.store.layout import HASH
@@ -74,6 +76,9 @@ class SparkEngine:
 
     def collect(self, rows: DataFrame) -> pa.Table:
         return rows.toArrow().cast(self.schema(rows))
+
+    def measure(self, rows: DataFrame, rule: WatermarkRule, now_ms: int) -> tuple[DataFrame, Callable[[], Mapping[str, Seen]]]:
+        return observed(rows, rule, now_ms)
 
 
 def _columns(rows: DataFrame, made: Any) -> list[Any]:

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -11,6 +13,9 @@ import pyarrow.compute as pc
 
 from floodplain.clock import ManualClock, SeededChance
 from floodplain.errors import BadInput
+from floodplain.eventtime.measure import seen_in, timed
+from floodplain.eventtime.options import time_ms
+from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
@@ -95,7 +100,9 @@ class PipelineKit:
 
     def start(self, stream: Stream, plan: Plan, options: StartOptions) -> None:  # noqa: ARG002
         """Called by the pipeline that ``build`` describes."""
-        self._plan = Plan([replace(outlet, sink=self._captured(outlet.name)) for outlet in plan.outlets], plan.event_time)
+        self._plan = Plan(
+            [replace(outlet, sink=self._captured(outlet.name)) for outlet in plan.outlets], plan.event_time, plan.watermark
+        )
         inputs = {"": self._merged_schema(), **{tag: frame.schema for tag, frame in stream.broadcasts.items()}}
         self._inputs = inputs
         self._tag_of = {self._broadcast_names.get(id(frame), tag): tag for tag, frame in stream.broadcasts.items()}
@@ -135,8 +142,11 @@ class PipelineKit:
     ) -> dict[str, list[dict[str, Any]]]:
         """One batch of input at these times, processed, committed and published; returns what each sink got.
 
-        With several inputs each row says its own in ``source``.
+        With several inputs each row says its own in ``source``. Where the pipeline's watermark is not Spark's, it follows from
+        the rows and is not to be given.
         """
+        if watermark_ms is not None and self._plan.watermark is not None:
+            raise BadInput("this pipeline computes its watermark from its rows: do not give one")
         inputs = {"": _table(rows, self._inputs[""])}
         for name, tag in self._tag_of.items():
             inputs[tag] = _table((broadcast or {}).get(name, ()), self._inputs[tag])
@@ -160,10 +170,15 @@ class PipelineKit:
     def tick(self, *, now_ms: int) -> bool:
         """Time passes and no data comes: an epoch without rows if timers are due; whether there was one."""
         self._clock.advance_ms(max(now_ms - self._clock.now_ms(), 0))
-        if not self._epochs.due(self._watermark_ms, now_ms):
+        watermark_ms = self._epochs.time.watermark_ms(self._watermark_ms, now_ms)
+        if not self._epochs.due(watermark_ms, now_ms):
             return False
         self._epochs.run(None, None, now_ms, self._watermark_ms)
         return True
+
+    def heartbeat(self, at: int | datetime, source: str | None = None) -> None:
+        """As ``Query.heartbeat``."""
+        self._epochs.heartbeat(source, time_ms(at))
 
     def rescale(self, slots: int) -> None:
         self._slots = slots
@@ -265,6 +280,9 @@ class LocalEngine:
 
     def stage(self, rows: pa.Table, job: StageJob) -> list[TaskReport]:
         return [stage_task(job, 0, self._part(0), rows.to_batches())]
+
+    def measure(self, rows: pa.Table, rule: WatermarkRule, now_ms: int) -> tuple[pa.Table, Callable[[], dict[str, Seen]]]:
+        return timed(rows, rule, now_ms), partial(seen_in, rows, rule, SOURCE)
 
     def _part(self, slot: int) -> str:
         self._attempts += 1
