@@ -16,7 +16,7 @@ from floodplain.operators.join_bounds import Bound
 from floodplain.operators.join_columns import JoinColumns, join_columns
 from floodplain.operators.join_match import partners
 from floodplain.operators.join_rows import Came, SideRows, SideState
-from floodplain.operators.outputs import LATE
+from floodplain.operators.lateness import LATE
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.state.descriptors import State
 
