@@ -22,8 +22,36 @@ from floodplain.errors import (
     UnsafeStore,
     UserError,
 )
+from floodplain.eventtime.options import ingestion_time
+from floodplain.operators.aggregate import Aggregate
+from floodplain.operators.aggregates import (
+    approx_count_distinct,
+    approx_quantile,
+    avg,
+    collect,
+    count,
+    count_distinct,
+    first,
+    last,
+    max,  # noqa: A004 — read as fp.max
+    max_by,
+    min,  # noqa: A004
+    min_by,
+    sum,  # noqa: A004
+    top_k,
+)
 from floodplain.operators.kit import ProcessKit
 from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
+from floodplain.operators.windows import (
+    count_window,
+    every,
+    every_epoch,
+    every_rows,
+    global_window,
+    session,
+    sliding,
+    tumbling,
+)
 from floodplain.settings import CacheSettings, RetentionSettings, RetrySettings, StoreSettings
 from floodplain.state.descriptors import Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Timers, Value
 from floodplain.store.definition import Column, list_table, map_table, timer_table, value_table
@@ -42,6 +70,7 @@ _LATER = {
     "KitEpoch": "floodplain.spark.kit",
     "PipelineKit": "floodplain.spark.kit",
     "Query": "floodplain.spark.pipeline",
+    "Stream": "floodplain.spark.stream",
     "stream": "floodplain.spark.pipeline",
     "survives_every_crash": "floodplain.spark.kit",
     "transform_with_state": "floodplain.spark.compat",
@@ -57,6 +86,7 @@ def __getattr__(name: str) -> _Any:
 
 
 __all__ = [
+    "Aggregate",
     "Aggregating",
     "AlreadyExists",
     "BadInput",
@@ -94,6 +124,7 @@ __all__ = [
     "Store",
     "StoreNotFound",
     "StoreSettings",
+    "Stream",
     "TableView",
     "TaskValue",
     "Timers",
@@ -103,14 +134,37 @@ __all__ = [
     "Value",
     "Verdict",
     "Writer",
+    "approx_count_distinct",
+    "approx_quantile",
+    "avg",
+    "collect",
+    "count",
+    "count_distinct",
+    "count_window",
+    "every",
+    "every_epoch",
+    "every_rows",
+    "first",
+    "global_window",
+    "ingestion_time",
+    "last",
     "list_table",
     "map_table",
+    "max",
+    "max_by",
+    "min",
+    "min_by",
     "open",
     "register_merge",
+    "session",
+    "sliding",
     "stream",
+    "sum",
     "survives_every_crash",
     "timer_table",
+    "top_k",
     "transform_with_state",
     "transform_with_state_in_pandas",
+    "tumbling",
     "value_table",
 ]

@@ -19,12 +19,10 @@ import numpy as np
 from floodplain.bench import stock_spark
 from floodplain.bench.counting import OUTPUT, ROWS, Count, counted_right, events
 from floodplain.bench.frame import Bench, rounded
-from floodplain.bench.lanes import Entry, Files, Lane, race
+from floodplain.bench.lanes import Entry, Files, Lane, Settling, race
 from floodplain.clock import Clock
 from floodplain.errors import BadInput
 from floodplain.spark.pipeline import stream
-from floodplain.store.policy import TieredPolicy
-from floodplain.store.store import Store
 
 OURS = "floodplain"
 STATELESS = "stateless"
@@ -109,21 +107,6 @@ def ours(slots: int) -> Callable[[Any, Path], Any]:
         return counted.write("parquet", path=str(folder / "out")).start(state=str(folder / "state"), slots=slots)
 
     return start
-
-
-class Settling:
-    """Waits until a state has no compaction due, and remembers how long that took."""
-
-    def __init__(self, lane: Lane, clock: Clock) -> None:
-        self._store = Store.open(lane.folder / "state")
-        self._clock = clock
-        self.waited_s: list[float] = []
-
-    def __call__(self) -> None:
-        began_s = self._clock.monotonic_s()
-        while TieredPolicy().propose(self._store.history.refresh()):
-            self._clock.sleep_s(0.02)
-        self.waited_s.append(self._clock.monotonic_s() - began_s)
 
 
 class _Counter:

@@ -16,6 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodplain.bench.frame import Bench, rounded
+from floodplain.clock import Clock
+from floodplain.store.policy import TieredPolicy
+from floodplain.store.store import Store
 
 FIRST_MTIME_S = 1_700_000_000
 GROUPS_PER_FILE = 4
@@ -84,8 +87,28 @@ class Lane:
     def _batches(self) -> list[Any]:
         return [progress for progress in self._query.recentProgress if "addBatch" in progress.durationMs]
 
+    def spark_state_bytes(self) -> int:
+        """What Spark's own state stores take, as they tell; 0 for a contender that uses none."""
+        operators = self._batches()[-1].stateOperators
+        return sum(operator.memoryUsedBytes for operator in operators)
+
     def stop(self) -> None:
         self.running.stop()
+
+
+class Settling:
+    """Waits until a state has no compaction due, and remembers how long that took."""
+
+    def __init__(self, lane: Lane, clock: Clock) -> None:
+        self._store = Store.open(lane.folder / "state")
+        self._clock = clock
+        self.waited_s: list[float] = []
+
+    def __call__(self) -> None:
+        began_s = self._clock.monotonic_s()
+        while TieredPolicy().propose(self._store.history.refresh()):
+            self._clock.sleep_s(0.02)
+        self.waited_s.append(self._clock.monotonic_s() - began_s)
 
 
 def _block(batches: Sequence[Any]) -> Block:

@@ -24,13 +24,22 @@ def _process(quick: bool) -> dict[str, Any]:
     return _on_spark("floodplain.bench.process", quick)
 
 
+def _nexmark(quick: bool) -> dict[str, Any]:
+    return _on_spark("floodplain.bench.nexmark", quick)
+
+
 def _on_spark(name: str, quick: bool) -> dict[str, Any]:
     bench = import_module(name)
     result: dict[str, Any] = bench.run(bench.QUICK if quick else bench.FULL, SystemClock())
     return result
 
 
-_BENCHES: dict[str, Callable[[bool], dict[str, Any]]] = {"state-types": _state_types, "counter": _counter, "process": _process}
+_BENCHES: dict[str, Callable[[bool], dict[str, Any]]] = {
+    "state-types": _state_types,
+    "counter": _counter,
+    "process": _process,
+    "nexmark": _nexmark,
+}
 
 NAMES = tuple(_BENCHES)
 

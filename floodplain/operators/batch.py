@@ -1,6 +1,6 @@
 """Process functions on Arrow tables, called once for all keys of a task."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -57,9 +57,13 @@ class Batch:
         """The rows of the epoch, those of a key side by side, keys ascending."""
         return self._grouped.rows
 
-    def column(self, name: str) -> pa.Array:
-        """One column of ``rows``. Cheaper where not all of them are needed."""
-        return self._grouped.column(name)
+    def column(self, name: str, at: np.ndarray | None = None) -> pa.Array:
+        """One column of ``rows``, or of those numbered ``at``. Cheaper where not all of them are needed."""
+        return self._grouped.column(name, at)
+
+    def take(self, places: np.ndarray, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows at these places of ``rows``, or some columns of them; the others are not touched."""
+        return self._grouped.take(places, columns)
 
     @cached_property
     def key_of_row(self) -> np.ndarray:
@@ -132,9 +136,7 @@ class Batch:
         """Append to a ``List``, in the order given. Reads nothing."""
         handle = self._handle(name, ListHandle)
         column, numbers = self._given(name, values, handle.state.arrow, key_of)
-        columns = self._columns(name)
-        assert isinstance(columns, ListColumns)
-        columns.append(self._all_if_none(numbers), column)
+        self.elements(name).append(self._all_if_none(numbers), column)
 
     def get(self, name: str, keys: ColumnLike, key_of: ColumnLike = None) -> pa.Array:
         """The values of these entries of a ``Map``, one multi-get for all; null where there is none."""
@@ -219,6 +221,19 @@ class Batch:
                 raise BadInput(f"{self._where(name)}: there is a column of this name: leave the state out and read it by itself")
             table = table.append_column(name, read(name))
         return table
+
+    # --- For operators that need more than the above
+
+    def elements(self, name: str) -> ListColumns:
+        """A list as it is stored: elements with their positions and ends."""
+        self._handle(name, ListHandle)
+        columns = self._columns(name)
+        assert isinstance(columns, ListColumns)
+        return columns
+
+    def keys_due(self) -> np.ndarray:
+        """The numbers of the keys that have an event timer due which an earlier epoch has set."""
+        return self._timers[EVENT_TIMERS].keys_due()
 
     # --- For the caller
 

@@ -16,6 +16,8 @@ class EpochContext:
         self.epoch = epoch
         self.processing_time = times.processing_ms
         self.watermark = times.watermark_ms
+        self.late_ms = times.late_ms
+        """The watermark of the epoch before, which rows are judged by."""
 
 
 class Context(EpochContext):

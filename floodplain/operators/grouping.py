@@ -31,9 +31,15 @@ class Grouped:
     def rows(self) -> pa.Table:
         return self.given.take(pa.array(self.order))
 
-    def column(self, name: str) -> pa.Array:
-        """One column of the rows; the others are not sorted for it."""
-        return one_array(self.given.column(name)).take(pa.array(self.order))
+    def column(self, name: str, at: np.ndarray | None = None) -> pa.Array:
+        """One column of the rows, or of those numbered ``at``; the others are not sorted for it."""
+        order = self.order if at is None else self.order[at]
+        return one_array(self.given.column(name)).take(pa.array(order))
+
+    def take(self, places: np.ndarray, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows at these places, or some columns of them."""
+        given = self.given if columns is None else self.given.select(list(columns))
+        return given.take(pa.array(self.order[places]))
 
 
 def group(

@@ -15,6 +15,7 @@ from floodplain.operators.context import Context
 from floodplain.operators.each import EachKey, keys_of
 from floodplain.operators.grouping import Grouped, group
 from floodplain.operators.guarded import GuardedKeys
+from floodplain.operators.lateness import LATE, with_reasons
 from floodplain.operators.letters import DeadLetters
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator, Outcome, declared_states
 from floodplain.operators.outputs import Sides
@@ -82,7 +83,7 @@ class KeyedTask:
             rows=len(rows),
             keys=len(grouped.space),
             max_event_ms=newest,
-            sides=sides.tables(late),
+            sides=sides.tables(self._reasoned(late)),
             dead=len(letters),
             task_values=self._level.changed(),
         )
@@ -101,12 +102,18 @@ class KeyedTask:
             return rows, rows.slice(0, 0), None
         event_ms = as_ms(rows.column(column))
         newest = pc.max(event_ms).as_py()
-        if not self._operator.drops_late:
+        if not (self._operator.drops_late or self._operator.process.drops_late):
             return rows, rows.slice(0, 0), newest
         kept = self._operator.process.on_time(rows.column(column), self._times.late_ms)
         if pc.all(kept).as_py():
             return rows, rows.slice(0, 0), newest
         return rows.filter(kept), rows.filter(pc.invert(kept)), newest
+
+    def _reasoned(self, late: pa.Table) -> pa.Table:
+        if LATE not in self._operator.sides:
+            return late
+        reasoned = with_reasons(late, self._operator.name, self._operator.event_time, self._times.late_ms)
+        return self._operator.process.late_rows(reasoned)
 
     def _due(self, name: str) -> pa.Table:
         place = self._tables.places[name]

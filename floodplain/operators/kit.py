@@ -14,6 +14,7 @@ from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.keys import normalize_keys
 from floodplain.operators.grouping import hashes_of
+from floodplain.operators.lateness import late_columns
 from floodplain.operators.operator import KeyedOperator, OnError, Outcome, combined
 from floodplain.operators.process import Process
 from floodplain.operators.spill import Spill, run_buckets
@@ -35,7 +36,8 @@ class ProcessKit:
     """One process function on a store of its own.
 
     ``rows`` declares the input as Spark writes it, ``broadcast`` the broadcast input; ``keys`` names key columns. Each call of
-    ``epoch`` is one committed epoch. Nothing moves but what you move: times are arguments.
+    ``epoch`` is one committed epoch. Nothing moves but what you move: times are arguments. ``late``: rows that come too late
+    are in ``sides["late"]``, with the reason.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class ProcessKit:
         slots: int = 1,
         name: str = "kit",
         on_error: OnError = "raise",
+        late: bool = False,
         location: str | None = None,
         settings: StoreSettings | None = None,
     ) -> None:
@@ -65,8 +68,14 @@ class ProcessKit:
             chance=chance,
         )
         self.writer = self.store.writer("kit", force=True)
+        process = process.fitted(self._rows, tuple(keys), event_time)
         self.operator = KeyedOperator(
-            name, process, {key: self._rows.field(key).type for key in keys}, event_time, on_error=on_error
+            name,
+            process,
+            {key: self._rows.field(key).type for key in keys},
+            event_time,
+            on_error=on_error,
+            late=late_columns(name, self._rows) if late else None,
         )
         define(self.writer, self.operator.tables)
         self._watermark_ms = NONE_MS

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias, get_args
 import pyarrow as pa
 
 from floodplain.errors import BadInput, BadName
+from floodplain.operators.lateness import LATE
 from floodplain.operators.letters import DEAD_LETTERS, letters_table
 from floodplain.operators.process import KeyedProcess, Process
 from floodplain.state.descriptors import State, Timers
@@ -61,6 +62,8 @@ class KeyedOperator:
     """Whether rows not newer than the watermark are left out: those of the input are, those that another operator made never."""
     on_error: OnError = "raise"
     """``"dead_letter"``: a row that the function fails on goes to the table ``<name>__dead_letters``, and the epoch goes on."""
+    late: pa.Schema | None = None
+    """The columns of late rows, where somebody reads them and the process does not declare them itself."""
 
     def __post_init__(self) -> None:
         check_on_error(self.on_error, self.process)
@@ -72,10 +75,11 @@ class KeyedOperator:
     @property
     def sides(self) -> dict[str, pa.Schema]:
         """The columns of each side output."""
-        return {
+        declared = {
             checked_name("side output", name): pa.schema(as_fields(columns).items())
             for name, columns in self.process.side_outputs.items()
         }
+        return declared if self.late is None else {LATE: self.late, **declared}
 
     @property
     def tables(self) -> OperatorTables:

@@ -6,10 +6,8 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.errors import BadInput, UserError, short
+from floodplain.operators.lateness import LATE
 from floodplain.state.fit import UNFIT, surely_fits
-
-LATE = "late"
-"""The side output that late rows come out of, if it is declared."""
 
 
 class Target:

@@ -1,6 +1,7 @@
 """What users write: a process function called once per key and epoch, on Python values or on whole Arrow tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ class Process:
 
     output: str | pa.Schema
     """The columns of what comes out, as Spark writes them: ``"user string, views long"``."""
-    side_outputs: ClassVar[Mapping[str, str | pa.Schema]] = {}
+    side_outputs: Mapping[str, str | pa.Schema] = MappingProxyType({})
     """Further outputs by name, with their columns: what ``ctx.emit(name, row)`` gives out. One called ``late`` gets the rows that
     come too late, with those columns of the input that it declares."""
     order_by: ClassVar[Sequence[str]] = ()
@@ -26,6 +27,9 @@ class Process:
     """Whether each step of the watermark is an epoch, though no data comes and nothing is due: later rows are judged by it."""
     caller: ClassVar[Any] = None
     """What runs it for the keys of a task, where that is neither key by key nor all at once."""
+
+    drops_late: bool = False
+    """Whether ``on_time`` judges rows that another operator made too; else only those of the input can be late."""
 
     output_time: str | None = None
     """The column of what comes out that is its event time, if it has any."""
@@ -48,6 +52,10 @@ class Process:
         """Called in every task, before any key, with the rows of the broadcast input of the epoch: a list of rows, or an Arrow
         table in a ``KeyedBatchProcess``. The only place where broadcast state is changed; it must do the same in all tasks."""
         raise NotImplementedError
+
+    def late_rows(self, rows: pa.Table) -> pa.Table:
+        """Rows that came too late, with their ``reason``, as the side output ``late`` declares them."""
+        return rows
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
         """For each row whether it is to be processed, given its event time. One exactly at the watermark is late, since timers of

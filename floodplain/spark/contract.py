@@ -1,11 +1,12 @@
 """What epochs are given: an engine that runs their steps, and the place of their state."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.settings import StoreSettings
 from floodplain.spark.worker import Job, Staged, StageJob, TaskReport, Work
 from floodplain.store.store import Store, Writer
@@ -27,6 +28,8 @@ class Engine(Protocol):
 
     def stage(self, rows: Any, job: StageJob) -> list[TaskReport]: ...
     def collect(self, rows: Any) -> pa.Table: ...
+    def measure(self, rows: Any, rule: WatermarkRule, now_ms: int) -> tuple[Any, Callable[[], Mapping[str, Seen]]]:
+        """The rows as operators get them, and what they show of their sources, to be asked once a job has read them."""
 
 
 @dataclass(frozen=True)

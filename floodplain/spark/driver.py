@@ -54,7 +54,8 @@ class Driver:
         """
         with self._lock:
             head, now_ms = self.store.head, self.store.history.clock.now_ms()
-            watermark_ms = checkpoint.next_watermark(self._checkpoint, head.source.batch_id) if self._checkpoint else 0
+            given_ms = checkpoint.next_watermark(self._checkpoint, head.source.batch_id) if self._checkpoint else 0
+            watermark_ms = self.epochs.time.watermark_ms(given_ms, now_ms)
             # Timers up to the watermark of the last epoch had their turn in it; what callbacks set for the past waits.
             moved = watermark_ms > head.watermarks.get(EVENT_TIME, NONE_MS)
             if self.epochs.due(watermark_ms if moved else NONE_MS, now_ms):
@@ -66,6 +67,11 @@ class Driver:
             if head.lease.expires_ms - now_ms < lease_ms * 2 // 3:
                 self.epochs.renew()
             return False
+
+    def heartbeat(self, source: str | None, at_ms: int) -> None:
+        """Once the running epoch is over."""
+        with self._lock:
+            self.epochs.heartbeat(source, at_ms)
 
     def run_static(self, inputs: dict[str, DataFrame], batch: str | None, delay_ms: int, finish: bool) -> None:
         """All rows as one epoch, then one for the timers that are due at the end of the input."""
@@ -80,7 +86,8 @@ class Driver:
             if batch is not None:
                 position = SourcePosition(before.query_id, before.batch_id, before.offsets, {name: "done"})
             self.epochs.run(inputs, position, self.store.history.clock.now_ms(), 0)
-            watermark_ms = self._newest_ms(inputs[""]) - delay_ms
+            newest_ms = self._newest_ms(inputs[""]) - delay_ms if self.epochs.time.rule is None else 0
+            watermark_ms = self.epochs.time.watermark_ms(newest_ms, self.store.history.clock.now_ms())
             fire_ms = END_MS if finish else watermark_ms
             while self.epochs.due(fire_ms, self.store.history.clock.now_ms()):
                 self.epochs.run(None, None, self.store.history.clock.now_ms(), watermark_ms, fire_ms)

@@ -11,8 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.spark.exchange import to_slots
 from floodplain.spark.names import quoted
+from floodplain.spark.observe import observed
+from floodplain.spark.plan import Rest
 from floodplain.spark.worker import REPORT_SCHEMA, Job, Staged, StageJob, TaskReport, Work, open_for, read_staged, worker
 from floodplain.store.layout import HASH
 from floodplain.versions.edit import Assignment
@@ -48,7 +51,7 @@ class SparkEngine:
     def select(self, rows: DataFrame, columns: Sequence[tuple[str, Any]], only: tuple[str, str] | None) -> DataFrame:
         if only is not None:
             rows = rows.where(F.col(quoted(only[0])) == only[1])
-        return rows.select(*[(F.expr(made) if isinstance(made, str) else made).alias(name) for name, made in columns])
+        return rows.select(*[column.alias(name) for name, made in columns for column in _columns(rows, made)])
 
     def union(self, members: Sequence[DataFrame]) -> DataFrame:
         return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), members)
@@ -73,6 +76,17 @@ class SparkEngine:
 
     def collect(self, rows: DataFrame) -> pa.Table:
         return rows.toArrow().cast(self.schema(rows))
+
+    def measure(self, rows: DataFrame, rule: WatermarkRule, now_ms: int) -> tuple[DataFrame, Callable[[], Mapping[str, Seen]]]:
+        return observed(rows, rule, now_ms)
+
+
+def _columns(rows: DataFrame, made: Any) -> list[Any]:
+    """The column that is asked for, or none."""
+    if isinstance(made, Rest):
+        rest = [F.col(quoted(name)) for name in rows.columns if name not in made.but]
+        return [F.struct(*rest)] if rest else []
+    return [F.expr(made) if isinstance(made, str) else made]
 
 
 def _reports(rows: DataFrame, job: Job | StageJob) -> list[TaskReport]:

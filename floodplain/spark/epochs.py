@@ -9,10 +9,12 @@ import pyarrow as pa
 
 from floodplain.errors import BadInput, Conflict
 from floodplain.eventtime.times import NONE_MS, EpochTimes
+from floodplain.operators.lateness import LATE, late_columns
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
 from floodplain.spark.contract import Engine, Place
 from floodplain.spark.plan import MAIN, Input, Keyed, Node, Plan, Select, Side, Transform, Union
 from floodplain.spark.steps import Compiled, Steps
+from floodplain.spark.timekeeper import NEWEST, Timekeeper
 from floodplain.state import tables
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.tables import SEPARATOR, define
@@ -40,6 +42,8 @@ class EpochProgress:
     duration_ms: int
     watermark_ms: int
     slots: int
+    late_by: dict[str, int] = field(default_factory=dict)
+    """Operator → rows that came too late for it, if any did."""
     busy_ms: list[int] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -57,6 +61,7 @@ class Epochs:
         self._wanted_slots = slots
         self._empty: dict[str, Any] = {}
         self._compiled = Compiled(place, plan, engine)
+        self.time = Timekeeper(place.store, plan.watermark, engine)
         self._timers: list[tuple[tables.Place, str]] = []
         self._published = 0
         """How far publishing got. It rides in the next edit, and staged files stay until then."""
@@ -73,8 +78,9 @@ class Epochs:
         ``empty`` has the columns of each input and no rows. Raises before anything runs if a step does not fit its input or
         what is in the state.
         """
-        self._empty = dict(empty)
+        self._empty = self.time.timed(empty, 0) or {}
         self._drop_operators(drop)
+        self.time.prepare(self.writer)
         self._define()
         head = self.store.head
         for outlet in self._plan.outlets:
@@ -95,7 +101,7 @@ class Epochs:
     def _drop_operators(self, drop: Sequence[str]) -> None:
         """State of an operator that the pipeline does not have is never left behind without a word."""
         held: dict[str, list[str]] = {}
-        for table in self.store.head.schemas:
+        for table in set(self.store.head.schemas) - {NEWEST}:
             held.setdefault(table.partition(SEPARATOR)[0], []).append(table)
         wanted = {operator.name for operator in self._plan.operators}
         for name in drop:
@@ -153,7 +159,8 @@ class Epochs:
         named = step.event_time or self._plan.event_time
         event_time = named if named in rows.names else None
         process = step.process.fitted(rows, step.keys, event_time)
-        return KeyedOperator(step.name, process, keys, event_time, self._plan.reads_input(step), step.on_error)
+        late = late_columns(step.name, rows) if self._plan.wants_late(step) and LATE not in process.side_outputs else None
+        return KeyedOperator(step.name, process, keys, event_time, self._plan.reads_input(step), step.on_error, late)
 
     def due(self, watermark_ms: int, now_ms: int) -> bool:
         """Whether a timer waits for no more than these times."""
@@ -168,13 +175,20 @@ class Epochs:
     def follows_watermark(self) -> bool:
         return any(operator.process.follows_watermark for operator in self._compiled.operators.values())
 
-    def advance(self, timestamp_ms: int, watermark_ms: int) -> None:
+    def heartbeat(self, source: str | None, at_ms: int) -> None:
+        """All events of this source (of all, if none is named) up to this time have come: noted in an epoch of its own."""
+        now_ms = self.store.history.clock.now_ms()
+        promised = self.time.promised(source, at_ms, now_ms)
+        self.advance(now_ms, self.store.head.watermarks.get(EVENT_TIME, NONE_MS), promised)
+
+    def advance(self, timestamp_ms: int, watermark_ms: int, moved: Mapping[str, int] | None = None) -> None:
         """An epoch in which nothing happens but that time moves on. No task runs."""
         head = self.store.head
         now_ms = max(timestamp_ms, head.watermarks.get(PROCESSING_TIME, 0))
         done = head.outputs if self._published == head.epoch else ()
         published = [AdvancePublished(self._published)] if self._published > head.published else []
-        self.writer.epoch(now_ms=now_ms, watermarks={EVENT_TIME: watermark_ms}).commit([], also=published)
+        watermarks = {EVENT_TIME: watermark_ms} if watermark_ms > NONE_MS else {}
+        self.writer.epoch(now_ms=now_ms, watermarks={**watermarks, **(moved or {})}).commit([], also=published)
         self.store.history.blobs.delete(done)
         self.publish()
 
@@ -212,9 +226,10 @@ class Epochs:
         clock = self.store.history.clock
         started = clock.monotonic_s()
         before = self.store.head.watermarks
-        watermark_ms = max(watermark_ms or NONE_MS, before.get(EVENT_TIME, NONE_MS))
+        now_ms = max(timestamp_ms, before.get(PROCESSING_TIME, 0))
+        watermark_ms = self.time.watermark_ms(watermark_ms, now_ms)
         times = EpochTimes(
-            processing_ms=max(timestamp_ms, before.get(PROCESSING_TIME, 0)),
+            processing_ms=now_ms,
             late_ms=before.get(EVENT_TIME, NONE_MS),
             watermark_ms=watermark_ms if fire_ms is None else max(watermark_ms, fire_ms),
         )
@@ -225,10 +240,12 @@ class Epochs:
         done = self.store.head.outputs if self._published == self.store.head.epoch else ()
         if self._published > self.store.head.published:
             changes.append(AdvancePublished(self._published))
-        run = Steps(self._compiled, epoch, times, assignment, inputs or self._empty)
+        run = Steps(self._compiled, epoch, times, assignment, self.time.timed(inputs, now_ms) or self._empty)
         run.run()
         outputs = sorted(file.name for named in self._outlets() for file in run.files(named))
-        epoch.commit([report.state for report in run.reports], source=position, outputs=outputs, also=changes)
+        moved = self.time.advance(epoch, now_ms)
+        states = [report.state for report in run.reports]
+        epoch.commit(states, source=position, watermarks=moved, outputs=outputs, also=changes)
         self.store.history.blobs.delete(sorted(run.staged().difference(outputs).union(done)))
         self.publish()
         self.progress.append(
@@ -242,6 +259,7 @@ class Epochs:
                 duration_ms=int((clock.monotonic_s() - started) * 1000),
                 watermark_ms=watermark_ms,
                 slots=assignment.slots,
+                late_by=dict(run.late),
                 busy_ms=[report.busy_ms for report in run.reports],
                 warnings=sorted({warning for report in run.reports for warning in report.warnings}),
             )

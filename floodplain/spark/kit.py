@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -11,15 +13,18 @@ import pyarrow.compute as pc
 
 from floodplain.clock import ManualClock, SeededChance
 from floodplain.errors import BadInput
+from floodplain.eventtime.measure import seen_in, timed
+from floodplain.eventtime.options import time_ms
+from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
 from floodplain.spark import checkpoint
 from floodplain.spark.contract import Place
 from floodplain.spark.epochs import EpochProgress, Epochs
-from floodplain.spark.kit_expressions import evaluated
+from floodplain.spark.kit_expressions import evaluated, rest
 from floodplain.spark.kit_faults import Captured, CountedBlobs, Crashed, CrashPoint, Steps, crash
-from floodplain.spark.plan import Input, Plan
+from floodplain.spark.plan import Input, Plan, Rest
 from floodplain.spark.stream import SOURCE, Output, StartOptions, Stream
 from floodplain.spark.worker import Job, Staged, StageJob, TaskReport, Work, read_staged, run_task, stage_task
 from floodplain.state.types import as_fields
@@ -95,7 +100,9 @@ class PipelineKit:
 
     def start(self, stream: Stream, plan: Plan, options: StartOptions) -> None:  # noqa: ARG002
         """Called by the pipeline that ``build`` describes."""
-        self._plan = Plan([replace(outlet, sink=self._captured(outlet.name)) for outlet in plan.outlets], plan.event_time)
+        self._plan = Plan(
+            [replace(outlet, sink=self._captured(outlet.name)) for outlet in plan.outlets], plan.event_time, plan.watermark
+        )
         inputs = {"": self._merged_schema(), **{tag: frame.schema for tag, frame in stream.broadcasts.items()}}
         self._inputs = inputs
         self._tag_of = {self._broadcast_names.get(id(frame), tag): tag for tag, frame in stream.broadcasts.items()}
@@ -135,8 +142,11 @@ class PipelineKit:
     ) -> dict[str, list[dict[str, Any]]]:
         """One batch of input at these times, processed, committed and published; returns what each sink got.
 
-        With several inputs each row says its own in ``source``.
+        With several inputs each row says its own in ``source``. Where the pipeline's watermark is not Spark's, it follows from
+        the rows and is not to be given.
         """
+        if watermark_ms is not None and self._plan.watermark is not None:
+            raise BadInput("this pipeline computes its watermark from its rows: do not give one")
         inputs = {"": _table(rows, self._inputs[""])}
         for name, tag in self._tag_of.items():
             inputs[tag] = _table((broadcast or {}).get(name, ()), self._inputs[tag])
@@ -160,10 +170,15 @@ class PipelineKit:
     def tick(self, *, now_ms: int) -> bool:
         """Time passes and no data comes: an epoch without rows if timers are due; whether there was one."""
         self._clock.advance_ms(max(now_ms - self._clock.now_ms(), 0))
-        if not self._epochs.due(self._watermark_ms, now_ms):
+        watermark_ms = self._epochs.time.watermark_ms(self._watermark_ms, now_ms)
+        if not self._epochs.due(watermark_ms, now_ms):
             return False
         self._epochs.run(None, None, now_ms, self._watermark_ms)
         return True
+
+    def heartbeat(self, at: int | datetime, source: str | None = None) -> None:
+        """As ``Query.heartbeat``."""
+        self._epochs.heartbeat(source, time_ms(at))
 
     def rescale(self, slots: int) -> None:
         self._slots = slots
@@ -245,10 +260,11 @@ class LocalEngine:
     def select(self, rows: pa.Table, columns: Sequence[tuple[str, Any]], only: tuple[str, str] | None) -> pa.Table:
         if only is not None:
             rows = rows.filter(pc.field(only[0]) == only[1])
-        return pa.table({name: evaluated(expression, rows) for name, expression in columns})
+        made = {name: rest(made.but, rows) if isinstance(made, Rest) else evaluated(made, rows) for name, made in columns}
+        return pa.table({name: column for name, column in made.items() if column is not None})
 
     def union(self, members: Sequence[pa.Table]) -> pa.Table:
-        return pa.concat_tables(members, promote_options="default")
+        return pa.concat_tables(members, promote_options="permissive")
 
     def read(self, staged: Staged, work: Work) -> pa.Table:
         assert work.blobs is not None
@@ -264,6 +280,9 @@ class LocalEngine:
 
     def stage(self, rows: pa.Table, job: StageJob) -> list[TaskReport]:
         return [stage_task(job, 0, self._part(0), rows.to_batches())]
+
+    def measure(self, rows: pa.Table, rule: WatermarkRule, now_ms: int) -> tuple[pa.Table, Callable[[], dict[str, Seen]]]:
+        return timed(rows, rule, now_ms), partial(seen_in, rows, rule, SOURCE)
 
     def _part(self, slot: int) -> str:
         self._attempts += 1

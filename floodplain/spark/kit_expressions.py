@@ -1,6 +1,7 @@
 """Expressions as far as they make sense without Spark: columns, fields of structs and literals."""
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +30,15 @@ def evaluated(expression: Any, rows: pa.Table) -> pa.Array:
     except (BadInput, ValueError) as error:
         raise _needs_spark(expression) from error
     return evaluate(path, rows)
+
+
+def rest(but: Collection[str], rows: pa.Table) -> pa.Array | None:
+    """All columns but these as one struct, if there are any."""
+    names = [name for name in rows.column_names if name not in but]
+    if not names:
+        return None
+    columns = [pa.concat_arrays(rows.column(name).chunks) if len(rows) else pa.nulls(0, rows.field(name).type) for name in names]
+    return pa.StructArray.from_arrays(columns, names)
 
 
 def _needs_spark(expression: Any) -> BadInput:

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Mapping
+from datetime import datetime
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user k
 from pyspark.sql.streaming.query import StreamingQuery
 
 from floodplain.errors import BadInput, LeaseHeld
+from floodplain.eventtime.options import time_ms
 from floodplain.spark import checkpoint
 from floodplain.spark.contract import Place
 from floodplain.spark.driver import Driver
@@ -158,6 +160,13 @@ class Query:
         """Use this many slots from the next epoch on, while it runs. No state moves."""
         self._driver.epochs.rescale(slots)
 
+    def heartbeat(self, at: int | datetime, source: str | None = None) -> None:
+        """All events up to ``at`` have come, of this source or of all: the watermark need not wait for rows that show it.
+
+        It is in the state when this returns, after the running epoch.
+        """
+        self._driver.heartbeat(source, time_ms(at))
+
     @property
     def manifest(self) -> Manifest:
         """What the state consists of, as of the last committed epoch."""
@@ -192,7 +201,7 @@ def _with_event_time(plan: Plan, main: DataFrame) -> Plan:
     if plan.event_time is not None:
         return plan
     marked = [field.name for field in main.schema.fields if DELAY in field.metadata]
-    return Plan(plan.outlets, marked[0]) if marked else plan
+    return Plan(plan.outlets, marked[0], plan.watermark) if marked else plan
 
 
 def _take_over(store: Store, force: bool) -> Writer:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from floodplain.errors import BadInput
+from floodplain.eventtime.watermarks import WatermarkRule
+from floodplain.operators.lateness import LATE
 from floodplain.operators.operator import OnError
 from floodplain.operators.process import Process
 from floodplain.spark.sink import Sink
@@ -28,9 +30,16 @@ class Transform:
     function: Callable[[Any], Any]
 
 
+@dataclass(frozen=True)
+class Rest:
+    """In a ``Select``: all columns of the parent but these, as one struct. No column if there are none."""
+
+    but: tuple[str, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Select:
-    """Columns by name, made of those of its parent: expressions as Spark has them, as text or as a ``Column``.
+    """Columns by name, made of those of its parent: expressions as Spark has them, as text or as a ``Column``, or ``Rest``.
 
     ``only``: a column and the value it must have.
     """
@@ -89,9 +98,11 @@ class Outlet:
 class Plan:
     """All steps that lead to the outlets, each after those it reads from."""
 
-    def __init__(self, outlets: Sequence[Outlet], event_time: str | None = None) -> None:
+    def __init__(self, outlets: Sequence[Outlet], event_time: str | None = None, watermark: WatermarkRule | None = None) -> None:
         self.outlets = tuple(outlets)
         self.event_time = event_time
+        self.watermark = watermark
+        """How the watermark follows from the rows, if Spark does not say it."""
         self.nodes: list[Node] = []
         for outlet in self.outlets:
             self._visit(outlet.node)
@@ -129,6 +140,10 @@ class Plan:
     def split_by(self, operator: str, output: str) -> tuple[str, ...]:
         """The keys by which this output is staged: operators that have them read the rows of their slots without an exchange."""
         return next((reader.keys for reader in self.readers(operator, output) if isinstance(reader, Keyed)), ())
+
+    def wants_late(self, operator: Keyed) -> bool:
+        """Whether somebody reads the rows that come too late for it."""
+        return any(isinstance(node, Side) and node.parent is operator and node.output == LATE for node in self.nodes)
 
     def reads_input(self, operator: Keyed) -> bool:
         """Whether its rows come straight from the input, so that they can be late."""

@@ -1,5 +1,6 @@
 """The steps of one epoch, one job per stateful operator."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,8 @@ class Steps:
     ) -> None:
         self.reports: list[TaskReport] = []
         self.rows = 0
+        self.late: Counter[str] = Counter()
+        """Operator → rows that came too late for it, if any did."""
         self._compiled, self._epoch, self._times, self._assignment, self._inputs = compiled, epoch, times, assignment, inputs
         place, self._plan, self._engine = compiled.place, compiled.plan, compiled.engine
         self._head = place.store.head
@@ -136,6 +139,7 @@ class Steps:
 
     def _keep(self, name: str, reports: list[TaskReport]) -> None:
         self.reports += reports
+        self.late += Counter({name: sum(report.late for report in reports)})
         for report in reports:
             for output, file in report.outputs.items():
                 self._files.setdefault((name, output), []).append(file)

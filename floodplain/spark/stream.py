@@ -6,10 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from floodplain.errors import BadInput
+from floodplain.eventtime.options import Delay, IngestionTime, WatermarkOptions, ingestion_rule, source_rule
+from floodplain.eventtime.watermarks import Policy, WatermarkRule
+from floodplain.operators.lateness import LATE
 from floodplain.operators.operator import OnError, check_on_error
 from floodplain.operators.process import Process
 from floodplain.settings import StoreSettings
 from floodplain.spark.names import quoted
+from floodplain.spark.operations import Operations
 from floodplain.spark.plan import MAIN, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform
 from floodplain.spark.sink import Sink
 from floodplain.spark.sinks import ForeachBatchSink, open_sink
@@ -41,7 +45,7 @@ class Runtime(Protocol):
 
 
 @dataclass(frozen=True)
-class Stream:
+class Stream(Operations):
     """Steps so far; each method returns a new one."""
 
     runtime: Runtime
@@ -52,17 +56,44 @@ class Stream:
     """Operator → the rows that all its tasks see."""
     event_time: str | None = None
     delay_ms: int = 0
+    rule: WatermarkRule | None = None
+    """How the watermark follows from the rows, if it is not Spark's."""
     keys: tuple[str, ...] = ()
 
-    def watermark(self, column: str, delay: str) -> "Stream":
-        """Event time is in ``column``, and rows may be this late. Of several sources the slowest counts."""
+    def watermark(
+        self,
+        column: str | IngestionTime,
+        delay: str | None = None,
+        *,
+        slack_rows: int | None = None,
+        idle: str | None = None,
+        policy: Policy | None = None,
+        punctuation: str | None = None,
+        heartbeat: str | None = None,
+        sources: Mapping[str, Delay] | None = None,
+    ) -> "Stream":
+        """Event time is in ``column``, and rows may be ``delay`` late; or ``fp.ingestion_time()``.
+
+        Of several sources the slowest counts, or the fastest (``policy="max"``). With a delay alone the watermark is Spark's.
+
+        ``slack_rows``: rows may be late by this many newer ones. ``sources``: the delay of a source by its name, as a length of
+        time or a number of rows. ``idle``: a source without rows for this long does not hold the others back. ``punctuation``:
+        a column that says in some rows, up to which time all events of the source have come. ``heartbeat``: likewise, in
+        rows that say nothing else and are not processed.
+        """
         if not isinstance(self.node, Input):
             raise BadInput("watermark describes the input: call it before the first step")
-        having = [tag for tag, rows in self.sources.items() if column in rows.columns]
+        options = WatermarkOptions(delay, slack_rows, idle, policy, punctuation, heartbeat, sources)
+        columns = {tag: rows.columns for tag, rows in self.sources.items()}
+        if isinstance(column, IngestionTime):
+            return replace(self, event_time=column.column, rule=ingestion_rule(column, options, columns))
+        having = [tag for tag, names in columns.items() if column in names]
         if not having:
             raise BadInput(f"watermark: there is no column {column}; there are: {', '.join(self._columns())}")
-        sources = {tag: rows.withWatermark(column, delay) if tag in having else rows for tag, rows in self.sources.items()}
-        return replace(self, sources=sources, event_time=column, delay_ms=to_ms(delay, "watermark delay"))
+        if not options.is_plain:
+            return replace(self, event_time=column, rule=source_rule(column, options, columns))
+        marked = {tag: rows.withWatermark(column, delay) if tag in having else rows for tag, rows in self.sources.items()}
+        return replace(self, sources=marked, event_time=column, delay_ms=to_ms(str(delay), "watermark delay"))
 
     def _columns(self) -> list[str]:
         return sorted({name for rows in self.sources.values() for name in rows.columns})
@@ -127,6 +158,12 @@ class Stream:
             raise BadInput(f"{self.node.name} has no side output {output!r}; it declares: {', '.join(declared) or 'none'}")
         return replace(self, node=Side(self.node, output))
 
+    def late(self) -> "Stream":
+        """The rows that came too late for the stateful step just before: the columns of its input, and ``reason``."""
+        if not isinstance(self.node, Keyed):
+            raise BadInput("late rows are those of a stateful step: call late right after it")
+        return replace(self, node=Side(self.node, LATE))
+
     def write(self, format: str, *, name: str = "output", **options: Any) -> "Output":  # noqa: A002 — as Spark calls it
         """Where the rows go. ``name`` tells several sinks of a pipeline apart.
 
@@ -159,6 +196,10 @@ class Output:
         renamed = tuple(replace(outlet, name=_free(outlet, names)) for outlet in other.outlets)
         return Output(merged, (*self.outlets, *renamed))
 
+    @property
+    def plan(self) -> Plan:
+        return Plan(self.outlets, self.stream.event_time, self.stream.rule)
+
     def start(
         self,
         *,
@@ -183,7 +224,7 @@ class Output:
         given = StartOptions(
             os.fspath(state), slots, trigger, force, tuple(drop), batch, finish, settings or StoreSettings(), options or {}
         )
-        return self.stream.runtime.start(self.stream, Plan(self.outlets, self.stream.event_time), given)
+        return self.stream.runtime.start(self.stream, self.plan, given)
 
 
 def _free(outlet: Outlet, taken: set[str]) -> str:

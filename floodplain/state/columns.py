@@ -5,6 +5,7 @@ rules of the store itself.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -83,23 +84,60 @@ class EntryColumns:
         return rows.column(layout.column(field))
 
 
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Elements of lists: the number of the key of each, where it stands, what it is, and when it expires (if any does)."""
+
+    numbers: np.ndarray
+    positions: np.ndarray
+    values: pa.Array
+    ends: np.ndarray
+
+    def at(self, rows: np.ndarray) -> "Elements":
+        ends = self.ends[rows] if len(self.ends) else self.ends
+        return Elements(self.numbers[rows], self.positions[rows], self.values.take(pa.array(rows)), ends)
+
+
 class ListColumns(EntryColumns):
     """The elements of a list."""
 
     def __init__(self, place: Place, cursor: TableCursor, epoch: int) -> None:
         super().__init__(place, cursor)
         self._column = place.column or ""
+        self._arrow = next(field.arrow for field in cursor.schema.values if field.name == self._column)
         self._epoch = epoch
         self._appended = np.zeros(len(cursor.space), np.int64)
 
-    def append(self, numbers: np.ndarray, values: pa.Array) -> None:
-        """Value i behind the list of key ``numbers[i]``; values of one key in their order."""
+    def stored(self, numbers: np.ndarray, now_ms: int | None = None) -> "Elements":
+        """The elements of these keys as the epoch began. ``now_ms`` decides what has expired, else the time of the epoch does."""
+        if not len(numbers):
+            return Elements(numbers, np.empty(0, np.uint64), pa.nulls(0, self._arrow), np.empty(0, np.int64))
+        found = self._cursor.lookup_of(numbers, now_ms)
+        rows = found.rows
+        ends = layout.one_array(rows.column(EXPIRES)).to_numpy() if EXPIRES in rows.column_names else np.empty(0, np.int64)
+        positions, values = (layout.one_array(rows.column(name)) for name in (self.subkey, self._column))
+        return Elements(numbers[found.needle], positions.to_numpy(), values, ends)
+
+    def replace(self, elements: "Elements") -> None:
+        """Other values in the same positions, with the same ends."""
+        ends = {EXPIRES: pa.array(elements.ends)} if len(elements.ends) else {}
+        positions = pa.array(elements.positions)
+        self.change("put", elements.numbers, {self.subkey: positions, self._column: elements.values, **ends})
+
+    def remove(self, elements: "Elements") -> None:
+        self.change("delete", elements.numbers, {self.subkey: pa.array(elements.positions)})
+
+    def append(self, numbers: np.ndarray, values: pa.Array, ends: np.ndarray | None = None) -> None:
+        """Value i behind the list of key ``numbers[i]``; values of one key in their order.
+
+        ``ends``: when each expires, if not a time to live from now on.
+        """
         order = np.argsort(numbers, kind="stable")
         of = numbers[order]
         ordinals = self._appended[of] + np.arange(len(of)) - np.searchsorted(of, of)
         self._appended += np.bincount(of, minlength=len(self._appended))
-        positions = pa.array(pack(self._epoch, ordinals))
-        self.change("put", of, {self.subkey: positions, self._column: values.take(pa.array(order))})
+        columns = {self.subkey: pa.array(pack(self._epoch, ordinals)), self._column: values.take(pa.array(order))}
+        self.change("put", of, columns if ends is None else {**columns, EXPIRES: pa.array(ends[order])})
 
 
 class TimerColumns:
@@ -121,6 +159,10 @@ class TimerColumns:
         found = self._cursor.lookup()
         numbers, times, there = self._settled(found.needle, found.rows.column(self._subkey).to_numpy())
         return numbers[there], times[there]
+
+    def keys_due(self) -> np.ndarray:
+        """Of those that were stored as the epoch began."""
+        return np.unique(self._due[0][self._due[1] <= self._until_ms])
 
     def take_due(self) -> tuple[np.ndarray, np.ndarray]:
         """Those that are due now, by time; they are gone, and may be set again."""

@@ -51,9 +51,9 @@ class TableCursor:
             self._lookup = self._read(self.space.needles())
         return self._lookup
 
-    def lookup_of(self, numbers: np.ndarray) -> Lookup:
-        """All rows of these keys; a row's needle is a place in ``numbers``."""
-        return self._read(self.space.at(numbers))
+    def lookup_of(self, numbers: np.ndarray, now_ms: int | None = None) -> Lookup:
+        """All rows of these keys; a row's needle is a place in ``numbers``. ``now_ms``, if given, decides what has expired."""
+        return self._read(self.space.at(numbers), now_ms)
 
     def pieces(self, number: int) -> Iterator[pa.Table]:
         """All rows of one key, in bounded pieces."""
@@ -76,8 +76,9 @@ class TableCursor:
             needles = needles.append_column(name, values)
         return self._read(needles)
 
-    def _read(self, needles: pa.Table) -> Lookup:
-        return self._snapshot.table(self.name).multi_get(needles, now_ms=self.now_ms, expiries=True)
+    def _read(self, needles: pa.Table, now_ms: int | None = None) -> Lookup:
+        now_ms = self.now_ms if now_ms is None else now_ms
+        return self._snapshot.table(self.name).multi_get(needles, now_ms=now_ms, expiries=True)
 
     def write(self, rows: pa.Table, op: str) -> None:
         self._writer.write(self.name, rows, op)

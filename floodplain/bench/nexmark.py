@@ -1,0 +1,179 @@
+"""The benchmark ``nexmark``: its queries with state, ours and Spark's own, on the same files in turn.
+
+Generator, queries and answers are those of ``examples/nexmark``, so it runs from a checkout. Every contender's output is compared
+with DuckDB's answer over all events that it was fed; only then do times mean anything. DuckDB's own time, on one thread and with
+all events at once, is shown beside them: it has no state to keep, no order to wait for and one answer to give.
+"""
+
+import math
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from floodplain.bench import stock_nexmark, stock_spark
+from floodplain.bench.frame import Bench, rounded, timed
+from floodplain.bench.lanes import Entry, Lane, Laps, Settling, race
+from floodplain.clock import Clock
+from floodplain.errors import BadInput
+from floodplain.store.store import Store
+
+OURS = "floodplain"
+SPARK = "spark"
+STATEFUL = ("q3", "q4", "q5", "q6", "q7", "q8", "q9", "q11", "q12", "q15", "q16", "q17", "q18", "q19", "q20")
+GOAL = 3.0
+"""Of the geometric mean; no query may be slower."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    events: int = 200_000
+    """Of an epoch."""
+    block: int = 3
+    """Epochs that a contender is fed at a time."""
+    rounds: int = 4
+    rate: float = 10_000.0
+    disorder_ms: int = 3_000
+    slots: int = stock_spark.CORES
+    queries: tuple[str, ...] = STATEFUL
+
+    @property
+    def epochs(self) -> int:
+        """The first block warms up."""
+        return self.block * (self.rounds + 1)
+
+
+FULL = Sizes()
+QUICK = Sizes(events=100_000, block=2, rounds=2)
+
+
+def run(sizes: Sizes, clock: Clock, spark: Any = None) -> dict[str, Any]:
+    """Runs on ``spark`` if given, else on a local Spark of its own. Temporary files are removed at the end."""
+    bench, parts = Bench("nexmark", clock), _Parts()
+    with tempfile.TemporaryDirectory(prefix="floodplain-bench-") as folder:
+        home = Path(folder)
+        with nullcontext(spark) if spark is not None else stock_spark.local_session(home) as session:
+            _Nexmark(bench, sizes, home, session, parts).run()
+    both = [bench.ratios[name] for name in bench.ratios]
+    if both:
+        bench.ratios["nexmark_vs_spark"] = rounded(math.exp(sum(map(math.log, both)) / len(both)))
+    goals = {name: ("at least", GOAL if name == "nexmark_vs_spark" else 1.0) for name in bench.ratios}
+    bench.judge(goals)
+    bench.figures["spark_cannot"] = {name: why for name, why in stock_nexmark.CANNOT.items() if name in sizes.queries}
+    bench.figures["sizes"] = asdict(sizes) | {"queries": list(sizes.queries)}
+    bench.figures["machine"] = {"cores": os.cpu_count(), **{name: version(name) for name in ("pyspark", "duckdb", "pyarrow")}}
+    return bench.result()
+
+
+class _Parts:
+    """The modules of ``examples/nexmark``."""
+
+    def __init__(self) -> None:
+        root = Path(__file__).parents[2]
+        if not (root / "examples" / "nexmark").is_dir():
+            raise BadInput(f"nexmark runs from a checkout, which has its queries in examples/nexmark; {root} has none")
+        for place in (sys.path, path := os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+            if str(root) not in place:
+                place.insert(0, str(root))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+        self.generator, self.oracle, self.queries = map(self._module, ("generator", "oracle", "queries"))
+
+    @staticmethod
+    def _module(name: str) -> ModuleType:
+        return import_module(f"examples.nexmark.{name}")
+
+
+class _Nexmark:
+    """Query after query; of each, both contenders side by side."""
+
+    def __init__(self, bench: Bench, sizes: Sizes, home: Path, session: Any, parts: _Parts) -> None:
+        self._bench, self._sizes, self._home, self._parts = bench, sizes, home, parts
+        self._events = stock_spark.files(session, parts.generator.ROWS)
+        stream = parts.generator.Nexmark(rate=sizes.rate, disorder_ms=sizes.disorder_ms)
+        total = sizes.epochs * sizes.events
+        self._files = parts.generator.write_files(stream.slices(total, sizes.events), home / "files")
+        last = parts.generator.closing(stream, total)
+        self._closing = parts.generator.write_files(last, home / "files", first=len(self._files))
+        self._total = total
+        bench.say(f"{total:,} events in {len(self._files)} files")
+
+    def run(self) -> None:
+        for name in self._sizes.queries:
+            self._bench.figures[name] = self._query(name)
+
+    def _query(self, name: str) -> dict[str, Any]:
+        query, home = self._parts.queries.QUERIES[name], self._home / name
+        oracle = self._parts.oracle.Oracle([str(path) for path in self._files])
+        alone_s, _ = timed(self._bench.clock, lambda _: oracle.answer(name))
+        with ExitStack() as stack:
+            mine = Lane(OURS, home, self._events, self._ours(query))
+            stack.callback(mine.stop)
+            lanes, changes = [mine], {OURS: query.changes}
+            if name in stock_nexmark.QUERIES:
+                made = stock_nexmark.start(name, self._parts.queries.DELAY, self._parts.queries.LONGEST, stock_spark.ROCKSDB)
+                lanes.append(Lane(SPARK, home, self._events, made))
+                stack.callback(lanes[1].stop)
+                key = stock_nexmark.KEYS.get(name, ())
+                changes[SPARK] = self._parts.oracle.Changes("update" if key else "append", key)
+            laps = race(self._bench, name, self._entries(lanes), self._sizes.rounds)
+            sizes = {lane.name: _state_bytes(lane) for lane in lanes}
+            for lane in lanes:
+                if query.timed:
+                    lane.feed(self._closing)
+                wrong = oracle.differences(name, _epochs(lane), changes[lane.name])
+                self._bench.check(f"{name}_{lane.name}_equals_duckdb", not wrong)
+                if wrong:
+                    self._bench.say(f"{name}, {lane.name}: {len(wrong)} rows differ, such as {wrong[0]}")
+        shutil.rmtree(home)
+        if SPARK in laps:
+            self._bench.ratios[f"{name}_vs_spark"] = rounded(laps[OURS].rows_per_s / laps[SPARK].rows_per_s)
+        duckdb = {"events_per_s_and_core": round(self._total / alone_s)}
+        return {lane: _figures(lap, sizes[lane]) for lane, lap in laps.items()} | {"duckdb_in_one_batch": duckdb}
+
+    def _ours(self, query: Any) -> Callable[[Any, Path], Any]:
+        def start(events: Any, folder: Path) -> Any:
+            made = query.of(events).write("parquet", path=str(folder / "out"))
+            return made.start(state=str(folder / "state"), slots=self._sizes.slots)
+
+        return start
+
+    def _entries(self, lanes: Sequence[Lane]) -> list[Entry]:
+        def files(number: int) -> Sequence[Path]:
+            return self._files[number * self._sizes.block : (number + 1) * self._sizes.block]
+
+        settle = Settling(lanes[0], self._bench.clock)
+        return [Entry(lane.name, lane, files, after=settle if lane is lanes[0] else None) for lane in lanes]
+
+
+def _figures(laps: Laps, state_bytes: int) -> dict[str, Any]:
+    found = laps.figures()
+    per_core = round(found["rows_per_s"] / stock_spark.CORES)
+    return {"events_per_s_and_core": per_core, "state_bytes": state_bytes, **found}
+
+
+def _state_bytes(lane: Lane) -> int:
+    """What the state of now takes: ours by its manifest, Spark's as its state stores tell."""
+    if lane.name == OURS:
+        return sum(run.length for runs in Store.open(lane.folder / "state").head.runs.values() for run in runs)
+    return lane.spark_state_bytes()
+
+
+def _epochs(lane: Lane) -> list[pa.Table]:
+    """What a contender published, oldest first: files named by their epoch, or a folder for each."""
+    if lane.name != OURS:
+        return [pq.read_table(folder) for folder in sorted(lane.output.iterdir())]
+    files: dict[int, list[pa.Table]] = {}
+    for path in lane.output.glob("epoch-*.parquet"):
+        files.setdefault(int(path.name.split("-")[1]), []).append(pq.read_table(path))
+    return [pa.concat_tables(files[epoch]) for epoch in sorted(files)]

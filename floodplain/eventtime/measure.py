@@ -1,0 +1,66 @@
+"""What the rows of an epoch show of their sources, from Arrow tables. Spark measures the same in the JVM."""
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.eventtime.times import NONE_MS, as_ms
+from floodplain.eventtime.watermarks import Seen, WatermarkRule
+from floodplain.state.expressions import Path, evaluate
+
+INGESTED = pa.timestamp("us", "UTC")
+"""The type of a column of ingestion times."""
+
+
+def seen_in(rows: pa.Table, rule: WatermarkRule, source_column: str) -> dict[str, Seen]:
+    """What each source showed. ``source_column`` names the source of a row, if there are several."""
+    if rule.ingestion:
+        return {}
+    promised = _promised(rows, rule)
+    event_ms = _numbers(as_ms(rows.column(rule.column)))
+    data = is_data(rows, rule)
+    found: dict[str, Seen] = {}
+    for source, slack in rule.sources.items():
+        mine = np.ones(len(rows), bool) if source == "" else _is(rows, source_column, source)
+        times = np.sort(event_ms[mine & data & (event_ms > NONE_MS)])[::-1][: slack.kept]
+        promises = promised[mine]
+        found[source] = Seen(int(mine.sum()), tuple(times.tolist()), int(promises.max(initial=NONE_MS)))
+    return found
+
+
+def is_data(rows: pa.Table, rule: WatermarkRule) -> np.ndarray:
+    """For each row whether it is data: a heartbeat is not."""
+    if rule.heartbeat is None:
+        return np.ones(len(rows), bool)
+    return np.asarray(evaluate(rule.heartbeat, rows).is_null())
+
+
+def timed(rows: pa.Table, rule: WatermarkRule, now_ms: int) -> pa.Table:
+    """The rows as operators get them: without heartbeats, with the time of ingestion if that is their event time."""
+    kept = rows.filter(pa.array(is_data(rows, rule)))
+    if not rule.ingestion:
+        return kept
+    at = pa.scalar(datetime.fromtimestamp(now_ms / 1000, UTC), INGESTED)
+    return kept.append_column(rule.column, pa.array([at] * len(kept), INGESTED))
+
+
+def _promised(rows: pa.Table, rule: WatermarkRule) -> np.ndarray:
+    latest = np.full(len(rows), NONE_MS)
+    for path in (rule.punctuation, rule.heartbeat):
+        if path is not None:
+            latest = np.maximum(latest, _times(rows, path))
+    return latest
+
+
+def _times(rows: pa.Table, path: Path) -> np.ndarray:
+    return _numbers(as_ms(pa.chunked_array([evaluate(path, rows)])))
+
+
+def _numbers(times_ms: pa.Array) -> np.ndarray:
+    return pc.fill_null(times_ms, NONE_MS).to_numpy(zero_copy_only=False)
+
+
+def _is(rows: pa.Table, source_column: str, source: str) -> np.ndarray:
+    return np.asarray(pc.fill_null(pc.equal(rows.column(source_column), source), False))

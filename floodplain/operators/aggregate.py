@@ -1,0 +1,57 @@
+"""Aggregates that combine: what is kept of rows, how what was kept of some and of others becomes one, and what it means.
+
+Nulls are as in SQL: an aggregate does not see them, and one that saw nothing is null (a count is 0).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from floodplain.operators.groups import Groups
+
+Expression: TypeAlias = Any
+"""A column, or an expression as Spark has it: as text (``"price * 0.9"``) or as a ``Column``."""
+Columns: TypeAlias = Sequence[pa.Array]
+Types: TypeAlias = Sequence[pa.DataType]
+
+TIME: Final = "<event time>"
+"""Stands among arguments for the column that has the event time."""
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """Subclass it for an aggregate of your own; all methods work on whole columns.
+
+    What is kept of a group are *partials*: columns of the types that ``partial`` says. Rows come group by group:
+    ``groups.starts`` has the first row of each, ``groups.of_row`` the group of each row. No group is empty. Where ``where``
+    does not hold, all arguments are null.
+    """
+
+    arguments: tuple[Expression, ...] = ()
+    where: Expression = None
+
+    def output(self, types: Types) -> pa.DataType:
+        """The type of the result, given those of the arguments. Raises ``SchemaMismatch`` for what it cannot aggregate."""
+        raise NotImplementedError
+
+    def partial(self, types: Types) -> tuple[pa.DataType, ...]:
+        """The types of the partials."""
+        raise NotImplementedError
+
+    def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
+        """The partials of rows, one value per group. ``columns`` are the arguments; without any, one that is null where
+        ``where`` does not hold."""
+        raise NotImplementedError
+
+    def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
+        """One partial per group of several, the oldest first. Must not depend on how rows were split among them."""
+        raise NotImplementedError
+
+    def result(self, partials: Columns) -> pa.Array:
+        """What the partials mean."""
+        return partials[0]
+
+    def with_arguments(self, arguments: Sequence[Expression], where: Expression) -> "Aggregate":
+        return replace(self, arguments=tuple(arguments), where=where)

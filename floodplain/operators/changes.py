@@ -1,0 +1,64 @@
+"""What operators with changing results give out, and how it is folded into the results as they are now."""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.errors import BadInput
+from floodplain.operators.grouping import group
+
+Mode: TypeAlias = Literal["append", "update", "retract"]
+"""``append``: a row is final. ``update``: a row replaces the one of its key. ``retract``: a row with ``weight`` −1 takes back one
+that was given out before, one with +1 is new."""
+
+WEIGHT = "weight"
+NO_COLUMNS = pa.schema([])
+"""Of an operator that has not seen its input yet."""
+
+
+def check_mode(what: str, mode: str, *allowed: str) -> None:
+    allowed = allowed or get_args(Mode)
+    if mode not in allowed:
+        raise BadInput(f"{what}: mode={mode!r} is not possible here: use {' or '.join(map(repr, allowed))}")
+
+
+def with_columns(what: str, rows: pa.Schema, *more: tuple[str, pa.DataType]) -> pa.Schema:
+    """The columns of the input with further ones behind them. Raises if one is there already."""
+    for name, _ in more:
+        if name in rows.names:
+            raise BadInput(f"{what}: the input has a column {name}, which the output is to have for itself: rename or drop it")
+    return pa.schema([*((field.name, field.type) for field in rows), *more])
+
+
+def retracted(gone: pa.Table, new: pa.Table) -> pa.Table:
+    """Both as one, with weights; what goes stands before what comes."""
+    weights = np.repeat(np.array([-1, 1]), [len(gone), len(new)])
+    return pa.concat_tables([gone, new]).append_column(WEIGHT, pa.array(weights, pa.int64()))
+
+
+def fold_changes(changes: pa.Table | Iterable[pa.Table], keys: Sequence[str] = ()) -> pa.Table:
+    """The results as they are after all changes, in no certain order.
+
+    ``changes`` are what came out, epoch after epoch. With a column ``weight`` they are folded by it, and ``keys`` is not needed;
+    without, the last row of each of the ``keys`` counts. Raises ``BadInput`` where a row is taken back that was never there.
+    """
+    table = changes if isinstance(changes, pa.Table) else pa.concat_tables(list(changes))
+    if WEIGHT in table.column_names:
+        return _weighed(table)
+    if not keys:
+        raise BadInput("fold_changes: the changes have no column weight: say by which keys a row replaces another")
+    grouped = group(table, {name: name for name in keys})
+    return grouped.take(grouped.starts[1:] - 1)
+
+
+def _weighed(table: pa.Table) -> pa.Table:
+    values = table.drop_columns([WEIGHT])
+    grouped = group(table, {name: name for name in values.column_names})
+    weights = grouped.column(WEIGHT).to_numpy()
+    net = np.add.reduceat(weights, grouped.starts[:-1]) if len(weights) else weights
+    if (net < 0).any():
+        wrong = grouped.take(grouped.starts[:-1][net < 0][:1], values.column_names).to_pylist()[0]
+        raise BadInput(f"fold_changes: {wrong} is taken back more often than it was given out: some changes are missing")
+    return grouped.take(np.repeat(grouped.starts[:-1], net), values.column_names)

@@ -1,0 +1,88 @@
+"""The first row of each key, and none that repeats it."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.errors import BadInput
+from floodplain.eventtime.times import NONE_MS, as_ms
+from floodplain.operators.changes import NO_COLUMNS
+from floodplain.operators.order import Order, check_order, leaders, nulls_last, parse_order, the_rest
+from floodplain.operators.process import KeyedBatchProcess
+from floodplain.state.descriptors import State, Value
+
+
+@dataclass(frozen=True)
+class Dedup(KeyedBatchProcess):
+    """Gives out a row if none of its key came before it.
+
+    Of the rows of one epoch it is the first by ``by`` (event time, if not given), then by all other columns. With ``within_ms``,
+    a row of that much later event time than the last one given out does not repeat it, whether or not the state has been
+    forgotten by then; a row without a time counts as the earliest.
+    """
+
+    by: str | None = None
+    within_ms: int | None = None
+    output_time: str | None = None
+    output: pa.Schema = NO_COLUMNS
+    order: Order = ()
+    event_time: str | None = None
+
+    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Dedup":
+        if self.within_ms is not None and event_time is None:
+            raise BadInput("dedup: within is a length of event time, and the rows have none: call watermark, or leave within out")
+        by = self.by or (event_time and f"`{event_time}`")
+        order = nulls_last(parse_order(by)) if by else ()
+        check_order(order, rows, "dedup")
+        order += the_rest(order, rows, keys)
+        return replace(self, output=rows, order=order, event_time=event_time, output_time=event_time)
+
+    def states(self) -> dict[str, State]:
+        return (
+            {"at_ms": Value("long", nullable=False)} if self.within_ms is not None else {"seen": Value("boolean", nullable=False)}
+        )
+
+    def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
+        """Without a bound nothing is forgotten, and no row is too late to be judged."""
+        return pa.repeat(True, len(event_time)) if self.within_ms is None else super().on_time(event_time, late_ms)
+
+    def process(self, batch: Any, ctx: Any) -> pa.Table | None:  # noqa: ARG002
+        if not len(batch.key_of_row):
+            return None
+        return batch.take(self._once(batch) if self.within_ms is None else self._again(batch, self.within_ms))
+
+    def _once(self, batch: Any) -> np.ndarray:
+        seen = np.asarray(batch.exists("seen"))
+        found = self._leaders(batch, np.flatnonzero(~seen[batch.key_of_row]))
+        batch.set("seen", np.ones(len(found), bool), batch.key_of_row[found])
+        return found
+
+    def _again(self, batch: Any, within_ms: int) -> np.ndarray:
+        """Round by round: each settles one row per key, and leaves those that are far enough from it."""
+        owner = batch.key_of_row
+        times = as_ms(pa.chunked_array([batch.column(self.event_time)])).fill_null(NONE_MS).to_numpy()
+        free_ms = np.where(batch.exists("at_ms"), batch.state("at_ms").fill_null(0).to_numpy() + within_ms, NONE_MS)
+        found = [np.empty(0, np.int64)]
+        alive = np.flatnonzero(times >= free_ms[owner])
+        while len(alive):
+            best = self._leaders(batch, alive)
+            found.append(best)
+            free_ms[owner[best]] = times[best] + within_ms
+            alive = alive[times[alive] >= free_ms[owner[alive]]]
+        given = np.sort(np.concatenate(found))
+        changed = np.unique(owner[given])
+        batch.set("at_ms", free_ms[changed] - within_ms, changed)
+        batch.timer(free_ms[changed], changed)
+        return given
+
+    def _leaders(self, batch: Any, rows: np.ndarray) -> np.ndarray:
+        return rows[leaders(batch.key_of_row[rows], self.order, lambda name, at: batch.take(rows[at], [name]).column(0))]
+
+    def on_timers(self, batch: Any, due: pa.Table, ctx: Any) -> None:  # noqa: ARG002
+        """Forget what no row that can still come could repeat."""
+        numbers, times = due["key_of"].to_numpy(), due["time"].to_numpy()
+        at_ms = batch.state("at_ms").fill_null(NONE_MS).to_numpy()
+        assert self.within_ms is not None
+        batch.clear("at_ms", numbers[at_ms[numbers] + self.within_ms <= times])

@@ -1,0 +1,154 @@
+"""When windows give results, and which rows say so."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.eventtime.times import END_MS, NONE_MS
+from floodplain.keys import columns_equal
+from floodplain.operators.aggregation import Aggregation
+from floodplain.operators.held import Held
+from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger
+
+START, END, WEIGHT = "window_start", "window_end", "weight"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a user said of firings."""
+
+    lateness_ms: int = 0
+    early: Trigger | None = None
+    late: Trigger = EACH_EPOCH
+    firing: Firing = "accumulating"
+
+    @property
+    def counted(self) -> bool:
+        """Whether the number of rows since the last result must be kept."""
+        each_epoch = self.early is None or self.early.each_epoch
+        return not (each_epoch and self.late.each_epoch) or self.firing == "discarding"
+
+    @property
+    def ticks(self) -> list[Trigger]:
+        return [trigger for trigger in (self.early, self.late) if trigger is not None and trigger.interval_ms]
+
+    def fires(self, held: Held, due: "Due", ctx: Any) -> np.ndarray:
+        """Which windows give a result now."""
+        reached = held.end <= ctx.watermark
+        first = reached & (due.ended | ~held.stored)
+        again = (held.unfired > 0) & (held.end + self.lateness_ms <= ctx.watermark)
+        early = self._ripe(self.early, held, due.ticked) & ~reached
+        late = self._ripe(self.late, held, due.ticked) & reached & ~first
+        fires: np.ndarray = first | again | early | late
+        return fires & (held.unfired > 0) if self.firing == "discarding" else fires
+
+    def _ripe(self, trigger: Trigger | None, held: Held, ticked: np.ndarray) -> np.ndarray:
+        if trigger is None:
+            return np.zeros(len(held.end), bool)
+        if trigger.interval_ms:
+            return ticked & (held.unfired > 0)
+        return (held.unfired >= trigger.rows) & (held.added > 0)
+
+
+@dataclass(frozen=True)
+class Due:
+    """What the timers of an epoch mean for its windows."""
+
+    ended: np.ndarray
+    """Windows whose end was waited for."""
+    ticked: np.ndarray
+    """Windows of keys for which an interval is over."""
+
+
+def ticked(rules: Rules, due: pa.Table, keys: int) -> np.ndarray:
+    """Per key, whether an interval is over."""
+    found = np.zeros(keys, bool)
+    for trigger in rules.ticks:
+        mine = pc.equal(due.column("clock"), trigger.clock).to_numpy()
+        times, of = due.column("time").to_numpy()[mine], due.column("key_of").to_numpy()[mine]
+        found[of[times % trigger.interval_ms == 0]] = True
+    return found
+
+
+def set_ticks(rules: Rules, batch: Any, held: Held, open_: np.ndarray, ctx: Any) -> None:
+    """Wake the keys of windows that have rows without a result when their interval is over."""
+    reached = held.end <= ctx.watermark
+    for trigger, mask in ((rules.early, ~reached), (rules.late, reached)):
+        if trigger is None or not trigger.interval_ms:
+            continue
+        keys = np.unique(held.key_of[open_ & mask & (held.unfired > 0)])
+        now_ms = ctx.processing_time if trigger.clock == "processing" else max(ctx.watermark, 0)
+        at_ms = np.full(len(keys), (now_ms // trigger.interval_ms + 1) * trigger.interval_ms)
+        (batch.processing_timer if trigger.clock == "processing" else batch.timer)(at_ms, keys)
+
+
+class Results:
+    """Windows that fired as rows."""
+
+    def __init__(self, aggregation: Aggregation, keys: dict[str, pa.DataType], time: pa.DataType, firing: Firing) -> None:
+        """``keys``: those that come out. ``time``: the type of ``window_start`` and ``window_end``."""
+        self._aggregation, self._keys, self._time, self._firing = aggregation, keys, time, firing
+        self._fields = [pa.field(START, time), pa.field(END, time), *aggregation.output]
+        weight = [pa.field(WEIGHT, pa.int64())] if firing == "retracting" else []
+        self.schema = pa.schema([pa.field(name, type_) for name, type_ in keys.items()] + self._fields + weight)
+
+    @property
+    def shown(self) -> pa.DataType | None:
+        """The type of a result as the state keeps it, if it must."""
+        return pa.struct(self._fields) if self._firing == "retracting" else None
+
+    def of(self, batch: Any, held: Held, fires: np.ndarray) -> pa.Table:
+        """The rows for the windows that fire. What is shown and what is kept changes with it."""
+        rows = np.flatnonzero(fires)
+        columns = self._columns(held, rows)
+        held.unfired[rows] = 0
+        if held.shown is None:
+            return self._rows(batch, held.key_of[rows], columns)
+        made = pa.StructArray.from_arrays(columns, fields=self._fields)
+        before = held.shown.take(pa.array(rows))
+        changed = ~same(before, made)
+        choice = np.arange(len(held.end))
+        choice[rows] = len(choice) + np.arange(len(rows))
+        held.shown = pa.concat_arrays([held.shown, made]).take(pa.array(choice))
+        taken_back = changed & before.is_valid().to_numpy(zero_copy_only=False)
+        return pa.concat_tables(
+            [
+                self.weighted(batch, held.key_of[rows[taken_back]], before.filter(pa.array(taken_back)), -1),
+                self.weighted(batch, held.key_of[rows[changed]], made.filter(pa.array(changed)), 1),
+            ]
+        )
+
+    def weighted(self, batch: Any, key_of: np.ndarray, shown: pa.Array, weight: int) -> pa.Table:
+        """Results as rows that count, or as rows that take them back."""
+        columns = [pc.struct_field(shown, i) for i in range(shown.type.num_fields)]
+        return self._rows(batch, key_of, [*columns, pa.repeat(pa.scalar(weight, pa.int64()), len(shown))])
+
+    def _columns(self, held: Held, rows: np.ndarray) -> list[pa.Array]:
+        taken = pa.array(rows)
+        results = self._aggregation.results([column.take(taken) for column in held.partials])
+        start, end = held.start[rows], held.end[rows]
+        start = np.where(end >= END_MS, NONE_MS, start)
+        columns = [timestamps(start, self._time), timestamps(end, self._time), *results.values()]
+        return [column.cast(field.type) for column, field in zip(columns, self._fields, strict=True)]
+
+    def _rows(self, batch: Any, key_of: np.ndarray, columns: list[pa.Array]) -> pa.Table:
+        keys = batch.keys.take(pa.array(key_of)).columns[: len(self._keys)]
+        return pa.Table.from_arrays([*keys, *columns], schema=self.schema)
+
+
+def same(one: pa.Array, other: pa.Array) -> np.ndarray:
+    """Whether two structs are equal, row by row; nulls and NaNs are equal to each other."""
+    left, right = ([pc.struct_field(each, i) for i in range(each.type.num_fields)] for each in (one, other))
+    alike = one.is_valid().to_numpy(zero_copy_only=False)
+    plain = [(a, b) for a, b in zip(left, right, strict=True) if not pa.types.is_map(a.type)]
+    return alike & columns_equal([a for a, _ in plain], [b for _, b in plain])
+
+
+def timestamps(times_ms: np.ndarray, type_: pa.DataType) -> pa.Array:
+    """Times as a column; null for the ends of time."""
+    far = (times_ms >= END_MS) | (times_ms <= NONE_MS)
+    micros = np.where(far, 0, times_ms) * 1000
+    return pa.array(micros, mask=far if far.any() else None).cast(type_)

@@ -1,0 +1,132 @@
+"""Columns whose rows stand group by group: what aggregates reduce, without a loop over rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.keys import hash_columns, normalize_keys
+from floodplain.store.identity import refine, starts_of
+
+_LEAST = np.iinfo(np.int64).min
+_REST = np.int64(np.iinfo(np.int64).max)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Group i has the rows ``starts[i] : starts[i + 1]``, the last one those up to ``rows``. None is empty."""
+
+    starts: np.ndarray
+    rows: int
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        return np.diff(np.append(self.starts, self.rows))
+
+    @cached_property
+    def of_row(self) -> np.ndarray:
+        """The group of each row."""
+        return np.repeat(np.arange(len(self)), self.sizes)
+
+    def any(self, mask: np.ndarray) -> np.ndarray:
+        """Per group, whether any of its rows is marked."""
+        return np.logical_or.reduceat(mask, self.starts) if len(self) else np.empty(0, bool)
+
+    def reduced(self, function: np.ufunc, values: np.ndarray) -> np.ndarray:
+        found: np.ndarray = function.reduceat(values, self.starts) if len(self) else values[:0]
+        return found
+
+    def extreme(self, keys: Sequence[np.ndarray], valid: np.ndarray, greatest: bool) -> np.ndarray:
+        """Per group the valid row whose keys are the least (or greatest), the first key first; -1 where no row is valid."""
+        left = valid
+        worst, better = (_LEAST, np.maximum) if greatest else (_REST, np.minimum)
+        for key in keys:
+            best = self.reduced(better, np.where(left, key, worst))
+            left = left & (key == best[self.of_row])
+        hits = np.flatnonzero(left)
+        found = np.full(len(self), -1)
+        groups = self.of_row[hits]
+        first = starts_of(groups)
+        found[groups[first]] = hits[first]
+        return found
+
+
+def groups_of(*numbers: np.ndarray) -> Groups:
+    """The groups of rows that are sorted by these numbers."""
+    return Groups(np.flatnonzero(starts_of(*numbers)), len(numbers[0]))
+
+
+def valid(column: pa.Array) -> np.ndarray:
+    """Per row, whether there is a value."""
+    return np.array(column.is_valid().to_numpy(zero_copy_only=False)) if column.null_count else np.ones(len(column), bool)
+
+
+def filled(column: pa.Array, value: object) -> np.ndarray:
+    """The values of a column of numbers, with this where there is none."""
+    return (column.fill_null(value) if column.null_count else column).to_numpy(zero_copy_only=False)
+
+
+def at(column: pa.Array, rows: np.ndarray) -> pa.Array:
+    """The values at these rows, null for -1."""
+    return column.take(pa.array(rows, mask=rows < 0))
+
+
+def codes(column: pa.Array) -> np.ndarray:
+    """A number per row in the order of its values: null first, NaN last. Comparable within this column only.
+
+    Types without an order get one all the same, by their hash: enough to choose between values in a way that does not depend
+    on where they stand.
+    """
+    type_ = column.type
+    there = valid(column)
+    if pa.types.is_floating(type_):
+        (plain,) = normalize_keys([column.cast(pa.float64())])
+        bits = filled(plain, 0.0).view(np.int64)
+        found = bits ^ ((bits >> 63) & _REST)
+    elif pa.types.is_integer(type_) or pa.types.is_boolean(type_):
+        found = filled(column.cast(pa.int64()), 0)
+    elif pa.types.is_temporal(type_) and type_.bit_width == 64:
+        found = filled(column.view(pa.int64()), 0)
+    elif pa.types.is_temporal(type_):
+        found = filled(column.view(pa.int32()), 0).astype(np.int64)
+    elif pa.types.is_nested(type_):
+        found = hash_columns([column]).view(np.int64)
+    else:
+        found = pc.rank(column, tiebreaker="dense").to_numpy().astype(np.int64)
+    return found if there.all() else np.where(there, found, _LEAST)
+
+
+def distinct(owner: np.ndarray, column: pa.Array) -> np.ndarray:
+    """Rows that hold different values of their owner, one of each, by owner. Values are equal as keys are."""
+    (plain,) = normalize_keys([column])
+    simple = pa.types.is_integer(plain.type) or pa.types.is_temporal(plain.type) or pa.types.is_boolean(plain.type)
+    numbers = codes(plain) if simple and not plain.null_count else hash_columns([plain]).view(np.int64)
+    order = np.lexsort((numbers, owner))
+    first = starts_of(owner[order], numbers[order])
+    if not simple:
+        first = starts_of(refine(first, [plain], order))
+    kept = order[first]
+    return kept if (owner[kept][1:] >= owner[kept][:-1]).all() else kept[np.argsort(owner[kept], kind="stable")]
+
+
+def flattened(lists: pa.Array, groups: Groups) -> tuple[np.ndarray, pa.Array]:
+    """The elements of all lists, and the group of each; a null list has none."""
+    sizes = filled(pc.list_value_length(lists), 0)
+    return np.repeat(groups.of_row, sizes), pc.list_flatten(lists)
+
+
+def listed(owner: np.ndarray, elements: pa.Array, count: int) -> pa.Array:
+    """One list per owner ``0 .. count - 1`` of its elements. Requires: ascending owners."""
+    offsets = np.searchsorted(owner, np.arange(count + 1)).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), elements, type=list_type(elements.type))
+
+
+def list_type(element: pa.DataType) -> pa.DataType:
+    """An array as Spark has it."""
+    return pa.list_(pa.field("element", element))

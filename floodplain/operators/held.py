@@ -1,0 +1,95 @@
+"""Windows of many keys at once, with what is kept of each."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.operators.aggregation import Aggregation, Partials
+from floodplain.operators.groups import at, filled, groups_of
+from floodplain.operators.pairs import Pairs
+
+UNFIRED = "_unfired"
+SHOWN = "_shown"
+
+
+@dataclass
+class Held:
+    """One row per window, by key and start."""
+
+    key_of: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    partials: Partials
+    """Null where nothing is kept."""
+    stored: np.ndarray
+    """Whether the state has it."""
+    added: np.ndarray
+    """Rows of this epoch."""
+    unfired: np.ndarray
+    """Rows since the last result."""
+    shown: pa.Array | None = None
+    """The last result, null where there was none; if it is to be taken back when there is another."""
+
+    @property
+    def pairs(self) -> Pairs:
+        return self.key_of, self.start
+
+
+def merged(aggregation: Aggregation, count: int, parts: list[tuple[np.ndarray, Partials]]) -> Partials:
+    """Partials of owners ``0 .. count - 1``, those of each combined in the order of the parts; null where there are none.
+
+    ``parts``: the owner of each row, and the partials.
+    """
+    parts = [part for part in parts if len(part[0])]
+    if not parts:
+        return [pa.nulls(count, field.type) for field in aggregation.partial]
+    owner = np.concatenate([of for of, _ in parts])
+    partials = [pa.concat_arrays(columns) for columns in zip(*(each for _, each in parts), strict=True)]
+    if (owner[1:] < owner[:-1]).any():
+        order = np.argsort(owner, kind="stable")
+        owner, partials = owner[order], [column.take(pa.array(order)) for column in partials]
+    groups = groups_of(owner)
+    combined = aggregation.combine(partials, groups)
+    if len(groups) == count:
+        return combined
+    place = np.full(count, -1)
+    place[owner[groups.starts]] = np.arange(len(groups))
+    return [at(column, place) for column in combined]
+
+
+class Layout:
+    """How a window stands in the state: a struct of its partials and of what firings must know."""
+
+    def __init__(self, aggregation: Aggregation, *, numbers: Sequence[str] = (), shown: pa.DataType | None = None) -> None:
+        """``numbers``: further numbers to keep. ``shown``: the type of the last result, if it is kept."""
+        self._aggregation = aggregation
+        self._numbers = list(numbers)
+        extra = [pa.field(name, pa.int64()) for name in self._numbers]
+        extra += [pa.field(SHOWN, shown)] if shown is not None else []
+        self.struct = pa.struct([*aggregation.partial, *extra])
+        self._width = len(aggregation.partial)
+
+    def packed(self, partials: Partials, numbers: Mapping[str, np.ndarray], shown: pa.Array | None, rows: np.ndarray) -> pa.Array:
+        """These windows as the state has them."""
+        taken = pa.array(rows)
+        columns = [column.take(taken) for column in partials]
+        columns += [pa.array(numbers[name][rows]) for name in self._numbers]
+        columns += [] if shown is None else [shown.take(taken)]
+        return pa.StructArray.from_arrays(columns, fields=list(self.struct))
+
+    def partials(self, found: pa.Array) -> Partials:
+        return [pc.struct_field(found, i) for i in range(self._width)]
+
+    def number(self, found: pa.Array, name: str) -> np.ndarray | None:
+        """One of the further numbers, 0 where there is none; None if it is not kept."""
+        if name not in self._numbers:
+            return None
+        return filled(pc.struct_field(found, self._width + self._numbers.index(name)), 0)
+
+    def shown(self, found: pa.Array) -> pa.Array | None:
+        fields = self.struct
+        last = fields.num_fields - 1
+        return pc.struct_field(found, last) if fields.field(last).name == SHOWN else None

@@ -1,0 +1,134 @@
+"""How long rows of a join wait for partners, and which are near enough: within an interval, in one window, or always."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.errors import BadInput
+from floodplain.eventtime.times import as_ms
+from floodplain.state.descriptors import List, TimeKind, Type
+
+MOST_MS = 1000 * 366 * 86_400_000
+_DAY_MS = 86_400_000
+
+
+class Bound(Protocol):
+    """Times are in microseconds, ends in milliseconds: what the watermark must reach for a row to be of no more use."""
+
+    @property
+    def low(self) -> int: ...
+    @property
+    def high(self) -> int:
+        """Partners are those with ``low <= right.on - left.on <= high``."""
+
+    @property
+    def ends(self) -> bool:
+        """Whether it is ever sure that no partner comes any more."""
+
+    def spread(self, at: np.ndarray, side: str, late_ms: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """For rows of these times: the row number, what it is matched by and its end, once for each time that it takes part."""
+
+    def on(self, at: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """What stored rows are matched by."""
+
+    def state(self, type_: Type) -> List:
+        """Where rows wait."""
+
+    @property
+    def fields(self) -> tuple[pa.Field, ...]:
+        """Columns that it adds to what comes out."""
+
+    def made(self, ends: np.ndarray) -> list[pa.Array]:
+        """Those columns of rows with these ends."""
+
+    def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array: ...
+
+
+@dataclass(frozen=True)
+class Interval:
+    """``right.time - left.time`` within bounds."""
+
+    low_ms: int
+    high_ms: int
+
+    def __post_init__(self) -> None:
+        if self.low_ms > self.high_ms:
+            raise BadInput(
+                f"join: within=({self.low_ms} ms, {self.high_ms} ms) is empty: "
+                "give the lower bound of right.time - left.time first"
+            )
+        if max(abs(self.low_ms), abs(self.high_ms)) > MOST_MS:
+            raise BadInput("join: within is longer than a thousand years: leave it out to join without bounds")
+
+    @property
+    def low(self) -> int:
+        return self.low_ms * 1000
+
+    @property
+    def high(self) -> int:
+        return self.high_ms * 1000
+
+    @property
+    def ends(self) -> bool:
+        return True
+
+    def spread(self, at: np.ndarray, side: str, late_ms: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # noqa: ARG002
+        return np.arange(len(at)), at, (at + (self.high if side == "left" else -self.low)) // 1000
+
+    def on(self, at: np.ndarray, ends: np.ndarray) -> np.ndarray:  # noqa: ARG002
+        return at
+
+    @property
+    def fields(self) -> tuple[pa.Field, ...]:
+        return ()
+
+    def made(self, ends: np.ndarray) -> list[pa.Array]:  # noqa: ARG002
+        return []
+
+    def state(self, type_: Type) -> List:
+        return List(type_, ttl=f"{max(self.high_ms - self.low_ms, 1)} ms", ttl_clock="event")
+
+    def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
+        return pc.fill_null(pc.greater(as_ms(event_time), late_ms), True)
+
+
+@dataclass(frozen=True)
+class Unbounded:
+    """All rows of a key, for as long as they live."""
+
+    ttl: str | None = None
+    ttl_clock: TimeKind = "processing"
+
+    @property
+    def low(self) -> int:
+        return 0
+
+    @property
+    def high(self) -> int:
+        return 0
+
+    @property
+    def ends(self) -> bool:
+        return False
+
+    def spread(self, at: np.ndarray, side: str, late_ms: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # noqa: ARG002
+        return np.arange(len(at)), np.zeros(len(at), np.int64), np.empty(0, np.int64)
+
+    def on(self, at: np.ndarray, ends: np.ndarray) -> np.ndarray:  # noqa: ARG002
+        return np.zeros(len(at), np.int64)
+
+    @property
+    def fields(self) -> tuple[pa.Field, ...]:
+        return ()
+
+    def made(self, ends: np.ndarray) -> list[pa.Array]:  # noqa: ARG002
+        return []
+
+    def state(self, type_: Type) -> List:
+        return List(type_, ttl=self.ttl, ttl_clock=self.ttl_clock)
+
+    def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:  # noqa: ARG002
+        return pa.array(np.ones(len(event_time), bool))

@@ -1,0 +1,79 @@
+"""The last row of each key, or the first, given out whenever it changes."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.errors import BadInput
+from floodplain.operators.changes import NO_COLUMNS, WEIGHT, Mode, check_mode, retracted, with_columns
+from floodplain.operators.order import Order, backwards, check_order, leaders, nulls_last, parse_order, precedes, the_rest
+from floodplain.operators.process import KeyedBatchProcess
+from floodplain.operators.structs import as_rows, as_struct, field_of, struct_type
+from floodplain.state.descriptors import State, Value
+
+
+@dataclass(frozen=True)
+class Latest(KeyedBatchProcess):
+    """The row of each key that comes last (or first) by ``by``, by event time if that is not given.
+
+    Rows alike in it are told apart by their other columns, in the order these stand in: the answer depends neither on the order
+    in which they come nor on how they fall into epochs. A row without a value to go by gives way to all that have one.
+    """
+
+    by: str | None = None
+    keep: Literal["first", "last"] = "last"
+    mode: Mode = "update"
+    ttl: str | None = None
+    output_time: str | None = None
+    output: pa.Schema = NO_COLUMNS
+    order: Order = ()
+    keys: tuple[str, ...] = ()
+    rows: pa.Schema = NO_COLUMNS
+
+    def __post_init__(self) -> None:
+        if self.keep not in ("first", "last"):
+            raise BadInput(f"keep={self.keep!r} is not known: use 'first' or 'last'")
+        check_mode(self.keep, self.mode, "update", "retract")
+
+    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Latest":
+        by = self.by or (event_time and f"`{event_time}`")
+        if not by:
+            raise BadInput(f"{self.keep}: the rows have no event time: say by which column, as in {self.keep}(by='ts')")
+        given = parse_order(by)
+        check_order(given, rows, self.keep)
+        order = (backwards if self.keep == "last" else nulls_last)(given)
+        order += the_rest(order, rows, keys, descending=self.keep == "last")
+        output = with_columns(self.keep, rows, *([(WEIGHT, pa.int64())] if self.mode == "retract" else []))
+        return replace(self, rows=rows, keys=keys, order=order, output=output, output_time=event_time)
+
+    def states(self) -> dict[str, State]:
+        kind = struct_type(self.rows, self.keys, self.keep)
+        return {"row": Value(kind, nullable=False, ttl=self.ttl, ttl_clock="event" if self.ttl else "processing")}
+
+    def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
+        """What comes late may still be the first; and what has no end has no lateness."""
+        return pa.repeat(True, len(event_time)) if self.ttl is None else super().on_time(event_time, late_ms)
+
+    def process(self, batch: Any, ctx: Any) -> pa.Table | None:  # noqa: ARG002
+        if not len(batch.key_of_row):
+            return None
+        best = leaders(batch.key_of_row, self.order, lambda name, at: batch.take(at, [name]).column(0))
+        there = np.asarray(batch.exists("row"))[: len(best)]
+        known, before = np.flatnonzero(there), batch.state("row")
+        wins = precedes(
+            lambda name, numbers: batch.take(best[numbers], [name]).column(0),
+            lambda name, numbers: field_of(before.take(pa.array(numbers)), name),
+            known,
+            self.order,
+        )
+        there[known[wins]] = False
+        numbers = np.flatnonzero(~there)
+        now = as_struct(batch.take(best[numbers]), before.type)
+        batch.set("row", now, numbers)
+        new = as_rows(batch, numbers, now, self.keys, self.rows)
+        if self.mode == "update":
+            return new
+        gone = known[wins]
+        return retracted(as_rows(batch, gone, before.take(pa.array(gone)), self.keys, self.rows), new)

@@ -1,0 +1,41 @@
+"""Rows that came too late, and why."""
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.errors import BadInput
+from floodplain.eventtime.times import as_ms
+
+LATE = "late"
+"""The side output that late rows come out of, if it is declared or read."""
+REASON = "reason"
+"""The column of a ``late`` output that says what a row was too late for, by how much, and what the watermark was."""
+
+
+def late_columns(operator: str, rows: pa.Schema) -> pa.Schema:
+    """The columns of late rows: those of the input and the reason."""
+    if REASON in rows.names:
+        raise BadInput(f"operator {operator}: late() adds a column {REASON}, and its input has one: rename that")
+    return rows.append(pa.field(REASON, pa.string()))
+
+
+def with_reasons(late: pa.Table, operator: str, event_time: str | None, late_ms: int) -> pa.Table:
+    """The rows with their reasons. One that the input has stays."""
+    if REASON in late.column_names:
+        return late
+    reason = f": the watermark was {_moment(late_ms)}"
+    if event_time is None or not len(late):
+        return late.append_column(REASON, pa.repeat(pa.scalar(f"late for {operator}{reason}"), len(late)))
+    behind_ms = late_ms - pc.fill_null(as_ms(late.column(event_time)), late_ms).to_numpy()
+    by = pa.array(np.char.add(behind_ms.astype(str), " ms"))
+    return late.append_column(REASON, pc.binary_join_element_wise(f"late for {operator} by ", by, reason, ""))
+
+
+def _moment(at_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return f"{at_ms} ms"

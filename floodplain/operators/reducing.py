@@ -1,0 +1,154 @@
+"""Aggregates that keep one or two values of a group: counts, sums, averages, least and greatest."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.errors import BadInput, SchemaMismatch
+from floodplain.operators.aggregate import Aggregate, Columns, Types
+from floodplain.operators.groups import Groups, at, codes, filled, valid
+
+
+@dataclass(frozen=True)
+class Count(Aggregate):
+    def output(self, types: Types) -> pa.DataType:  # noqa: ARG002
+        return pa.int64()
+
+    def partial(self, types: Types) -> tuple[pa.DataType, ...]:  # noqa: ARG002
+        return (pa.int64(),)
+
+    def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
+        if not any(column.null_count for column in columns):
+            return [pa.array(groups.sizes)]
+        there = np.logical_and.reduce([valid(column) for column in columns])
+        return [pa.array(groups.reduced(np.add, there.astype(np.int64)))]
+
+    def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
+        return [pa.array(groups.reduced(np.add, filled(partials[0], 0)))]
+
+
+@dataclass(frozen=True)
+class Sum(Aggregate):
+    def output(self, types: Types) -> pa.DataType:
+        (type_,) = types
+        if pa.types.is_integer(type_):
+            return pa.int64()
+        if pa.types.is_floating(type_):
+            return pa.float64()
+        if pa.types.is_decimal128(type_):
+            return pa.decimal128(min(type_.precision + 10, 38), type_.scale)
+        raise SchemaMismatch(f"a sum needs a number, not {type_}")
+
+    def partial(self, types: Types) -> tuple[pa.DataType, ...]:
+        return (self.output(types),)
+
+    def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
+        return [_sum(columns[0].cast(self.output([columns[0].type])), groups)]
+
+    def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
+        return [_sum(partials[0], groups)]
+
+
+def _sum(column: pa.Array, groups: Groups) -> pa.Array:
+    if pa.types.is_decimal(column.type):
+        return _by_arrow(column, groups, "sum").cast(column.type)
+    values = filled(column, 0)
+    found = groups.reduced(np.add, values)
+    if values.dtype == np.int64 and len(values) and float(np.abs(values.astype(np.float64)).max()) * len(values) >= 2.0**63:
+        near = groups.reduced(np.add, values.astype(np.float64))
+        if (np.abs(near) >= 2.0**63).any():
+            raise BadInput("a sum is beyond what a long can hold: sum a double or a decimal")
+    empty = ~groups.any(valid(column)) if column.null_count else None
+    return pa.array(found, mask=empty)
+
+
+def _by_arrow(column: pa.Array, groups: Groups, function: str) -> pa.Array:
+    """By Arrow's own kernels, which know every type; slower than reducing in place."""
+    table = pa.table({"group": groups.of_row, "value": column})
+    found = table.group_by("group", use_threads=False).aggregate([("value", function)]).column(f"value_{function}")
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+
+@dataclass(frozen=True)
+class Avg(Aggregate):
+    def output(self, types: Types) -> pa.DataType:
+        (type_,) = types
+        if not (pa.types.is_integer(type_) or pa.types.is_floating(type_)):
+            hint = ": cast it to double" if pa.types.is_decimal(type_) else ""
+            raise SchemaMismatch(f"an average needs an integer or a double, not {type_}{hint}")
+        return pa.float64()
+
+    def partial(self, types: Types) -> tuple[pa.DataType, ...]:  # noqa: ARG002
+        return pa.float64(), pa.int64()
+
+    def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
+        totals = groups.reduced(np.add, filled(columns[0].cast(pa.float64()), 0.0))
+        return [pa.array(totals), *Count().of(columns, groups)]
+
+    def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
+        return [pa.array(groups.reduced(np.add, filled(part, 0))) for part in partials]
+
+    def result(self, partials: Columns) -> pa.Array:
+        total, count = (part.to_numpy(zero_copy_only=False) for part in partials)
+        return pa.array(total / np.maximum(count, 1), mask=count == 0)
+
+
+@dataclass(frozen=True)
+class Extreme(Aggregate):
+    """The least or greatest value. NaN is greater than all numbers, as in Spark."""
+
+    greatest: bool = False
+
+    def output(self, types: Types) -> pa.DataType:
+        (type_,) = types
+        if pa.types.is_nested(type_) or pa.types.is_null(type_):
+            raise SchemaMismatch(f"min and max need a type with an order, not {type_}")
+        return type_
+
+    def partial(self, types: Types) -> tuple[pa.DataType, ...]:
+        return (self.output(types),)
+
+    def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
+        (column,) = columns
+        if column.null_count or not _is_plain_number(column.type):
+            return [at(column, groups.extreme([codes(column)], valid(column), self.greatest))]
+        better = np.maximum if self.greatest else np.fmin
+        return [pa.array(groups.reduced(better, column.to_numpy(zero_copy_only=False)), column.type)]
+
+    def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
+        return self.of(partials, groups)
+
+
+def _is_plain_number(type_: pa.DataType) -> bool:
+    return pa.types.is_integer(type_) or pa.types.is_floating(type_)
+
+
+@dataclass(frozen=True)
+class ExtremeBy(Aggregate):
+    """The value in the row whose ``by`` is the least (or greatest); of several such rows the least (or greatest) value."""
+
+    greatest: bool = False
+
+    def output(self, types: Types) -> pa.DataType:
+        value, by = types
+        if pa.types.is_nested(by) or pa.types.is_null(by):
+            raise SchemaMismatch(f"rows can be ordered by a type with an order, not {by}")
+        check_comparable(value)
+        return value
+
+    def partial(self, types: Types) -> tuple[pa.DataType, ...]:
+        return self.output(types), types[1]
+
+    def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
+        value, by = columns
+        rows = groups.extreme([codes(by), codes(value)], valid(by), self.greatest)
+        return [at(value, rows), at(by, rows)]
+
+    def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
+        return self.of(partials, groups)
+
+
+def check_comparable(type_: pa.DataType) -> None:
+    if pa.types.is_map(type_) or any(pa.types.is_map(type_.field(i).type) for i in range(type_.num_fields)):
+        raise SchemaMismatch(f"{type_} holds a map, which cannot be compared: aggregate its fields")

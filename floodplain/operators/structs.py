@@ -1,0 +1,36 @@
+"""Whole rows as values of state: all columns but the keys, which the state has anyway."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.errors import BadInput
+from floodplain.store.layout import one_array
+
+
+def struct_type(rows: pa.Schema, keys: Sequence[str], what: str) -> pa.StructType:
+    """What is kept of a row of these columns."""
+    fields = [pa.field(field.name, field.type) for field in rows if field.name not in keys]
+    if not fields:
+        raise BadInput(f"{what}: the rows have no columns but the keys {', '.join(keys)}")
+    return pa.struct(fields)
+
+
+def as_struct(rows: pa.Table, kind: pa.StructType) -> pa.StructArray:
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    return pa.StructArray.from_arrays([one_array(rows.column(field.name)).cast(field.type) for field in fields], fields=fields)
+
+
+def field_of(kept: pa.StructArray, name: str) -> pa.Array:
+    return pc.struct_field(kept, name)
+
+
+def as_rows(batch: Any, owner: np.ndarray, kept: pa.StructArray, keys: Sequence[str], rows: pa.Schema) -> pa.Table:
+    """Rows as they came in, of kept values and the number of the key of each."""
+    at = pa.array(owner)
+    columns = {name: batch.keys.column(number).take(at) for number, name in enumerate(keys)}
+    columns |= {field.name: field_of(kept, field.name) for field in kept.type}
+    return pa.Table.from_arrays([columns[field.name] for field in rows], names=rows.names)

@@ -1,0 +1,107 @@
+"""Tumbling windows, sliding windows with early or taken-back results, and the global window: one entry per key and window."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.eventtime.times import as_ms
+from floodplain.operators.batch import KEY_OF, Batch
+from floodplain.operators.firing import Due, set_ticks, ticked
+from floodplain.operators.groups import groups_of, valid
+from floodplain.operators.held import UNFIRED, Held, merged
+from floodplain.operators.pairs import Pairs, union
+from floodplain.operators.windowprocess import WINDOWS, Fresh, WindowProcess
+
+
+class TimeWindowProcess(WindowProcess):
+    """A window is kept by its start until ``end + lateness``; a timer waits for each of the two."""
+
+    def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
+        """Whether a window of the row is still there. Rows without a time are in none."""
+        times = as_ms(event_time)
+        ends = self.windows.last_of(pc.fill_null(times, 0).to_numpy(zero_copy_only=False)) + self.windows.size_ms
+        return pa.array((ends + self.rules.lateness_ms > late_ms) & valid(times))
+
+    def process(self, batch: Batch, ctx: Any) -> pa.Table:
+        timers = batch.take_due()
+        fresh = self._fresh(batch, ctx)
+        held, due = self._held(batch, fresh, timers)
+        fires = self.rules.fires(held, due, ctx) & (held.stored | (held.added > 0))
+        made = self.results.of(batch, held, fires)
+        self._keep(batch, held, fires, due, ctx)
+        return made
+
+    def _fresh(self, batch: Batch, ctx: Any) -> Fresh:
+        """The rows of the epoch by window. Where windows overlap, what a pane adds is added to each of them."""
+        panes = self.fresh(batch, self.windows.pane_of(self.times_ms(batch)))
+        if self.windows.per_pane == 1:
+            return panes
+        last = self.windows.last_of(panes.number)
+        starts = np.stack([last - step * self.windows.slide_ms for step in range(self.windows.per_pane)])
+        open_ = (starts + self.windows.size_ms > panes.number) & (
+            starts + self.windows.size_ms + self.rules.lateness_ms > ctx.late_ms
+        )
+        _, pane = np.nonzero(open_)
+        (key_of, start), (place,) = union([(panes.key_of[pane], starts[open_])])
+        order = np.argsort(place, kind="stable")
+        groups = groups_of(place[order])
+        spread = panes.at(pane[order])
+        partials = self.aggregation.combine(spread.partials, groups)
+        return Fresh(key_of, start, partials, groups.reduced(np.add, spread.rows))
+
+    def _held(self, batch: Batch, fresh: Fresh, timers: pa.Table) -> tuple[Held, Due]:
+        """All windows that may change or fire, as they are with the rows of the epoch."""
+        mine = pc.equal(timers.column("clock"), "event").to_numpy()
+        of, at_ms = timers.column(KEY_OF).to_numpy()[mine], timers.column("time").to_numpy()[mine]
+        ended = self._starting(of, at_ms - self.windows.size_ms)
+        gone = self._starting(of, at_ms - self.windows.size_ms - self.rules.lateness_ms)
+        sources: list[Pairs] = [(fresh.key_of, fresh.number), ended, gone]
+        if self.rules.ticks:
+            known = batch.entries(WINDOWS)
+            sources.append((known.column(KEY_OF).to_numpy(), known.column("key").to_numpy()))
+        (key_of, start), places = union(sources)
+        found = batch.get(WINDOWS, pa.array(start), pa.array(key_of))
+        stored = valid(found)
+        old = self.layout.number(found, UNFIRED)
+        kept = np.flatnonzero(stored if self.rules.firing != "discarding" or old is None else stored & (old > 0))
+        before = self.layout.partials(found.take(pa.array(kept)))
+        added = np.zeros(len(start), np.int64)
+        added[places[0]] = fresh.rows
+        held = Held(
+            key_of=key_of,
+            start=start,
+            end=start + self.windows.size_ms,
+            partials=merged(self.aggregation, len(start), [(kept, before), (places[0], fresh.partials)]),
+            stored=stored,
+            added=added,
+            unfired=added.copy() if old is None else added + old,
+            shown=self.layout.shown(found),
+        )
+        reached = np.zeros(len(start), bool)
+        reached[places[1]] = True
+        return held, Due(reached, ticked(self.rules, timers, len(batch.keys))[key_of])
+
+    def _starting(self, of: np.ndarray, start: np.ndarray) -> Pairs:
+        """Those that are starts of windows: a timer may have been set for something else."""
+        mine = self.windows.starts(start)
+        return of[mine], start[mine]
+
+    def _keep(self, batch: Batch, held: Held, fires: np.ndarray, due: Due, ctx: Any) -> None:
+        expired = held.end + self.rules.lateness_ms <= ctx.watermark
+        reached = held.end <= ctx.watermark
+        there = held.stored | (held.added > 0)
+        changed = there & ~expired & ((held.added > 0) | (fires & (self.rules.counted | (held.shown is not None))))
+        rows = np.flatnonzero(changed)
+        if len(rows):
+            values = self.layout.packed(held.partials, {UNFIRED: held.unfired}, held.shown, rows)
+            batch.put(WINDOWS, pa.array(held.start[rows]), values, pa.array(held.key_of[rows]))
+        gone = held.stored & expired
+        if gone.any():
+            batch.remove(WINDOWS, pa.array(held.start[gone]), pa.array(held.key_of[gone]))
+        opened = there & ~held.stored & ~reached
+        batch.timer(held.end[opened], held.key_of[opened])
+        closed = there & reached & ~expired & (due.ended | ~held.stored)
+        batch.timer(held.end[closed] + self.rules.lateness_ms, held.key_of[closed])
+        set_ticks(self.rules, batch, held, there & ~expired, ctx)

@@ -1,0 +1,86 @@
+"""What the processes of all kinds of windows have in common."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.eventtime.times import as_ms
+from floodplain.operators.aggregation import Aggregation, Partials
+from floodplain.operators.batch import Batch
+from floodplain.operators.firing import END, Results, Rules
+from floodplain.operators.groups import Groups, groups_of
+from floodplain.operators.held import UNFIRED, Layout
+from floodplain.operators.pairs import order_of
+from floodplain.operators.process import KeyedBatchProcess
+from floodplain.state.descriptors import Map, State
+
+WINDOWS = "windows"
+"""The state that holds them: of each key, by their start."""
+ALL = "_all"
+"""The key that all rows have where a stream has no keys. It does not come out."""
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """What the rows of an epoch add: per key and number (of a pane, by its start), in order."""
+
+    key_of: np.ndarray
+    number: np.ndarray
+    partials: Partials
+    rows: np.ndarray
+    """How many rows each has."""
+
+    def at(self, chosen: np.ndarray) -> "Fresh":
+        taken = pa.array(chosen)
+        return Fresh(
+            self.key_of[chosen], self.number[chosen], [column.take(taken) for column in self.partials], self.rows[chosen]
+        )
+
+
+class WindowProcess(KeyedBatchProcess):
+    """Fitted to its input: its columns are known."""
+
+    output_time = END
+    drops_late = True
+    numbers: tuple[str, ...] = ()
+    """What is kept of a window besides its partials, and how many rows it has without a result."""
+
+    def __init__(
+        self, windows: Any, aggregation: Aggregation, rules: Rules, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None
+    ) -> None:
+        self.windows, self.aggregation, self.rules, self.event_time = windows, aggregation, rules, event_time
+        time = pa.timestamp("us", "UTC") if event_time is None else rows.field(event_time).type
+        shown = {} if keys == (ALL,) else {key: rows.field(key).type for key in keys}
+        self.results = Results(
+            aggregation, shown, time if pa.types.is_timestamp(time) else pa.timestamp("us", "UTC"), rules.firing
+        )
+        self.output = self.results.schema
+        self.layout = Layout(
+            aggregation, numbers=(*self.numbers, *([UNFIRED] if rules.counted else [])), shown=self.results.shown
+        )
+
+    def states(self) -> dict[str, State]:
+        return {WINDOWS: Map("long", self.layout.struct)}
+
+    def fresh(self, batch: Batch, number: np.ndarray) -> Fresh:
+        """The partials of the epoch's rows by key and number."""
+        key_of = batch.key_of_row
+        order = order_of((key_of, number))
+        if order is not None:
+            key_of, number = key_of[order], number[order]
+        groups = groups_of(key_of, number)
+        partials = self.partials_of(batch, groups, order)
+        return Fresh(key_of[groups.starts], number[groups.starts], partials, groups.sizes)
+
+    def partials_of(self, batch: Batch, groups: Groups, order: np.ndarray | None) -> Partials:
+        """Of the epoch's rows, in this order."""
+        return self.aggregation.of(lambda name: batch.column(name, order), groups)
+
+    def times_ms(self, batch: Batch) -> np.ndarray:
+        """The event time of each row; 0 where rows have none."""
+        if self.event_time is None:
+            return np.zeros(int(batch.starts[-1]), np.int64)
+        found: np.ndarray = as_ms(pa.chunked_array([batch.column(self.event_time)])).to_numpy(zero_copy_only=False)
+        return found

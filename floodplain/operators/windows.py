@@ -1,0 +1,149 @@
+"""Windows and triggers as users name them."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from math import gcd
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from floodplain.errors import BadInput
+from floodplain.eventtime.times import END_MS
+from floodplain.state.descriptors import TimeKind
+from floodplain.state.durations import to_ms
+
+Duration: TypeAlias = str | timedelta
+Firing: TypeAlias = Literal["accumulating", "discarding", "retracting"]
+
+
+@dataclass(frozen=True)
+class TimeWindows:
+    """Windows ``[start, start + size)`` that start every ``slide``. A pane is the longest stretch that no window cuts."""
+
+    size_ms: int
+    slide_ms: int
+    offset_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.slide_ms <= self.size_ms:
+            raise BadInput(f"windows of {self.size_ms} ms every {self.slide_ms} ms are not possible: use 0 < slide <= size")
+
+    @property
+    def pane_ms(self) -> int:
+        return gcd(self.size_ms, self.slide_ms)
+
+    @property
+    def per_pane(self) -> int:
+        """How many windows a pane may be in."""
+        return -(-self.size_ms // self.slide_ms)
+
+    def pane_of(self, times_ms: np.ndarray) -> np.ndarray:
+        """The start of the pane that each time is in."""
+        return _floor(times_ms, self.pane_ms, self.offset_ms)
+
+    def last_of(self, times_ms: np.ndarray) -> np.ndarray:
+        """The start of the last window that each time is in."""
+        return _floor(times_ms, self.slide_ms, self.offset_ms)
+
+    def starts(self, times_ms: np.ndarray) -> np.ndarray:
+        """Which of these times are starts of windows."""
+        return (times_ms - self.offset_ms) % self.slide_ms == 0
+
+    @property
+    def is_global(self) -> bool:
+        return self.size_ms == END_MS
+
+
+def _floor(times_ms: np.ndarray, step_ms: int, offset_ms: int) -> np.ndarray:
+    return np.zeros_like(times_ms) if step_ms == END_MS else times_ms - (times_ms - offset_ms) % step_ms
+
+
+@dataclass(frozen=True)
+class SessionWindows:
+    """Rows of a key that are less than ``gap`` apart; the window ends ``gap`` after the last."""
+
+    gap_ms: int
+
+    def __post_init__(self) -> None:
+        if self.gap_ms <= 0:
+            raise BadInput("a session needs a gap")
+
+
+@dataclass(frozen=True)
+class CountWindows:
+    """``size`` rows of a key, every ``slide`` rows."""
+
+    size: int
+    slide: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.slide <= self.size:
+            raise BadInput(f"windows of {self.size} rows every {self.slide} rows are not possible: use 0 < slide <= size")
+
+
+Windows: TypeAlias = TimeWindows | SessionWindows | CountWindows
+
+GLOBAL = TimeWindows(END_MS, END_MS)
+"""One window that has everything and ends when nothing comes any more."""
+
+
+def tumbling(size: Duration, *, offset: Duration = "0 seconds") -> TimeWindows:
+    """Windows side by side; they start at multiples of ``size`` since 1970, moved by ``offset``."""
+    size_ms = to_ms(size, "window size")
+    return TimeWindows(size_ms, size_ms, to_ms(offset, "window offset"))
+
+
+def sliding(size: Duration, slide: Duration, *, offset: Duration = "0 seconds") -> TimeWindows:
+    """Windows of this size that start every ``slide``. They share what they keep."""
+    return TimeWindows(to_ms(size, "window size"), to_ms(slide, "window slide"), to_ms(offset, "window offset"))
+
+
+def session(gap: Duration) -> SessionWindows:
+    """A window ends when no row of its key came for ``gap``; a row that bridges two makes them one."""
+    return SessionWindows(to_ms(gap, "session gap"))
+
+
+def count_window(size: int, slide: int | None = None) -> CountWindows:
+    """So many rows of a key, every ``slide`` rows: by event time within an epoch, or as they come if they have none."""
+    return CountWindows(size, size if slide is None else slide)
+
+
+def global_window() -> TimeWindows:
+    """One window for all rows of a key: early firings say when it gives results."""
+    return GLOBAL
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """When a window gives a result besides the one when it is complete; only if rows came since the last."""
+
+    rows: int = 1
+    interval_ms: int = 0
+    clock: TimeKind = "processing"
+
+    @property
+    def each_epoch(self) -> bool:
+        return self.rows == 1 and not self.interval_ms
+
+
+EACH_EPOCH = Trigger()
+
+
+def every(interval: Duration, clock: TimeKind = "processing") -> Trigger:
+    """At multiples of the interval, of processing time or of event time (when the watermark passes them)."""
+    interval_ms = to_ms(interval, "trigger interval")
+    if not interval_ms or clock not in get_args(TimeKind):
+        raise BadInput(f"every({interval!r}, {clock!r}): give an interval above 0, and 'processing' or 'event'")
+    return Trigger(interval_ms=interval_ms, clock=clock)
+
+
+def every_rows(rows: int) -> Trigger:
+    """As soon as so many rows came since the last result, looked at once per epoch."""
+    if rows < 1:
+        raise BadInput(f"every_rows({rows}): give a number of rows from 1 on")
+    return Trigger(rows=rows)
+
+
+def every_epoch() -> Trigger:
+    """In each epoch that brings rows."""
+    return EACH_EPOCH

@@ -1,0 +1,105 @@
+"""Windows and aggregates on streams: expressions become columns before the operator, and nothing else is exchanged."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from floodplain.errors import BadInput
+from floodplain.operators.aggregate import TIME, Aggregate
+from floodplain.operators.firing import Rules
+from floodplain.operators.running import Mode, RunningAggregate
+from floodplain.operators.windowing import WindowAggregate
+from floodplain.operators.windowprocess import ALL
+from floodplain.operators.windows import Firing, Trigger, Windows
+from floodplain.spark.names import quoted
+from floodplain.spark.plan import Keyed, Node, Select
+from floodplain.state.durations import to_ms
+
+if TYPE_CHECKING:
+    from floodplain.spark.stream import Stream
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_WORDS = {"true", "false", "null"}
+
+
+@dataclass(frozen=True)
+class WindowedStream:
+    """A stream with windows, to be aggregated."""
+
+    stream: "Stream"
+    windows: Windows
+    rules: Rules
+    on: str | None = None
+
+    def agg(self, *, name: str | None = None, **aggregates: Aggregate) -> "Stream":
+        """One row per key and window: the keys, ``window_start``, ``window_end`` and these aggregates by name.
+
+        ``name`` names the state.
+        """
+        time = self.on or self.stream.time
+        columns = Chosen(self.stream.node, self.stream.keys, time)
+        process = WindowAggregate(self.windows, columns.named(aggregates), self.rules)
+        step = Keyed(columns.node, name or "windows", columns.keys, process, event_time=time)
+        return replace(self.stream, node=step, keys=())
+
+
+def windowed(
+    stream: "Stream",
+    windows: Windows,
+    *,
+    lateness: str | timedelta,
+    early: Trigger | None,
+    late: Trigger,
+    firing: Firing,
+    on: str | None,
+) -> WindowedStream:
+    rules = Rules(to_ms(lateness, "lateness"), early, late, firing)
+    return WindowedStream(stream, windows, rules, on)
+
+
+def running(stream: "Stream", name: str, mode: Mode, aggregates: Mapping[str, Aggregate]) -> "Stream":
+    columns = Chosen(stream.node, stream.keys, stream.time)
+    process = RunningAggregate(columns.named(aggregates), mode)
+    return replace(stream, node=Keyed(columns.node, name, columns.keys, process, event_time=stream.time), keys=())
+
+
+class Chosen:
+    """The columns that an operator needs of its input: keys, time, and what aggregates are made of."""
+
+    def __init__(self, parent: Node, keys: tuple[str, ...], time: str | None) -> None:
+        self._parent = parent
+        self._made: dict[str, Any] = {key: quoted(key) for key in keys} or {ALL: "0"}
+        self.keys = keys or (ALL,)
+        if time is not None:
+            self._made[time] = quoted(time)
+        self._time = time
+
+    @property
+    def node(self) -> Select:
+        return Select(self._parent, tuple(self._made.items()))
+
+    def named(self, aggregates: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
+        """The aggregates with columns for their expressions."""
+        found = {}
+        for name, aggregate in aggregates.items():
+            if not isinstance(aggregate, Aggregate):
+                raise BadInput(f"agg({name}={aggregate!r}): give an aggregate, as in agg({name}=fp.count())")
+            where = None if aggregate.where is None else self._column(aggregate.where)
+            found[name] = aggregate.with_arguments([self._column(each) for each in aggregate.arguments], where)
+        return found
+
+    def _column(self, expression: Any) -> str:
+        if isinstance(expression, str):
+            if expression == TIME:
+                return TIME if self._time is None else self._time
+            if _NAME.fullmatch(expression) and expression.lower() not in _WORDS:
+                self._made.setdefault(expression, quoted(expression))
+                return expression
+        for name, made in self._made.items():
+            if made is expression or (isinstance(made, str) and isinstance(expression, str) and made == expression):
+                return name
+        name = f"_{len(self._made)}"
+        self._made[name] = expression
+        return name

@@ -1,0 +1,84 @@
+"""What the rows of an epoch show of their sources, measured in the JVM while the first job of the epoch reads them."""
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
+from pyspark.sql.types import DataType, TimestampNTZType, TimestampType
+
+from floodplain.eventtime.times import NONE_MS
+from floodplain.eventtime.watermarks import Seen, WatermarkRule
+from floodplain.spark.names import quoted
+from floodplain.spark.stream import SOURCE
+from floodplain.state.expressions import Path
+
+
+def observed(rows: DataFrame, rule: WatermarkRule, now_ms: int) -> tuple[DataFrame, Callable[[], dict[str, Seen]]]:
+    """The rows as operators get them, and what they show once a job has read them all.
+
+    As ``eventtime/measure.py`` has it. It costs no pass of its own: Spark aggregates beside the job's work.
+    """
+    if rule.ingestion:
+        return rows.withColumn(rule.column, F.timestamp_millis(F.lit(now_ms))), dict
+    observation = Observation()
+    measured = [metric for number, source in enumerate(rule.sources) for metric in _metrics(rows, rule, number, source)]
+    kept = rows.observe(observation, *measured)
+    if rule.heartbeat is not None:
+        kept = kept.where(f"{_sql(rule.heartbeat)} is null")
+
+    def seen() -> dict[str, Seen]:
+        found = observation.get
+        return {source: _seen(found, number) for number, source in enumerate(rule.sources)}
+
+    return kept, seen
+
+
+def _metrics(rows: DataFrame, rule: WatermarkRule, number: int, source: str) -> list[Column]:
+    mine = "true" if source == "" else f"{SOURCE} = {_literal(source)}"
+    data = mine if rule.heartbeat is None else f"{mine} and {_sql(rule.heartbeat)} is null"
+    event_ms = f"if({data}, {_ms(rows, (rule.column,))}, null)"
+    kept = rule.sources[source].kept
+    found = {"rows": f"count(if({mine}, 1, null))"}
+    if kept == 1:
+        found["newest"] = f"max({event_ms})"
+    elif kept:
+        found["newest"] = f"max_by({event_ms}, {event_ms}, {kept})"
+    promises = [_ms(rows, path) for path in (rule.punctuation, rule.heartbeat) if path is not None]
+    if promises:
+        latest = promises[0] if len(promises) == 1 else f"greatest({', '.join(promises)})"
+        found["promised"] = f"max(if({mine}, {latest}, null))"
+    return [F.expr(sql).alias(f"{name}_{number}") for name, sql in found.items()]
+
+
+def _seen(found: dict[str, Any], number: int) -> Seen:
+    newest = found.get(f"newest_{number}")
+    times = tuple(newest) if isinstance(newest, list) else () if newest is None else (newest,)
+    promised = found.get(f"promised_{number}")
+    return Seen(found[f"rows_{number}"], times, NONE_MS if promised is None else promised)
+
+
+def _ms(rows: DataFrame, path: Path) -> str:
+    """SQL for a time as milliseconds, rounded down; integers are milliseconds already."""
+    match _type(rows, path):
+        case TimestampType():
+            return f"unix_millis({_sql(path)})"
+        case TimestampNTZType():
+            return f"timestampdiff(MILLISECOND, timestamp_ntz'1970-01-01', {_sql(path)})"
+        case _:
+            return f"cast({_sql(path)} as bigint)"
+
+
+def _type(rows: DataFrame, path: Path) -> DataType:
+    found: Any = rows.schema
+    for name in path:
+        found = found[name].dataType
+    return found
+
+
+def _sql(path: Path) -> str:
+    return ".".join(map(quoted, path))
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,150 @@
+"""The operators of a stream, as users write them: each becomes one stateful step."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from floodplain.errors import BadInput
+from floodplain.operators.aggregate import Aggregate
+from floodplain.operators.changes import Mode
+from floodplain.operators.dedupe import Dedup
+from floodplain.operators.join import How
+from floodplain.operators.last import Latest
+from floodplain.operators.process import Process
+from floodplain.operators.running import Mode as RunningMode
+from floodplain.operators.top import Top
+from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger, Windows
+from floodplain.spark.aggregating import WindowedStream, running, windowed
+from floodplain.spark.joins import JoinAsked, On, Span
+from floodplain.spark.plan import Keyed, Node
+from floodplain.state.descriptors import TimeKind
+from floodplain.state.durations import to_ms
+
+if TYPE_CHECKING:
+    from floodplain.spark.stream import Stream
+
+
+class Operations:
+    """What ``Stream`` can do besides stateless steps, process functions and sinks."""
+
+    sources: Mapping[str, Any]
+    node: Node
+    broadcasts: Mapping[str, Any]
+    keys: tuple[str, ...]
+
+    @property
+    def time(self) -> str | None:
+        """The column that has the event time at this point."""
+        raise NotImplementedError
+
+    def _keyed(self, process: Process, name: str, *more_keys: str) -> "Stream":
+        """A stateful step of ours. Unlike a user's own it knows which column has the time at this point."""
+        keys = (*self.keys, *more_keys)
+        if not keys:
+            raise BadInput(f"{name} needs keys: call key_by before it")
+        return replace(cast("Stream", self), node=Keyed(self.node, name, keys, process, event_time=self.time), keys=())
+
+    def window(
+        self,
+        windows: Windows,
+        *,
+        lateness: str | timedelta = "0 seconds",
+        early: Trigger | None = None,
+        late: Trigger = EACH_EPOCH,
+        firing: Firing = "accumulating",
+        on: str | None = None,
+    ) -> WindowedStream:
+        """Windows of the rows of each key (of all rows, without ``key_by``), to be aggregated by ``agg``.
+
+        A window gives a result when the watermark reaches its end; before that as ``early`` says, after that as ``late`` says,
+        until ``lateness`` is over. ``firing``: a result holds all rows of the window (``accumulating``) or those since the last
+        result (``discarding``), or comes with a row that takes the last result back (``retracting``: column ``weight``, 1 or
+        -1). ``on`` names the column with the time, if it is not the stream's.
+        """
+        return windowed(cast("Stream", self), windows, lateness=lateness, early=early, late=late, firing=firing, on=on)
+
+    def agg(self, *, name: str = "aggregate", mode: RunningMode = "update", **aggregates: Aggregate) -> "Stream":
+        """Aggregates of all rows of each key so far (of all rows, without ``key_by``), by name; one row per key that has rows
+        in the epoch.
+
+        ``mode="retract"``: only where something changed, with a row that takes the last one back (column ``weight``, 1 or -1).
+        ``name`` names the state.
+        """
+        return running(cast("Stream", self), name, mode, aggregates)
+
+    def join(
+        self,
+        other: "Stream",
+        on: On,
+        how: How = "inner",
+        *,
+        within: tuple[Span, Span] | None = None,
+        ttl: str | None = None,
+        ttl_clock: TimeKind = "processing",
+        times: tuple[str, str] | None = None,
+        suffixes: tuple[str, str] | None = None,
+        name: str = "join",
+    ) -> "Stream":
+        """Rows of this stream with those of another one of the same pipeline that have the same key.
+
+        ``on``: a column of both, several, or ``{"ad_id": "id"}``. ``within=("-5 seconds", "20 seconds")``: ``other``'s time minus
+        ours lies in there, bounds included; without, all rows of a key, for ever or for ``ttl``. ``times``: the time column of
+        each side, if it is not that of the watermark. ``suffixes``: what to add to names of columns that both sides have.
+        """
+        asked = JoinAsked(on, how, within, ttl, ttl_clock, times or (self.time, other.time), suffixes)
+        if self.sources is not other.sources:
+            raise BadInput("join: both sides must come of one stream: fp.stream(left=…, right=…), and .source(…) of it for each")
+        broadcasts = {**self.broadcasts, **other.broadcasts}
+        return replace(cast("Stream", self), node=asked.step(self.node, other.node, name), broadcasts=broadcasts, keys=())
+
+    def dedup(
+        self,
+        *columns: str,
+        within: str | None = None,
+        keep: Literal["first", "last"] = "first",
+        by: str | None = None,
+        mode: Mode = "update",
+        name: str = "dedup",
+    ) -> "Stream":
+        """One row per key: of the keys, of these columns, or of both.
+
+        ``keep="first"``: the first that comes, and among those of an epoch the first by ``by`` (event time, if not given).
+        ``within``: a row that is so much later in event time counts as new, and keys are forgotten after it.
+        ``keep="last"`` is ``last``: what comes out changes, in the ``mode`` given.
+        """
+        if keep != "first":
+            return self._keyed(Latest(by, keep, mode, within, output_time=self.time), name, *columns)
+        within_ms = None if within is None else to_ms(within, "within")
+        return self._keyed(Dedup(by, within_ms, output_time=self.time), name, *columns)
+
+    def top(
+        self,
+        count: int,
+        by: str,
+        *,
+        mode: Mode = "update",
+        ties: bool = False,
+        until: str | None = None,
+        rank: str | None = "rank",
+        name: str = "top",
+    ) -> "Stream":
+        """The first ``count`` rows of each key by ``by``, as in ``"price desc, ts"``, with their ``rank`` from 1.
+
+        ``mode``: ``update`` gives rows that are new at their rank; ``retract`` also those that were there before, told apart by
+        ``weight``; ``append`` all rows of a key once the watermark has reached the time in the column ``until``, as the end of a
+        window. ``ties``: rows alike in ``by`` have one rank, and all of them stay. ``rank``: what that column is called, if any.
+        """
+        return self._keyed(Top(count, by, mode, ties, until, rank, output_time=until or self.time), name)
+
+    def last(self, by: str | None = None, *, mode: Mode = "update", ttl: str | None = None, name: str = "last") -> "Stream":
+        """The last row of each key by ``by``, by event time if not given, whenever it changes.
+
+        ``mode``: ``update`` gives the new row, ``retract`` also the one before, told apart by ``weight``. ``ttl``: forget a key
+        for which none came for so long, in event time.
+        """
+        return self._keyed(Latest(by, "last", mode, ttl, output_time=self.time), name)
+
+    def first(self, by: str | None = None, *, mode: Mode = "update", ttl: str | None = None, name: str = "first") -> "Stream":
+        """The first row of each key by ``by``, as ``last``. An earlier one that comes later takes its place."""
+        return self._keyed(Latest(by, "first", mode, ttl, output_time=self.time), name)

@@ -1,0 +1,54 @@
+"""Nexmark queries on the test kit, without Spark: DuckDB reads the tables, which is the same SQL."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import floodplain as fp
+from examples.nexmark.generator import SCHEMA
+from examples.nexmark.oracle import Oracle
+from examples.nexmark.queries import DELAY, Query
+from floodplain.state.durations import to_ms
+
+_TYPES = {"int64": "long", "int32": "int", "string": "string", "bool": "boolean", "timestamp[us]": "timestamp"}
+
+
+def read(query: Query, events: pa.Table) -> dict[str, pa.Table]:
+    """What the query reads of these events, stream by stream."""
+    oracle = Oracle(events)
+    return {name: oracle.sql(sql) for name, sql in query.reads.items()}
+
+
+def kit(query: Query, **options: Any) -> fp.PipelineKit:
+    columns = {name: _ddl(rows.schema) for name, rows in read(query, SCHEMA.empty_table()).items()}
+    return fp.PipelineKit(
+        lambda rows: query.on(rows).write("memory"),
+        rows=columns if len(columns) > 1 else next(iter(columns.values())),
+        **options,
+    )
+
+
+def played(query: Query, epochs: Sequence[pa.Table], kit: fp.PipelineKit) -> list[pa.Table]:
+    """What comes out, epoch by epoch; the watermark of an epoch comes of those before it, as on Spark."""
+    newest_ms, made = 0, []
+    for events in epochs:
+        watermark_ms = max(newest_ms - to_ms(DELAY, "delay"), 0) if newest_ms else None
+        found = kit.epoch(_together(read(query, events)), watermark_ms=watermark_ms)
+        made.append(pa.Table.from_pylist(found["output"]))
+        newest_ms = max(newest_ms, pc.max(pc.cast(events.column("dateTime"), pa.int64())).as_py() // 1000)
+    return made
+
+
+def _together(streams: Mapping[str, pa.Table]) -> pa.Table:
+    """Several streams as one, as the kit takes them."""
+    if len(streams) == 1:
+        return next(iter(streams.values()))
+    named = [rows.append_column("source", pa.array([name] * len(rows), pa.string())) for name, rows in streams.items()]
+    joined = pa.concat_tables(named, promote_options="default")
+    return joined.select([*(name for name in joined.column_names if name != "source"), "source"])
+
+
+def _ddl(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {_TYPES.get(str(field.type), str(field.type).replace('128', ''))}" for field in schema)

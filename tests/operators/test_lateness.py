@@ -1,0 +1,83 @@
+"""Late rows come out with the reason, whole, and none is lost."""
+
+from typing import ClassVar
+
+import pyarrow as pa
+import pytest
+
+from floodplain.errors import BadInput
+from floodplain.eventtime.times import END_MS
+from floodplain.operators.kit import ProcessKit
+from floodplain.operators.lateness import with_reasons
+from floodplain.operators.process import KeyedProcess
+from floodplain.spark.kit import KitEpoch, PipelineKit, survives_every_crash
+
+ROWS = "user string, at timestamp, page string"
+REASON = "late for counts by 500 ms: the watermark was 1970-01-01T00:00:02.000Z"
+
+
+class Counts(KeyedProcess):
+    output = "user string, n long"
+
+    def process(self, key, rows, ctx):
+        yield key.user, len(rows)
+
+
+class Told(Counts):
+    side_outputs: ClassVar = {"late": "page string, reason string"}
+
+
+def row(user, at_ms, page="/"):
+    return {"user": user, "at": at_ms * 1000, "page": page}
+
+
+def piped(process):
+    def build(stream):
+        counts = stream.watermark("at", "1 second").key_by("user").process(process, name="counts")
+        return counts.write("memory").also(counts.late().write("memory", name="late"))
+
+    return build
+
+
+def late_of(kit, rows):
+    kit.epoch([row("a", 1)], watermark_ms=2000)
+    return kit.epoch(rows, watermark_ms=2000)["late"]
+
+
+def test_a_late_row_comes_out_whole_with_its_reason():
+    kit = PipelineKit(piped(Counts()), rows=ROWS)
+    (found,) = late_of(kit, [row("a", 1500, "/x"), row("b", 2001), {"user": "c", "at": None, "page": "/"}])
+    assert found["user"] == "a" and found["page"] == "/x" and found["reason"] == REASON
+    assert kit.progress[-1].late == 1 and kit.progress[-1].late_by == {"counts": 1}
+    assert kit.progress[0].late_by == {}
+
+
+def test_what_a_process_declares_itself_stays_its_own():
+    assert late_of(PipelineKit(piped(Told()), rows=ROWS), [row("a", 1500, "/x")]) == [{"page": "/x", "reason": REASON}]
+
+
+def test_reasons_in_the_kit_of_a_process_and_at_the_ends_of_time():
+    kit = ProcessKit(Counts(), rows="user string, at long", keys=["user"], event_time="at", late=True, name="counts")
+    kit.epoch([], watermark_ms=END_MS)
+    kit.epoch([{"user": "a", "at": 7}])
+    assert kit.sides["late"] == [
+        {"user": "a", "at": 7, "reason": f"late for counts by {END_MS - 7} ms: the watermark was {END_MS} ms"}
+    ]
+    untimed = with_reasons(pa.table({"x": [1]}), "counts", None, 5)
+    assert untimed["reason"].to_pylist() == ["late for counts: the watermark was 1970-01-01T00:00:00.005Z"]
+
+
+def test_a_column_of_that_name_is_refused_before_anything_runs():
+    with pytest.raises(BadInput, match="operator counts: late\\(\\) adds a column reason, and its input has one"):
+        PipelineKit(piped(Counts()), rows=ROWS + ", reason string")
+    with pytest.raises(BadInput, match="call late right after it"):
+        PipelineKit(lambda stream: stream.late().write("memory"), rows=ROWS)
+
+
+def test_every_crash():
+    script = [
+        KitEpoch([row("a", 1000)], watermark_ms=2000),
+        KitEpoch([row("a", 1500), row("b", 3000)], watermark_ms=3000),
+        KitEpoch([row("b", 2500), row("a", 900)], watermark_ms=3000, slots=3),
+    ]
+    assert survives_every_crash(lambda: PipelineKit(piped(Counts()), rows=ROWS), script) > 20

@@ -1,0 +1,74 @@
+"""Watermarks of our own on a real Spark: measured in the JVM while the rows are read, the same as from Arrow."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from floodplain.eventtime.measure import seen_in, timed
+from floodplain.eventtime.watermarks import Slack, WatermarkRule
+from floodplain.settings import StoreSettings
+from floodplain.spark.observe import observed
+from floodplain.spark.pipeline import stream
+from floodplain.state.descriptors import EVENT_TIME
+from tests.spark.processes import LastSeen
+
+pytestmark = pytest.mark.spark
+STAMP = pa.timestamp("us", "UTC")
+ONCE = {"availableNow": True}
+
+
+def put(folder, number, user, *times_ms):
+    folder.mkdir(exist_ok=True)
+    rows = {"user": [user] * len(times_ms), "at": pa.array([at * 1000 for at in times_ms], STAMP)}
+    pq.write_table(pa.table(rows), folder / f"{number}.parquet")
+
+
+def test_two_sources_one_of_them_idle(spark, tmp_path):
+    put(tmp_path / "fast", 0, "ada", 5000)
+    put(tmp_path / "fast", 1, "bob", 9000)
+    put(tmp_path / "slow", 0, "cy", 3000, 1000)
+
+    def run(**options):
+        sources = {
+            name: spark.readStream.schema("user string, at timestamp")
+            .option("maxFilesPerTrigger", 1)
+            .parquet(str(tmp_path / name))
+            for name in ("fast", "slow")
+        }
+        seen = stream(**sources).watermark("at", "0 seconds", **options).key_by("user").process(LastSeen())
+        query = seen.write("memory").start(state=tmp_path / "state", slots=2, trigger=ONCE, settings=StoreSettings(lease_ms=1500))
+        query.await_termination()
+        if query.exception is not None:
+            raise query.exception
+        query.stop()
+        return query
+
+    query = run(sources={"slow": "500 ms"})
+    assert query.manifest.watermarks[EVENT_TIME] == 2500 and len(query.sink.table()) == 0, "slow holds fast back"
+    put(tmp_path / "fast", 2, "dee", 10_000, 2000)
+    query = run(sources={"slow": "500 ms"}, idle="1 ms")
+    assert sum(progress.late for progress in query.progress) == 1
+    assert query.manifest.watermarks[EVENT_TIME] == 10_000
+    told = {(row["user"], row["n"], row["at"]) for row in query.sink.table().to_pylist()}
+    assert told == {("ada", 1, 6000), ("cy", 2, 4000), ("bob", 1, 10_000)}, "dee waits for 11000"
+
+
+def test_the_jvm_sees_what_arrow_sees(spark):
+    rows = pa.table(
+        {
+            "ts": pa.array([1_000_999, 3_000_000, 2_000_000, None, 9_000_000, 500], STAMP),
+            "source": ["a", "a", "a", "it's", "a", "it's"],
+            "beat": pa.array([None, None, None, None, 2500, None], pa.int64()),
+            "mark": pa.array([{"at": at} for at in (None, 700_000, None, None, None, None)], pa.struct({"at": STAMP})),
+        }
+    )
+    frame = spark.createDataFrame(rows)
+    slacks = [{"a": Slack(0, 1), "it's": Slack(0)}, {"a": Slack(), "it's": Slack(rows=5)}]
+    rules = [WatermarkRule("ts", some, heartbeat=("beat",), punctuation=("mark", "at")) for some in slacks]
+    for rule in rules:
+        kept, seen = observed(frame, rule, 0)
+        halves = [kept.where(f"source = '{name}'") for name in ("a", "it\\'s")]
+        assert halves[0].unionByName(halves[1]).count() == timed(rows, rule, 0).num_rows, "read twice in one job, as joins do"
+        assert seen() == seen_in(rows, rule, "source")
+    kept, seen = observed(frame.select("source"), WatermarkRule("came", {}, ingestion=True), 1_234)
+    assert [row.ms for row in kept.selectExpr("unix_millis(came) as ms").collect()] == [1234] * 6 and seen() == {}
