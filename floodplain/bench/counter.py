@@ -46,9 +46,11 @@ class Sizes:
     keys: int = 1_000_000
     rows: int = 500_000
     """Of an epoch."""
-    block: int = 4
-    """Epochs that a contender is fed at a time."""
-    rounds: int = 6
+    block: int = 5
+    """Epochs that we and the pipeline without state are fed at a time: as many as bring a compaction."""
+    their_block: int = 2
+    """Epochs that Spark's aggregations are fed at a time."""
+    rounds: int = 7
     slots: int = 2
     transform_keys: int = 1_000_000
     transform_rows: int = 500_000
@@ -73,7 +75,6 @@ class Sizes:
 
 FULL = Sizes()
 QUICK = Sizes(
-    block=3,
     rounds=3,
     transform_keys=40_000,
     transform_rows=20_000,
@@ -159,10 +160,15 @@ class _Counter:
         for lane in others:
             lane.feed(mine.fed)
             bench.say(f"{lane.name} holds {sizes.keys} keys")
-        blocks = [self._epochs(sizes.block, sizes.rows, sizes.keys) for _ in range(sizes.rounds + 1)]
+        blocks = [self._epochs(1 + sizes.block, sizes.rows, sizes.keys) for _ in range(sizes.rounds + 1)]
+
+        def fed(lane: Lane, block: int, after: Settling | None = None) -> Entry:
+            return Entry(lane.name, lane, lambda n: blocks[n][1 : 1 + block], after=after, warm=lambda n: blocks[n][:1])
+
         entries = [
-            Entry(OURS, mine, lambda number: blocks[number], after=settle),
-            *(Entry(lane.name, lane, lambda number: blocks[number]) for lane in (plain, *others)),
+            fed(mine, sizes.block, settle),
+            fed(plain, sizes.block),
+            *(fed(lane, sizes.their_block) for lane in others),
         ]
         if sizes.transform_epochs:
             entries.append(self._transform(stack, blocks))

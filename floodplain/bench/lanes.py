@@ -7,7 +7,7 @@ the end of its last one, an epoch as long as its trigger. How often an idle quer
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -104,11 +104,12 @@ class Settling:
         self._clock = clock
         self.waited_s: list[float] = []
 
-    def __call__(self) -> None:
+    def __call__(self) -> float:
         began_s = self._clock.monotonic_s()
         while TieredPolicy().propose(self._store.history.refresh()):
             self._clock.sleep_s(0.02)
         self.waited_s.append(self._clock.monotonic_s() - began_s)
+        return self.waited_s[-1]
 
 
 def _block(batches: Sequence[Any]) -> Block:
@@ -144,7 +145,7 @@ class Laps:
 
     @property
     def rows_per_s(self) -> float:
-        """By the median block: what a block carries for later epochs, as a compaction does, is in it."""
+        """By the median block, compactions that it left to do included."""
         return self.rows / statistics.median(block.seconds for block in self.blocks)
 
     def figures(self) -> dict[str, Any]:
@@ -169,8 +170,10 @@ class Entry:
     lane: Lane
     files: Callable[[int], Sequence[Path]]
     before: Callable[[], object] | None = None
-    after: Callable[[], object] | None = None
-    """Untimed; what goes on behind the scenes ends here, so that it does not disturb the next."""
+    after: Callable[[], float] | None = None
+    """What goes on behind the scenes ends here, so that it does not disturb the next; the seconds it took are the block's too."""
+    warm: Callable[[int], Sequence[Path]] | None = None
+    """Files for before the block, untimed: Spark ends Python workers that were idle for a minute, and they must start anew."""
 
 
 def race(bench: Bench, what: str, entries: Sequence[Entry], rounds: int, *, warm_up: int = 1) -> dict[str, Laps]:
@@ -184,9 +187,11 @@ def race(bench: Bench, what: str, entries: Sequence[Entry], rounds: int, *, warm
                 continue
             if entry.before is not None:
                 entry.before()
+            if entry.warm is not None:
+                entry.lane.feed(entry.warm(number))
             block = entry.lane.feed(files)
             if entry.after is not None:
-                entry.after()
+                block = replace(block, seconds=block.seconds + entry.after())
             if number >= warm_up:
                 laps[entry.name].add(block, sum(pq.read_metadata(path).num_rows for path in files))
         told = ", ".join(f"{name} {lap.epoch_ms:g} ms" for name, lap in laps.items() if lap.blocks)

@@ -1,7 +1,7 @@
 """The driver side on Spark: micro-batches become epochs, and epochs come also when no data does."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -28,6 +28,8 @@ class Driver:
         self._event_time = plan.event_time
         self._lock = threading.Lock()
         self._checkpoint: Path | None = None
+        self.after_epoch: Callable[[], object] = lambda: None
+        """Called when an epoch of rows is through."""
 
     def prepare(self, inputs: dict[str, DataFrame], drop: Sequence[str]) -> None:
         """Before the first epoch; raises if the pipeline does not fit its input or what is in the state."""
@@ -46,6 +48,7 @@ class Driver:
             self.epochs.publish()
             if not checkpoint.is_replay(self.store.head.source, entry.position):
                 self.epochs.run(untagged(rows, self._tags), entry.position, entry.timestamp_ms, entry.watermark_ms)
+                self.after_epoch()
 
     def tick(self) -> bool:
         """An epoch without rows if timers are due, else a renewal of the lease; whether there was an epoch.

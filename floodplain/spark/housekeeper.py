@@ -21,6 +21,8 @@ class Housekeeper:
         self._running = running
         self._end = end
         self._stopped = threading.Event()
+        self._untidy = threading.Event()
+        driver.after_epoch = self._untidy.set
         self._pause_s = driver.store.history.settings.lease_ms / 3000
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._beat, self._tidy)]
         self.failure: Exception | None = None
@@ -32,6 +34,7 @@ class Housekeeper:
 
     def stop(self) -> None:
         self._stopped.set()
+        self._untidy.set()
         for thread in self._threads:
             thread.join()
 
@@ -46,7 +49,11 @@ class Housekeeper:
 
     def _tidy(self) -> None:
         store, collected = self._driver.store, self._driver.store.head.epoch
-        while not self._stopped.wait(0.2) and self._running():
+        while self._running():
+            self._untidy.wait(1.0)
+            self._untidy.clear()
+            if self._stopped.is_set():
+                return
             try:
                 for _ in store.compact():
                     if self._stopped.is_set():
