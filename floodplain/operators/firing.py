@@ -32,6 +32,11 @@ class Rules:
         return not (each_epoch and self.late.each_epoch) or self.firing == "discarding"
 
     @property
+    def plain(self) -> bool:
+        """Whether each result holds all rows of its window, and only rows that come late make another."""
+        return self.early is None and self.late.each_epoch and self.firing == "accumulating"
+
+    @property
     def ticks(self) -> list[Trigger]:
         return [trigger for trigger in (self.early, self.late) if trigger is not None and trigger.interval_ms]
 
@@ -63,11 +68,14 @@ class Due:
     """Windows of keys for which an interval is over."""
 
 
-def ticked(rules: Rules, due: pa.Table, keys: int) -> np.ndarray:
-    """Per key, whether an interval is over."""
+def ticked(rules: Rules, due: pa.Table, keys: int, ctx: Any) -> np.ndarray:
+    """Per key, whether an interval is over: of event time for all keys at once, of processing time as its timer says."""
     found = np.zeros(keys, bool)
     for trigger in rules.ticks:
-        mine = pc.equal(due.column("clock"), trigger.clock).to_numpy()
+        if trigger.clock == "event":
+            found |= ctx.late_ms // trigger.interval_ms < ctx.watermark // trigger.interval_ms
+            continue
+        mine = pc.equal(due.column("clock"), "processing").to_numpy()
         times, of = due.column("time").to_numpy()[mine], due.column("key_of").to_numpy()[mine]
         found[of[times % trigger.interval_ms == 0]] = True
     return found

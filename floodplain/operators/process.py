@@ -19,7 +19,7 @@ class Process:
     side_outputs: Mapping[str, str | pa.Schema] = MappingProxyType({})
     """Further outputs by name, with their columns: what ``ctx.emit(name, row)`` gives out. One called ``late`` gets the rows that
     come too late, with those columns of the input that it declares."""
-    order_by: ClassVar[Sequence[str]] = ()
+    order_by: Sequence[str] = ()
     """Columns that order the rows of a key; else they come as Spark brought them."""
     broadcast_order_by: ClassVar[Sequence[str]] = ()
     """Columns that order the rows of the broadcast input; else all of them do."""

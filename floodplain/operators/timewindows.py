@@ -27,7 +27,7 @@ class TimeWindowProcess(WindowProcess):
     def process(self, batch: Batch, ctx: Any) -> pa.Table:
         timers = batch.take_due()
         fresh = self._fresh(batch, ctx)
-        held, due = self._held(batch, fresh, timers)
+        held, due = self._held(batch, fresh, timers, ctx)
         fires = self.rules.fires(held, due, ctx) & (held.stored | (held.added > 0))
         made = self.results.of(batch, held, fires)
         self._keep(batch, held, fires, due, ctx)
@@ -51,7 +51,7 @@ class TimeWindowProcess(WindowProcess):
         partials = self.aggregation.combine(spread.partials, groups)
         return Fresh(key_of, start, partials, groups.reduced(np.add, spread.rows))
 
-    def _held(self, batch: Batch, fresh: Fresh, timers: pa.Table) -> tuple[Held, Due]:
+    def _held(self, batch: Batch, fresh: Fresh, timers: pa.Table, ctx: Any) -> tuple[Held, Due]:
         """All windows that may change or fire, as they are with the rows of the epoch."""
         mine = pc.equal(timers.column("clock"), "event").to_numpy()
         of, at_ms = timers.column(KEY_OF).to_numpy()[mine], timers.column("time").to_numpy()[mine]
@@ -81,7 +81,7 @@ class TimeWindowProcess(WindowProcess):
         )
         reached = np.zeros(len(start), bool)
         reached[places[1]] = True
-        return held, Due(reached, ticked(self.rules, timers, len(batch.keys))[key_of])
+        return held, Due(reached, ticked(self.rules, timers, len(batch.keys), ctx)[key_of])
 
     def _starting(self, of: np.ndarray, start: np.ndarray) -> Pairs:
         """Those that are starts of windows: a timer may have been set for something else."""

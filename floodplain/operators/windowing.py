@@ -9,10 +9,14 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.aggregation import Aggregation
+from floodplain.operators.countwindows import CountWindowProcess
 from floodplain.operators.firing import END, START, WEIGHT, Rules
 from floodplain.operators.process import KeyedBatchProcess, Process
+from floodplain.operators.sessions import SessionProcess
+from floodplain.operators.sliding import SlidingProcess
 from floodplain.operators.timewindows import TimeWindowProcess
-from floodplain.operators.windows import Firing, TimeWindows, Windows
+from floodplain.operators.windowprocess import WindowProcess
+from floodplain.operators.windows import CountWindows, Firing, SessionWindows, TimeWindows, Windows
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,21 @@ class WindowAggregate(KeyedBatchProcess):
             if name in (*keys, START, END, WEIGHT) or name.startswith("_"):
                 raise BadInput(f"an aggregate cannot be called {name}: a key or a column of the window has this name")
         aggregation = Aggregation(self.aggregates).fitted(rows, event_time)
-        if event_time is None and not (isinstance(self.windows, TimeWindows) and self.windows.is_global):
-            raise BadInput("windows of time need an event time: call watermark, or name a column with on=")
-        return TimeWindowProcess(self.windows, aggregation, self.rules, rows, keys, event_time)
+        return self._kind(event_time)(self.windows, aggregation, self.rules, rows, keys, event_time)
+
+    def _kind(self, event_time: str | None) -> type[WindowProcess]:
+        match self.windows:
+            case CountWindows():
+                if self.rules != Rules():
+                    raise BadInput(
+                        "windows of rows give a result when they are full, and no other: for other results use global_window "
+                        "with early=fp.every_rows(…)"
+                    )
+                return CountWindowProcess
+            case TimeWindows(is_global=True):
+                return TimeWindowProcess
+            case _ if event_time is None:
+                raise BadInput("windows of time need an event time: call watermark, or name a column with on=")
+            case SessionWindows():
+                return SessionProcess
+        return SlidingProcess if self.windows.per_pane > 1 and self.rules.plain else TimeWindowProcess

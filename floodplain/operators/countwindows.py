@@ -1,0 +1,107 @@
+"""Windows of a number of rows of a key."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.eventtime.times import END_MS, NONE_MS
+from floodplain.operators.batch import KEY_OF, Batch
+from floodplain.operators.groups import Groups, filled, groups_of
+from floodplain.operators.held import Held, merged
+from floodplain.operators.pairs import find, union
+from floodplain.operators.windowprocess import WINDOWS, WindowProcess
+from floodplain.state.descriptors import State, Value
+
+SEEN = "rows_seen"
+FIRST, LAST = "_first", "_last"
+
+
+class CountWindowProcess(WindowProcess):
+    """Window i of a key has its rows from ``i * slide`` on, and gives a result when it is full. Rows are kept in panes.
+
+    ``window_start`` and ``window_end`` are the times of its earliest and latest row.
+    """
+
+    numbers = (FIRST, LAST)
+    drops_late = False
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.pane = int(np.gcd(self.windows.size, self.windows.slide))
+        self.order_by = () if self.event_time is None else (self.event_time,)
+
+    def states(self) -> dict[str, State]:
+        return {**super().states(), SEEN: Value("long", 0, nullable=False)}
+
+    def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:  # noqa: ARG002
+        """All rows count, whenever they come."""
+        return pa.repeat(True, len(event_time))
+
+    def process(self, batch: Batch, ctx: Any) -> pa.Table | None:  # noqa: ARG002
+        if not len(batch.keys):
+            return None
+        before = filled(batch.state(SEEN), 0)
+        after = before + batch.rows_per_key()
+        panes, first, last = self._panes(batch, before)
+        held = self._full(panes, first, last, before, after)
+        made = self.results.of(batch, held, np.ones(len(held.end), bool))
+        self._keep(batch, panes, first, last, after)
+        return made
+
+    def _panes(self, batch: Batch, before: np.ndarray) -> tuple[Held, np.ndarray, np.ndarray]:
+        """All panes of the keys at hand, and their earliest and latest times."""
+        of = batch.key_of_row
+        position = before[of] + np.arange(len(of)) - batch.starts[:-1][of]
+        fresh = self.fresh(batch, position // self.pane)
+        groups = groups_of(of, position // self.pane)
+        earliest, latest = self._ends(batch, groups)
+        known = batch.entries(WINDOWS)
+        found = known.column("value").combine_chunks()
+        (key_of, number), (old, new) = union(
+            [(known.column(KEY_OF).to_numpy(), known.column("key").to_numpy()), (fresh.key_of, fresh.number)]
+        )
+        first, last = np.full(len(number), END_MS), np.full(len(number), NONE_MS)
+        first[old], last[old] = (self.layout.number(found, name) for name in (FIRST, LAST))
+        first[new], last[new] = np.minimum(first[new], earliest), np.maximum(last[new], latest)
+        stored, added = np.zeros(len(number), bool), np.zeros(len(number), np.int64)
+        stored[old], added[new] = True, fresh.rows
+        partials = merged(self.aggregation, len(number), [(old, self.layout.partials(found)), (new, fresh.partials)])
+        return Held(key_of, number, number, partials, stored, added, added), first, last
+
+    def _ends(self, batch: Batch, groups: Groups) -> tuple[np.ndarray, np.ndarray]:
+        if self.event_time is None:
+            return np.full(len(groups), END_MS), np.full(len(groups), NONE_MS)
+        times = self.times_ms(batch)
+        return groups.reduced(np.minimum, times), groups.reduced(np.maximum, times)
+
+    def _full(self, panes: Held, first: np.ndarray, last: np.ndarray, before: np.ndarray, after: np.ndarray) -> Held:
+        """The windows that became full, as combined from their panes."""
+        done, now = self._windows(before), self._windows(after)
+        key_of = np.repeat(np.arange(len(done)), now - done)
+        number = np.arange(len(key_of)) - np.repeat(np.cumsum(now - done) - (now - done), now - done) + done[key_of]
+        start = number * (self.windows.slide // self.pane)
+        low = find(panes.pairs, (key_of, start))
+        width = self.windows.size // self.pane
+        owner = np.repeat(np.arange(len(start)), width)
+        member = (low[:, None] + np.arange(width)).ravel()
+        partials = merged(self.aggregation, len(start), [(owner, [column.take(pa.array(member)) for column in panes.partials])])
+        groups = groups_of(owner)
+        earliest, latest = groups.reduced(np.minimum, first[member]), groups.reduced(np.maximum, last[member])
+        rows = np.ones(len(start), np.int64)
+        return Held(key_of, earliest, latest, partials, rows > 0, rows, rows.copy())
+
+    def _windows(self, rows: np.ndarray) -> np.ndarray:
+        """How many windows are full after so many rows."""
+        return np.maximum((rows - self.windows.size) // self.windows.slide + 1, 0)
+
+    def _keep(self, batch: Batch, panes: Held, first: np.ndarray, last: np.ndarray, after: np.ndarray) -> None:
+        batch.set(SEEN, pa.array(after))
+        needed = panes.start >= (self._windows(after) * (self.windows.slide // self.pane))[panes.key_of]
+        rows = np.flatnonzero(needed & (panes.added > 0))
+        if len(rows):
+            values = self.layout.packed(panes.partials, {FIRST: first, LAST: last}, None, rows)
+            batch.put(WINDOWS, pa.array(panes.start[rows]), values, pa.array(panes.key_of[rows]))
+        gone = panes.stored & ~needed
+        if gone.any():
+            batch.remove(WINDOWS, pa.array(panes.start[gone]), pa.array(panes.key_of[gone]))

@@ -1,0 +1,150 @@
+"""Session windows: stretches of rows of a key, kept by their start, that merge when a row bridges them."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.eventtime.times import END_MS, NONE_MS, as_ms
+from floodplain.operators.batch import KEY_OF, Batch
+from floodplain.operators.firing import Due, set_ticks, ticked
+from floodplain.operators.groups import Groups, at, valid
+from floodplain.operators.held import UNFIRED, Held, merged
+from floodplain.operators.pairs import order_of
+from floodplain.operators.windowprocess import WINDOWS, Fresh, WindowProcess
+from floodplain.store.identity import starts_of
+
+LAST, WAKE = "_end", "_wake"
+
+
+class SessionProcess(WindowProcess):
+    """One timer per session waits for its end; when it is due and the session has grown, another is set."""
+
+    numbers = (LAST, WAKE)
+
+    def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
+        """Whether a session of the row alone would still be there. Rows without a time are in none."""
+        times = as_ms(event_time)
+        ends = pc.fill_null(times, 0).to_numpy(zero_copy_only=False) + self.windows.gap_ms
+        return pa.array((ends + self.rules.lateness_ms > late_ms) & valid(times))
+
+    def process(self, batch: Batch, ctx: Any) -> pa.Table:
+        timers = batch.take_due()
+        known = batch.entries(WINDOWS)
+        sessions = _Sessions(self, known, *self._stretches(batch))
+        held = sessions.held
+        due = Due(held.end > ctx.late_ms, ticked(self.rules, timers, len(batch.keys), ctx)[held.key_of])
+        taken_back = sessions.taken_back()
+        fires = self.rules.fires(held, due, ctx)
+        made = self.results.of(batch, held, fires)
+        self._keep(batch, sessions, fires, ctx)
+        if taken_back is not None:
+            made = pa.concat_tables([self.results.weighted(batch, *taken_back, -1), made])
+        return made
+
+    def _stretches(self, batch: Batch) -> tuple[Fresh, np.ndarray]:
+        """The sessions that the rows of the epoch make by themselves, and their ends."""
+        times, key_of = self.times_ms(batch), batch.key_of_row
+        order = order_of((key_of, times))
+        if order is not None:
+            times, key_of = times[order], key_of[order]
+        first = starts_of(key_of)
+        first[1:] |= times[1:] - times[:-1] >= self.windows.gap_ms
+        groups = Groups(np.flatnonzero(first), len(times))
+        last = groups.starts + groups.sizes - 1
+        partials = self.partials_of(batch, groups, order)
+        fresh = Fresh(key_of[groups.starts], times[groups.starts], partials, groups.sizes)
+        return fresh, times[last] + self.windows.gap_ms
+
+    def _keep(self, batch: Batch, sessions: "_Sessions", fires: np.ndarray, ctx: Any) -> None:
+        held, wake = sessions.held, sessions.wake
+        expired = held.end + self.rules.lateness_ms <= ctx.watermark
+        wanted = held.end + np.where(held.end <= ctx.watermark, self.rules.lateness_ms, 0)
+        arm = ~expired & (wake <= ctx.watermark)
+        wake = np.where(arm, wanted, wake)
+        batch.timer(wanted[arm], held.key_of[arm])
+        changed = (held.added > 0) | arm | (fires & (self.rules.counted | (held.shown is not None)))
+        rows = np.flatnonzero(changed & ~expired)
+        gone = sessions.gone(expired)
+        batch.remove(WINDOWS, pa.array(gone[1]), pa.array(gone[0]))
+        if len(rows):
+            numbers = {LAST: held.end, WAKE: wake, UNFIRED: held.unfired}
+            values = self.layout.packed(held.partials, numbers, held.shown, rows)
+            batch.put(WINDOWS, pa.array(held.start[rows]), values, pa.array(held.key_of[rows]))
+        set_ticks(self.rules, batch, held, ~expired, ctx)
+
+
+class _Sessions:
+    """Stored sessions and those of the epoch, those that overlap as one."""
+
+    def __init__(self, process: SessionProcess, known: pa.Table, fresh: Fresh, fresh_ends: np.ndarray) -> None:
+        layout, found = process.layout, known.column("value").combine_chunks()
+        ends, wakes = (layout.number(found, name) for name in (LAST, WAKE))
+        unfired = layout.number(found, UNFIRED)
+        assert ends is not None and wakes is not None
+        self._key = np.concatenate([known.column(KEY_OF).to_numpy(), fresh.key_of])
+        self._start = np.concatenate([known.column("key").to_numpy(), fresh.number])
+        end, count = np.concatenate([ends, fresh_ends]), len(known)
+        order = order_of((self._key, self._start))
+        order = np.arange(len(end)) if order is None else order
+        groups = _overlapping(self._key[order], self._start[order], end[order])
+        self._owner = np.empty(len(end), np.int64)
+        self._owner[order] = groups.of_row
+        first = order[groups.starts]
+        self._known = np.arange(len(end)) < count
+        added = np.append(np.zeros(count, np.int64), fresh.rows)
+        old = np.append(np.zeros(count, np.int64) if unfired is None else unfired, np.zeros(len(fresh.rows), np.int64))
+        kept = np.flatnonzero(old[:count] > 0) if process.rules.firing == "discarding" else np.arange(count)
+        partials = layout.partials(found.take(pa.array(kept)))
+        parts = [(self._owner[kept], partials), (self._owner[count:], fresh.partials)]
+        self.wake = groups.reduced(np.minimum, np.append(wakes, np.full(len(fresh.rows), END_MS))[order])
+        self.wake = np.where(self.wake == END_MS, NONE_MS, self.wake)
+        self._shown = layout.shown(found)
+        self.held = Held(
+            key_of=self._key[first],
+            start=self._start[first],
+            end=groups.reduced(np.maximum, end[order]),
+            partials=merged(process.aggregation, len(groups), parts),
+            stored=groups.any(self._known[order]),
+            added=groups.reduced(np.add, added[order]),
+            unfired=groups.reduced(np.add, (added + old)[order]),
+            shown=None if self._shown is None else at(self._shown, self._first_shown(len(groups))),
+        )
+
+    def _first_shown(self, count: int) -> np.ndarray:
+        """Of each session, the stored one that was shown and began first; -1 if none was."""
+        assert self._shown is not None
+        rows = np.flatnonzero(valid(self._shown))
+        rows = rows[np.argsort(self._start[rows], kind="stable")]
+        found = np.full(count, -1)
+        found[self._owner[rows[::-1]]] = rows[::-1]
+        return found
+
+    def taken_back(self) -> tuple[np.ndarray, pa.Array] | None:
+        """Results of sessions that another has swallowed: their keys, and what was shown."""
+        if self._shown is None:
+            return None
+        other = valid(self._shown)
+        first = self._first_shown(len(self.held.end))
+        other[first[first >= 0]] = False
+        rows = np.flatnonzero(other)
+        return self._key[rows], self._shown.take(pa.array(rows))
+
+    def gone(self, expired: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Key and start of what is stored and no longer there."""
+        moved = self._start != self.held.start[self._owner]
+        rows = np.flatnonzero(self._known & (moved | expired[self._owner]))
+        return self._key[rows], self._start[rows]
+
+
+def _overlapping(key: np.ndarray, start: np.ndarray, end: np.ndarray) -> Groups:
+    """Stretches, by key and start, that overlap with one before them of the same key."""
+    _, rank = np.unique(end, return_inverse=True)
+    # The latest end so far within the key: the number of the key outweighs every end.
+    latest = np.maximum.accumulate(key * (len(end) + 1) + rank) if len(end) else rank
+    by_rank = np.sort(np.unique(end))
+    before = by_rank[latest - key * (len(end) + 1)] if len(end) else end
+    first = starts_of(key)
+    first[1:] |= start[1:] >= before[:-1]
+    return Groups(np.flatnonzero(first), len(end))

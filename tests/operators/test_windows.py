@@ -1,0 +1,196 @@
+"""Windows against a model in plain Python: out of order, over many epochs, with restarts and other numbers of slots."""
+
+from collections import Counter
+
+import pytest
+
+import floodplain as fp
+from floodplain.operators.firing import Rules
+from tests.operators.window_model import Model, Window, at, result, script
+
+AGGREGATES = {
+    "n": fp.count(),
+    "total": fp.sum("v"),
+    "high": fp.max("v"),
+    "newest": fp.last("v"),
+    "top": fp.top_k("v", 2),
+    "different": fp.count_distinct("v"),
+}
+ROWS = "k string, ts timestamp, v long, unused string"
+WINDOWS = {
+    "tumbling": fp.tumbling("10 seconds"),
+    "offset": fp.tumbling("7 seconds", offset="3 seconds"),
+    "sliding": fp.sliding("10 seconds", "5 seconds"),
+    "uneven": fp.sliding("9 seconds", "6 seconds"),
+    "session": fp.session("3 seconds"),
+}
+RULES = {
+    "on time": {},
+    "late": {"lateness": "15 seconds"},
+    "late, discarding": {"lateness": "15 seconds", "firing": "discarding"},
+    "late, retracting": {"lateness": "15 seconds", "firing": "retracting"},
+    "late by rows": {"lateness": "20 seconds", "late": fp.every_rows(3)},
+    "late at intervals": {"lateness": "20 seconds", "late": fp.every("4 seconds", "event"), "firing": "discarding"},
+    "early": {"early": fp.every_epoch(), "lateness": "5 seconds"},
+    "early by rows": {"early": fp.every_rows(4), "lateness": "5 seconds", "firing": "retracting"},
+    "early by rows, discarding": {"early": fp.every_rows(4), "firing": "discarding"},
+    "early at intervals": {"early": fp.every("2 seconds"), "lateness": "5 seconds"},
+    "early at intervals, retracting": {"early": fp.every("3 seconds", "event"), "lateness": "5 seconds", "firing": "retracting"},
+}
+
+
+def kit_of(windows, options, slots=2, **aggregates):
+    def build(stream):
+        keyed = stream.watermark("ts", "0 seconds").key_by("k")
+        return keyed.window(windows, **options).agg(**(aggregates or AGGREGATES)).write("memory")
+
+    return fp.PipelineKit(build, rows=ROWS, slots=slots)
+
+
+def rules_of(options) -> Rules:
+    seconds = int(options.get("lateness", "0 seconds").split()[0])
+    return Rules(
+        seconds * 1000, options.get("early"), options.get("late", fp.every_epoch()), options.get("firing", "accumulating")
+    )
+
+
+def bag(rows) -> Counter:
+    return Counter(tuple(tuple(value) if isinstance(value, list) else value for value in row.values()) for row in rows)
+
+
+def rows_of(rows):
+    return [{"k": key, "ts": at(ms), "v": value} for key, ms, value in rows]
+
+
+FEW = ("on time", "late", "late, retracting", "early at intervals")
+CASES = [(windows, options) for windows in ("tumbling", "session") for options in RULES]
+CASES += [(windows, options) for windows in ("offset", "sliding", "uneven") for options in FEW]
+
+
+@pytest.mark.parametrize(("windows", "options"), CASES)
+def test_each_epoch_equals_the_model(windows, options):
+    model = Model(WINDOWS[windows], rules_of(RULES[options]))
+    kit = kit_of(WINDOWS[windows], RULES[options])
+    for number, (rows, wm, now) in enumerate(script(len(options), epochs=7, rows=70)):
+        if number == 3:
+            kit.restart()
+        if number == 5:
+            kit.rescale(3)
+        expected = model.epoch(rows, wm, now)
+        found = bag(kit.epoch(rows_of(rows), watermark_ms=wm, now_ms=now)["output"])
+        assert found == expected, f"epoch {number}: {found - expected} more, {expected - found} less"
+    assert sum(progress.late for progress in kit.progress) <= model.late
+    assert kit.state("windows__windows") == []
+
+
+def test_windows_of_rows():
+    """Rows in the order of time within an epoch, however they came; windows overlap."""
+    for size, slide in ((5, 5), (6, 4), (4, 1)):
+        kit = kit_of(fp.count_window(size, slide), {}, n=fp.count(), all=fp.collect("v"))
+        seen: dict[str, list] = {}
+        for number, (rows, _, _) in enumerate(script(size, epochs=5, rows=60)):
+            if number == 2:
+                kit.restart()
+                kit.rescale(3)
+            # One row per key and time: of several the order would be open.
+            rows = [
+                (key, ms, number * 1000 + i) for i, (key, ms, _) in enumerate({(k, t): (k, t, 0) for k, t, _ in rows}.values())
+            ]
+            before = {key: len(found) for key, found in seen.items()}
+            for key, ms, value in sorted(rows, key=lambda row: row[1]):
+                seen.setdefault(key, []).append((ms, value))
+            expected: Counter = Counter()
+            for key, found in seen.items():
+                for start in range(0, len(found) - size + 1, slide):
+                    if start + size > before.get(key, 0):
+                        window = found[start : start + size]
+                        values = tuple(value for _, value in sorted(window))
+                        expected[key, at(min(window)[0]), at(max(window)[0]), size, values] += 1
+            assert bag(kit.epoch(rows_of(rows))["output"]) == expected
+        kept = Counter(row["k"] for row in kit.state("windows__windows"))
+        assert all(count <= size for count in kept.values())
+
+
+def test_the_global_window_gives_results_as_triggers_say():
+    kit = kit_of(fp.global_window(), {"early": fp.every_rows(3), "firing": "discarding"}, n=fp.count())
+    outs = [kit.epoch(rows_of([("a", 1, 1)] * count))["output"] for count in (2, 2, 1, 0, 5)]
+    assert [[row["n"] for row in out] for out in outs] == [[], [4], [], [], [6]]
+    assert outs[1] == [{"k": "a", "window_start": None, "window_end": None, "n": 4}]
+
+
+def test_without_keys_all_rows_are_one_group():
+    def build(stream):
+        return stream.watermark("ts", "0 seconds").window(fp.tumbling("10 seconds")).agg(n=fp.count()).write("memory")
+
+    kit = fp.PipelineKit(build, rows=ROWS, slots=3)
+    kit.epoch(rows_of([("a", 1, 1), ("b", 2, 1), ("c", 12_000, 1)]), watermark_ms=1)
+    assert kit.epoch(watermark_ms=10_000)["output"] == [{"window_start": at(0), "window_end": at(10_000), "n": 2}]
+
+
+def test_running_aggregates():
+    def build(stream):
+        keyed = stream.watermark("ts", "0 seconds").key_by("k")
+        changes = keyed.agg(name="changes", mode="retract", high=fp.max("v")).write("memory", name="changes")
+        return (
+            keyed.agg(**AGGREGATES)
+            .write("memory")
+            .also(changes)
+            .also(stream.agg(name="all_rows", n=fp.count()).write("memory", name="all"))
+        )
+
+    kit = fp.PipelineKit(build, rows=ROWS)
+    seen: dict[str, list] = {}
+    shown: dict[str, object] = {}
+    for number, (rows, wm, now) in enumerate(script(5, epochs=6)):
+        if number == 3:
+            kit.restart()
+            kit.rescale(4)
+        for key, ms, value in rows:
+            seen.setdefault(key, []).append((ms, value))
+        out = kit.epoch(rows_of(rows), watermark_ms=wm, now_ms=now)
+        keys = {key for key, _, _ in rows}
+        expected = Counter((key, *result(Window(key, 0, 0), seen[key])[3:]) for key in keys)
+        assert bag(out["output"]) == expected
+        changes: Counter = Counter()
+        for key in keys:
+            high = max((value for _, value in seen[key] if value is not None), default=None)
+            if key not in shown or shown[key] != high:
+                changes[key, high, 1] += 1
+                if key in shown:
+                    changes[key, shown[key], -1] += 1
+            shown[key] = high
+        assert bag(out["changes"]) == changes
+        assert [row["n"] for row in out["all"]] == ([sum(map(len, seen.values()))] if rows else [])
+
+
+@pytest.mark.parametrize("windows", ["tumbling", "sliding", "session"])
+def test_survives_every_crash(windows):
+    options = {"lateness": "5 seconds", "firing": "retracting"} if windows != "sliding" else {"lateness": "5 seconds"}
+    steps = [
+        fp.KitEpoch(rows_of(rows), watermark_ms=wm, now_ms=now, slots=3 if number == 2 else None)
+        for number, (rows, wm, now) in enumerate(script(3, epochs=3, rows=20))
+    ]
+    assert fp.survives_every_crash(lambda: kit_of(WINDOWS[windows], options, n=fp.count(), high=fp.max("v")), steps) > 10
+
+
+def test_what_cannot_be_is_refused():
+    for build, text in (
+        (lambda s: s.key_by("k").window(fp.tumbling("1 s")).agg(n=fp.count()), "need an event time"),
+        (lambda s: s.watermark("ts", "0 s").window(fp.tumbling("1 s")).agg(), "nothing is aggregated"),
+        (lambda s: s.watermark("ts", "0 s").key_by("k").window(fp.tumbling("1 s")).agg(k=fp.count()), "cannot be called k"),
+        (lambda s: s.watermark("ts", "0 s").window(fp.tumbling("1 s")).agg(n="count"), "give an aggregate"),
+        (lambda s: s.window(fp.count_window(3), lateness="1 s").agg(n=fp.count()), "when they are full"),
+        (lambda s: s.watermark("ts", "0 s").window(fp.tumbling("1 s"), firing="x").agg(n=fp.count()), "firing='x' is not known"),
+        (lambda s: s.agg(mode="x", n=fp.count()), "mode='x' is not known"),
+    ):
+        with pytest.raises(fp.BadInput, match=text):
+            fp.PipelineKit(lambda stream, build=build: build(stream).write("memory"), rows=ROWS)
+    for wrong in (
+        lambda: fp.sliding("1 second", "2 seconds"),
+        lambda: fp.count_window(0),
+        lambda: fp.every("0 seconds"),
+        lambda: fp.every_rows(0),
+        lambda: fp.session("0 seconds"),
+    ):
+        with pytest.raises(fp.BadInput):
+            wrong()
