@@ -59,7 +59,7 @@ class RunningAsOfJoin(KeyedBatchProcess):
 
     def process(self, batch: Batch, ctx: BatchContext) -> pa.Table:
         came = Came.of(batch, timed=True)
-        left = self._left.rows(batch, came.left, came.at[came.left], batch.keys_due(), ctx.late_until)
+        left = self._left.rows(batch, came.left, came.at[came.left], batch.keys_due(), ctx.late_ms)
         ready = left.ends <= ctx.watermark
         waiting = np.flatnonzero(~ready[: left.new])
         self._left.keep(batch, left, waiting, ready)
