@@ -5,7 +5,7 @@ and then waits itself until no partner can come: then it expires, which nothing 
 come out, each that waits has a timer at its end.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from floodplain.operators.batch import Batch, BatchContext
 from floodplain.operators.join_bounds import Bound
-from floodplain.operators.join_columns import JoinColumns, join_columns
+from floodplain.operators.join_columns import JoinColumns, join_columns, time_name
 from floodplain.operators.join_match import partners
 from floodplain.operators.join_rows import Came, SideRows, SideState
 from floodplain.operators.lateness import LATE
@@ -35,6 +35,19 @@ class Join(KeyedBatchProcess):
     times: tuple[str | None, str | None]
     """The time column of each side, as it comes out."""
     suffixes: tuple[str, str] | None = None
+    output_time: str | None = field(init=False, default=None)
+    """Set where a column is never older than the watermark when its row comes out."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "output_time", self._output_time())
+
+    def _output_time(self) -> str | None:
+        if self.bound.fields:
+            return self.bound.fields[-1].name
+        left, right = self.times
+        if self.how != "inner" or left is None or right is None or self.bound.low < 0 < self.bound.high:
+            return None
+        return time_name((left, right), self.suffixes, 0 if self.bound.low < 0 else 1)
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RunningJoin":  # noqa: ARG002
         return RunningJoin(self, join_columns(rows, keys, self.times, self.suffixes))
@@ -44,7 +57,7 @@ class RunningJoin(KeyedBatchProcess):
     """A join of sides whose columns are known."""
 
     def __init__(self, asked: Join, columns: JoinColumns) -> None:
-        self._columns, self._bound = columns, asked.bound
+        self._columns, self._bound, self.output_time = columns, asked.bound, asked.output_time
         self._padded = PADDED.get(asked.how, ())
         self._alone = asked.how in ("semi", "anti")
         """Whether only the left side comes out."""

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
-from floodplain.eventtime.times import as_ms
+from floodplain.eventtime.times import NONE_MS, as_ms
+from floodplain.operators.windows import TimeWindows
 from floodplain.state.descriptors import List, TimeKind, Type
 
 MOST_MS = 1000 * 366 * 86_400_000
-_DAY_MS = 86_400_000
 
 
 class Bound(Protocol):
@@ -93,6 +93,63 @@ class Interval:
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
         return pc.fill_null(pc.greater(as_ms(event_time), late_ms), True)
+
+
+@dataclass(frozen=True)
+class SameWindow:
+    """In one window. A row is there once for each window it is in, and is matched by the end of that window."""
+
+    windows: TimeWindows
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.windows, TimeWindows) or self.windows.size_ms > MOST_MS:
+            raise BadInput(f"join: {self.windows} has no ends that both sides share: use tumbling or sliding windows")
+
+    @property
+    def low(self) -> int:
+        return 0
+
+    @property
+    def high(self) -> int:
+        return 0
+
+    @property
+    def ends(self) -> bool:
+        return True
+
+    def spread(self, at: np.ndarray, side: str, late_ms: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # noqa: ARG002
+        times = at // 1000
+        ends = self._last_end(times)[:, None] - self.windows.slide_ms * np.arange(self.windows.per_pane)
+        row, number = np.nonzero((ends > times[:, None]) & (ends > late_ms))
+        return row, ends[row, number], ends[row, number]
+
+    def on(self, at: np.ndarray, ends: np.ndarray) -> np.ndarray:  # noqa: ARG002
+        return ends
+
+    @property
+    def fields(self) -> tuple[pa.Field, ...]:
+        return pa.field("window_start", _TIMESTAMP), pa.field("window_end", _TIMESTAMP)
+
+    def made(self, ends: np.ndarray) -> list[pa.Array]:
+        none = ends == NONE_MS
+        times = (np.where(none, 0, ends - self.windows.size_ms), np.where(none, 0, ends))
+        return [pa.array(found * 1000, pa.int64(), mask=none).cast(_TIMESTAMP) for found in times]
+
+    def state(self, type_: Type) -> List:
+        return List(type_, ttl=f"{self.windows.size_ms} ms", ttl_clock="event")
+
+    def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
+        """As long as one of its windows is open."""
+        times = as_ms(event_time)
+        open_ = self._last_end(times.fill_null(0).to_numpy()) > late_ms
+        return pc.or_(pa.array(open_), times.is_null())
+
+    def _last_end(self, times_ms: np.ndarray) -> np.ndarray:
+        """The end of the last window that each time is in."""
+        return self.windows.last_of(times_ms) + self.windows.size_ms
+
+
+_TIMESTAMP = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True)

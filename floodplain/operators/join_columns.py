@@ -84,6 +84,11 @@ class JoinColumns:
         return pa.table({**named, **{field.name: pa.nulls(len(rows), field.type) for field in missing}})
 
 
+def time_name(times: Sequence[str], suffixes: tuple[str, str] | None, right: int) -> str:
+    """The time column of a side as it comes out, as far as it is known before the other columns are."""
+    return times[right] + (suffixes[right] if suffixes and times[0] == times[1] else "")
+
+
 def join_columns(
     rows: pa.Schema, keys: Sequence[str], times: tuple[str | None, str | None], suffixes: tuple[str, str] | None
 ) -> JoinColumns:

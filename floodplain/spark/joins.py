@@ -7,7 +7,8 @@ from typing import Any, TypeAlias, get_args
 
 from floodplain.errors import BadInput
 from floodplain.operators.join import How, Join
-from floodplain.operators.join_bounds import Bound, Interval, Unbounded
+from floodplain.operators.join_asof import AsOfHow, AsOfJoin
+from floodplain.operators.join_bounds import Bound, Interval, SameWindow, Unbounded
 from floodplain.operators.join_columns import AT, PACKED, RIGHT_SIDE
 from floodplain.operators.process import Process
 from floodplain.spark.names import quoted
@@ -34,28 +35,34 @@ class JoinAsked:
     on: On
     how: How
     within: tuple[Span, Span] | None
+    window: Any
+    as_of: bool
     ttl: str | None
     ttl_clock: TimeKind
     times: tuple[str | None, str | None]
     suffixes: tuple[str, str] | None
 
     def step(self, left: Node, right: Node, name: str) -> Keyed:
-        if self.how not in get_args(How):
-            raise BadInput(f"join: how={self.how!r} is not known: use {', '.join(get_args(How))}")
-        bound = self._bound()
-        times = self._times() if bound.ends else (None, None)
+        known: tuple[str, ...] = get_args(AsOfHow if self.as_of else How)
+        if self.how not in known:
+            raise BadInput(f"join: how={self.how!r} is not known here: use {', '.join(known)}")
+        process, times = self._process()
         sides = ("left",) if self.how in ("semi", "anti") else ("left", "right")
-        return joined((left, right), key_pairs(self.on), times, Join(self.how, bound, times, self.suffixes), name, sides)
+        return joined((left, right), key_pairs(self.on), times, process, name, sides)
 
-    def _bound(self) -> Bound:
-        if self.within is None:
-            return Unbounded(self.ttl, self.ttl_clock)
-        if self.ttl is not None:
-            raise BadInput(
-                "join: ttl is for joins without bounds: rows of a join within bounds are kept as long as they are needed"
-            )
-        low, high = (to_span_ms(bound) for bound in self.within)
-        return Interval(low, high)
+    def _process(self) -> tuple[Process, tuple[str | None, str | None]]:
+        bounds = {"within": self.within, "window": self.window, "ttl": self.ttl, "as_of": self.as_of or None}
+        given = [name for name, bound in bounds.items() if bound is not None]
+        if len(given) > 1:
+            raise BadInput(f"join: {' and '.join(given)} exclude each other: each says how long rows wait for partners")
+        if self.as_of:
+            times = self._times()
+            return AsOfJoin("left" if self.how == "left" else "inner", times, self.suffixes), times
+        if self.within is None and self.window is None:
+            nothing = (None, None)
+            return Join(self.how, Unbounded(self.ttl, self.ttl_clock), nothing, self.suffixes), nothing
+        bound: Bound = SameWindow(self.window) if self.within is None else Interval(*map(to_span_ms, self.within))
+        return Join(self.how, bound, self._times(), self.suffixes), self._times()
 
     def _times(self) -> tuple[str, str]:
         left, right = self.times

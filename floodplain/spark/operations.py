@@ -80,6 +80,8 @@ class Operations:
         how: How = "inner",
         *,
         within: tuple[Span, Span] | None = None,
+        window: Windows | None = None,
+        as_of: bool = False,
         ttl: str | None = None,
         ttl_clock: TimeKind = "processing",
         times: tuple[str, str] | None = None,
@@ -88,11 +90,14 @@ class Operations:
     ) -> "Stream":
         """Rows of this stream with those of another one of the same pipeline that have the same key.
 
-        ``on``: a column of both, several, or ``{"ad_id": "id"}``. ``within=("-5 seconds", "20 seconds")``: ``other``'s time minus
-        ours lies in there, bounds included; without, all rows of a key, for ever or for ``ttl``. ``times``: the time column of
-        each side, if it is not that of the watermark. ``suffixes``: what to add to names of columns that both sides have.
+        ``on``: a column of both, several, or ``{"ad_id": "id"}``. Which rows of a key: ``within=("-5 seconds", "20 seconds")``:
+        ``other``'s time minus ours lies in there, bounds included; ``window=fp.tumbling(…)``: both are in one window;
+        ``as_of=True``: the newest of ``other`` that is not later than ours; else all, for as long as they live (``ttl``, or for
+        ever), and rows that come out without a partner are taken back when one comes (column ``weight``: 1, or -1).
+        ``times``: the time column of each side, if it is not that of the watermark. ``suffixes``: what to add to the names of
+        columns that both sides have.
         """
-        asked = JoinAsked(on, how, within, ttl, ttl_clock, times or (self.time, other.time), suffixes)
+        asked = JoinAsked(on, how, within, window, as_of, ttl, ttl_clock, times or (self.time, other.time), suffixes)
         if self.sources is not other.sources:
             raise BadInput("join: both sides must come of one stream: fp.stream(left=…, right=…), and .source(…) of it for each")
         broadcasts = {**self.broadcasts, **other.broadcasts}

@@ -1,8 +1,5 @@
 """Joins of two streams against loops over the same events: however they fall into epochs, over slots, and after restarts."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,91 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodplain.errors import BadInput
-from floodplain.operators.join import How
 from floodplain.spark.kit import KitEpoch, PipelineKit, survives_every_crash
 from floodplain.spark.stream import Output, Stream
-
-ROWS = {"shown": "ad long, at long, width int", "clicks": "id long, at long, user string"}
-HOWS: list[How] = ["inner", "left", "right", "full", "semi", "anti"]
-END_MS = 1 << 40
-
-Row = dict[str, Any]
-
-
-def ads(how: How, *, late: bool = False, **options: Any):
-    def build(stream: Stream) -> Output:
-        timed = stream.watermark("at", "0 seconds")
-        joined = timed.source("shown").join(timed.source("clicks"), {"ad": "id"}, how, suffixes=("", "_click"), **options)
-        written = joined.write("memory")
-        return written.also(joined.side("late").write("memory", name="late")) if late else written
-
-    return build
-
-
-def shown(ad: int | None, at: int | None, width: int = 0) -> Row:
-    return {"source": "shown", "ad": ad, "at": at, "width": width}
-
-
-def click(ad: int | None, at: int | None, user: str = "u") -> Row:
-    return {"source": "clicks", "id": ad, "at": at, "user": user}
-
-
-def expected(rows: Sequence[Row], how: How, low: int, high: int) -> Counter[tuple[Any, ...]]:
-    """A loop over all pairs."""
-    lefts = [row for row in rows if row["source"] == "shown"]
-    rights = [row for row in rows if row["source"] == "clicks"]
-
-    def match(left: Row, right: Row) -> bool:
-        if None in (left["ad"], right["id"], left["at"], right["at"]):
-            return False
-        return left["ad"] == right["id"] and low <= right["at"] - left["at"] <= high
-
-    return Counter(_expected(lefts, rights, how, match))
-
-
-def _expected(lefts: list[Row], rights: list[Row], how: How, match: Any) -> Iterator[tuple[Any, ...]]:
-    pairs = [(left, right) for left in lefts for right in rights if match(left, right)]
-    hit = {id(row) for pair in pairs for row in pair}
-    if how in ("semi", "anti"):
-        yield from ((row["ad"], row["at"], row["width"]) for row in lefts if (id(row) in hit) == (how == "semi"))
-        return
-    yield from ((left["ad"], left["at"], left["width"], right["at"], right["user"]) for left, right in pairs)
-    if how in ("left", "full"):
-        yield from ((row["ad"], row["at"], row["width"], None, None) for row in lefts if id(row) not in hit)
-    if how in ("right", "full"):
-        yield from ((row["id"], None, None, row["at"], row["user"]) for row in rights if id(row) not in hit)
-
-
-def published(kit: PipelineKit, sink: str = "output") -> Counter[tuple[Any, ...]]:
-    return Counter(tuple(row.values()) for _, table in sorted(kit.sinks[sink].epochs.items()) for row in table.to_pylist())
-
-
-TIMES = st.one_of(st.none(), st.integers(1, 60))
-SOME = st.lists(
-    st.one_of(
-        st.builds(shown, st.one_of(st.none(), st.integers(0, 3)), TIMES, st.integers(0, 5)),
-        st.builds(click, st.one_of(st.none(), st.integers(0, 3)), TIMES, st.sampled_from("ab")),
-    ),
-    max_size=40,
-)
-
-
-def play(kit: PipelineKit, rows: list[Row], cuts: list[int], disorder: int) -> None:
-    """In order of time but for the disorder; the watermark follows. A restart and a rescale on the way."""
-    bounds = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
-    newest = 0
-    for number, (low, high) in enumerate(pairwise(bounds)):
-        kit.epoch(rows[low:high], watermark_ms=newest)
-        newest = max([newest, *(row["at"] - disorder - 1 for row in rows[low:high] if row["at"] is not None)])
-        if number == 1:
-            kit.restart()
-        if number == 2:
-            kit.rescale(3)
-    kit.epoch([], watermark_ms=END_MS)
-
-
-def in_order(rows: list[Row], disorder: int) -> list[Row]:
-    return sorted(rows, key=lambda row: (row["at"] or 0) // max(disorder, 1))
+from tests.operators.joining import END_MS, HOWS, ROWS, SOME, ads, click, expected, in_order, play, published, shown, within
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -110,7 +25,7 @@ def test_an_interval_join_gives_all_pairs_within_bounds(how, rows, cuts, disorde
     rows = in_order(rows, disorder)
     kit = PipelineKit(ads(how, within=(f"{low} ms", f"{high} ms")), rows=ROWS, slots=2)
     play(kit, rows, cuts, disorder)
-    assert published(kit) == expected(rows, how, low, high)
+    assert published(kit) == expected(rows, how, within(low, high))
     assert sum(epoch.late for epoch in kit.progress) == 0
 
 
@@ -179,18 +94,18 @@ def test_what_cannot_be_joined_is_refused():
 
         return PipelineKit(pipeline, rows=ROWS)
 
-    within = {"within": ("0 s", "1 s"), "times": ("at", "at")}
+    bounds = {"within": ("0 s", "1 s"), "times": ("at", "at")}
     with pytest.raises(BadInput, match="2 output columns called at: rename them with suffixes"):
-        build({"ad": "id"}, **within)
-    with pytest.raises(BadInput, match="how='outer' is not known: use inner, left"):
-        build({"ad": "id"}, "outer", **within)
+        build({"ad": "id"}, **bounds)
+    with pytest.raises(BadInput, match="how='outer' is not known here: use inner, left"):
+        build({"ad": "id"}, "outer", **bounds)
     with pytest.raises(BadInput, match="no column 'id'; they have ad, at, width"):
-        build("id", **within)
+        build("id", **bounds)
     with pytest.raises(BadInput, match="give the lower bound"):
         build({"ad": "id"}, within=("1 s", "0 s"), times=("at", "at"))
     with pytest.raises(BadInput, match="left side has no event time: call watermark"):
         build({"ad": "id"}, within=("0 s", "1 s"))
-    with pytest.raises(BadInput, match="ttl is for joins without bounds"):
-        build({"ad": "id"}, ttl="1 day", **within)
+    with pytest.raises(BadInput, match="within and ttl exclude each other"):
+        build({"ad": "id"}, ttl="1 day", **bounds)
     with pytest.raises(BadInput, match="names no columns"):
-        build([], **within)
+        build([], **bounds)
