@@ -79,9 +79,14 @@ class Top(KeyedBatchProcess):
         rows: dict[str, State] = {"rows": Value(pa.list_(struct_type(self.rows, self.keys, "top")), nullable=False)}
         return rows if self.until is None else {**rows, "until_ms": Value("long", nullable=False)}
 
-    def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:  # noqa: ARG002
-        """What has no end has no lateness."""
-        return pa.repeat(True, len(event_time))
+    @property
+    def drops_late(self) -> bool:  # type: ignore[override]
+        """A row whose group is complete is late, whoever made it."""
+        return self.until is not None
+
+    def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
+        """What has no end has no lateness. Else the time of a row is the end of its group."""
+        return pa.repeat(True, len(event_time)) if self.until is None else super().on_time(event_time, late_ms)
 
     def process(self, batch: Any, ctx: Any) -> pa.Table | None:  # noqa: ARG002
         if not len(batch.key_of_row):
