@@ -40,6 +40,7 @@ from floodplain.operators.aggregates import (
     sum,  # noqa: A004
     top_k,
 )
+from floodplain.operators.changes import fold_changes
 from floodplain.operators.kit import ProcessKit
 from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
 from floodplain.operators.windows import (
@@ -145,6 +146,7 @@ __all__ = [
     "every_epoch",
     "every_rows",
     "first",
+    "fold_changes",
     "global_window",
     "ingestion_time",
     "last",

@@ -163,17 +163,18 @@ def precedes(one: ColumnAt, other: ColumnAt, places: np.ndarray, order: Order) -
 def ranked(owner: np.ndarray, order: Order, rest: Order, column: ColumnAt) -> tuple[np.ndarray, np.ndarray]:
     """The places of all rows by owner, then in order; and for each, whether it differs in owner or order from the one before.
 
-    Rows alike in the order come by the ``rest``, whose columns are asked for only there.
+    Rows alike in the order come by the ``rest``. A column is asked for only where those before it do not decide.
     """
-    everywhere = np.arange(len(owner))
-    keys = [code for by in order for code in codes(column(by.column, everywhere), by)]
+    keys = codes(column(order[0].column, np.arange(len(owner))), order[0])
     place = sort_places(owner, *keys)
     first = starts_of(owner[place], *(key[place] for key in keys))
     tied = np.flatnonzero(~first | ~np.append(first[1:], True)[: len(first)])
     if len(tied):
-        rows = place[tied]
-        more = [code for by in rest for code in codes(column(by.column, rows), by)]
-        place[tied] = rows[np.lexsort([*reversed(more), np.cumsum(first)[tied]])]
+        rows, group = place[tied], np.cumsum(first)[tied]
+        more, last = ([code for by in some for code in codes(column(by.column, rows), by)] for some in (order[1:], rest))
+        again = np.lexsort([*reversed(last), *reversed(more), group])
+        place[tied] = rows[again]
+        first[tied] |= starts_of(group, *(key[again] for key in more))
     return place, first
 
 

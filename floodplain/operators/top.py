@@ -79,9 +79,14 @@ class Top(KeyedBatchProcess):
         rows: dict[str, State] = {"rows": Value(pa.list_(struct_type(self.rows, self.keys, "top")), nullable=False)}
         return rows if self.until is None else {**rows, "until_ms": Value("long", nullable=False)}
 
-    def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:  # noqa: ARG002
-        """What has no end has no lateness."""
-        return pa.repeat(True, len(event_time))
+    @property
+    def drops_late(self) -> bool:  # type: ignore[override]
+        """A row whose group is complete is late, whoever made it."""
+        return self.until is not None
+
+    def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
+        """What has no end has no lateness. Else the time of a row is the end of its group."""
+        return pa.repeat(True, len(event_time)) if self.until is None else super().on_time(event_time, late_ms)
 
     def process(self, batch: Any, ctx: Any) -> pa.Table | None:  # noqa: ARG002
         if not len(batch.key_of_row):
@@ -169,26 +174,23 @@ class _Both:
 
     def column(self, name: str, places: np.ndarray) -> pa.Array:
         new = places >= self.held
-        parts = [
-            field_of(self.old.take(pa.array(places[~new])), name),
-            one_array(self._batch.take(places[new] - self.held, [name]).column(0)),
-        ]
-        return _put_back(pa.concat_arrays(parts), new)
+        fresh = one_array(self._batch.take(places[new] - self.held, [name]).column(0))
+        return _both_at(field_of(self.old, name), fresh, places, new)
 
     def rows(self, places: np.ndarray) -> pa.StructArray:
         """Whole rows."""
         new = places >= self.held
         fresh = as_struct(self._batch.take(places[new] - self.held), self.old.type)
-        return _put_back(pa.concat_arrays([self.old.take(pa.array(places[~new])), fresh]), new)
+        return _both_at(self.old, fresh, places, new)
 
 
-def _put_back(parts: pa.Array, new: np.ndarray) -> pa.Array:
-    """Values that stand by ``new`` in the order that they had before."""
-    if not new.any() or new.all():
-        return parts
-    at = np.empty(len(new), np.int64)
-    at[np.concatenate([np.flatnonzero(~new), np.flatnonzero(new)])] = np.arange(len(new))
-    return parts.take(pa.array(at))
+def _both_at(old: pa.Array, fresh: pa.Array, places: np.ndarray, new: np.ndarray) -> pa.Array:
+    """Old values by place, and where ``new`` says so, the fresh ones in their order."""
+    if new.all():
+        return fresh
+    at = np.where(new, len(old) - 1 + np.cumsum(new), places)
+    both = pa.concat_arrays([old, fresh]) if len(fresh) else old
+    return both if len(at) == len(both) and (np.diff(at) == 1).all() else both.take(pa.array(at))
 
 
 def _lists(rows: pa.StructArray, owner: np.ndarray, numbers: np.ndarray) -> pa.ListArray:

@@ -53,6 +53,11 @@ class SparkEngine:
             rows = rows.where(F.col(quoted(only[0])) == only[1])
         return rows.select(*[column.alias(name) for name, made in columns for column in _columns(rows, made)])
 
+    def extend(self, rows: DataFrame, columns: Sequence[tuple[str, Any]], where: Any) -> DataFrame:
+        if where is not None:
+            rows = rows.where(where)
+        return rows.withColumns({name: F.expr(made) if isinstance(made, str) else made for name, made in columns})
+
     def union(self, members: Sequence[DataFrame]) -> DataFrame:
         return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), members)
 

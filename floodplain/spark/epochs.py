@@ -12,8 +12,8 @@ from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.operators.lateness import LATE, late_columns
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
 from floodplain.spark.contract import Engine, Place
-from floodplain.spark.plan import MAIN, Input, Keyed, Node, Plan, Select, Side, Transform, Union
-from floodplain.spark.steps import Compiled, Steps
+from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union
+from floodplain.spark.steps import Compiled, Steps, derived
 from floodplain.spark.timekeeper import NEWEST, Timekeeper
 from floodplain.state import tables
 from floodplain.state.descriptors import EVENT_TIME
@@ -126,12 +126,8 @@ class Epochs:
             match node:
                 case Input(tag=tag):
                     rows[node] = self._empty[tag]
-                case Transform(parent=parent, function=function):
-                    rows[node] = self._engine.transform(rows[parent], function)
-                case Select(parent=parent, columns=columns, only=only):
-                    rows[node] = self._engine.select(rows[parent], columns, only)
-                case Union(members=members):
-                    rows[node] = self._engine.union([rows[member] for member in members])
+                case Transform() | Select() | Extend() | Union():
+                    rows[node] = derived(node, self._engine, rows.__getitem__)
                 case Side(parent=parent, output=output):
                     rows[node] = self._engine.empty(self._side_schema(parent.name, output))
                 case Keyed():
@@ -144,6 +140,10 @@ class Epochs:
                     rows[node] = self._engine.empty(operator.output)
         for outlet in self._plan.outlets:
             self._compiled.schemas.setdefault(outlet.staged_as, self._engine.schema(rows[outlet.node]))
+
+    def schema_of(self, outlet: Outlet) -> pa.Schema:
+        """The columns of what this outlet gets. Requires: ``prepare`` was called."""
+        return self._compiled.schemas[outlet.staged_as]
 
     def _side_schema(self, operator: str, output: str) -> pa.Schema:
         sides = self._compiled.operators[operator].sides

@@ -21,8 +21,9 @@ from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
 from floodplain.spark import checkpoint
 from floodplain.spark.contract import Place
+from floodplain.spark.dry import dry_schemas
 from floodplain.spark.epochs import EpochProgress, Epochs
-from floodplain.spark.kit_expressions import evaluated, rest
+from floodplain.spark.kit_expressions import evaluated, holds, rest
 from floodplain.spark.kit_faults import Captured, CountedBlobs, Crashed, CrashPoint, Steps, crash
 from floodplain.spark.plan import Input, Plan, Rest
 from floodplain.spark.stream import SOURCE, Output, StartOptions, Stream
@@ -117,6 +118,12 @@ class PipelineKit:
         merged = pa.unify_schemas([columns.schema for columns in self._sources.values()])
         return merged.append(pa.field(SOURCE, pa.string()))
 
+    def schemas_of(self, stream: Stream, plan: Plan) -> dict[str, pa.Schema]:
+        """Called by a stream that is asked for its schema."""
+        inputs = {"": self._merged_schema(), **{tag: frame.schema for tag, frame in stream.broadcasts.items()}}
+        empty = {tag: schema.empty_table() for tag, schema in inputs.items()}
+        return dry_schemas(plan, LocalEngine(self._transforms, plan), empty)
+
     def restart(self) -> None:
         """A new driver process on the same state. Input that is not in the state yet is given to it again."""
         self.steps.revive()
@@ -198,6 +205,11 @@ class PipelineKit:
             except Crashed:
                 self.restart()
 
+    @property
+    def schemas(self) -> dict[str, pa.Schema]:
+        """The columns of what each sink gets."""
+        return {outlet.name: self._epochs.schema_of(outlet) for outlet in self._plan.outlets}
+
     def state(self, table: str) -> list[dict[str, Any]]:
         return self.store.snapshot().table(table).to_arrow().to_pylist()
 
@@ -262,6 +274,12 @@ class LocalEngine:
             rows = rows.filter(pc.field(only[0]) == only[1])
         made = {name: rest(made.but, rows) if isinstance(made, Rest) else evaluated(made, rows) for name, made in columns}
         return pa.table({name: column for name, column in made.items() if column is not None})
+
+    def extend(self, rows: pa.Table, columns: Sequence[tuple[str, Any]], where: Any) -> pa.Table:
+        if where is not None:
+            rows = rows.filter(holds(where, rows))
+        made = {name: evaluated(expression, rows) for name, expression in columns}
+        return pa.table({name: rows.column(name) for name in rows.column_names} | made)
 
     def union(self, members: Sequence[pa.Table]) -> pa.Table:
         return pa.concat_tables(members, promote_options="permissive")

@@ -1,6 +1,6 @@
 """The operators of a stream, as users write them: each becomes one stateful step."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -11,6 +11,7 @@ from floodplain.operators.changes import Mode
 from floodplain.operators.dedupe import Dedup
 from floodplain.operators.join import How
 from floodplain.operators.last import Latest
+from floodplain.operators.pivot import Pivot, Repeats
 from floodplain.operators.process import Process
 from floodplain.operators.running import Mode as RunningMode
 from floodplain.operators.top import Top
@@ -38,12 +39,12 @@ class Operations:
         """The column that has the event time at this point."""
         raise NotImplementedError
 
-    def _keyed(self, process: Process, name: str, *more_keys: str) -> "Stream":
-        """A stateful step of ours. Unlike a user's own it knows which column has the time at this point."""
+    def _keyed(self, process: Process, name: str, *more_keys: str, time: str | None = None) -> "Stream":
+        """A stateful step of ours. Unlike a user's own it knows which column has the time at this point, or is given it."""
         keys = (*self.keys, *more_keys)
         if not keys:
             raise BadInput(f"{name} needs keys: call key_by before it")
-        return replace(cast("Stream", self), node=Keyed(self.node, name, keys, process, event_time=self.time), keys=())
+        return replace(cast("Stream", self), node=Keyed(self.node, name, keys, process, event_time=time or self.time), keys=())
 
     def window(
         self,
@@ -140,7 +141,7 @@ class Operations:
         ``weight``; ``append`` all rows of a key once the watermark has reached the time in the column ``until``, as the end of a
         window. ``ties``: rows alike in ``by`` have one rank, and all of them stay. ``rank``: what that column is called, if any.
         """
-        return self._keyed(Top(count, by, mode, ties, until, rank, output_time=until or self.time), name)
+        return self._keyed(Top(count, by, mode, ties, until, rank, output_time=until or self.time), name, time=until)
 
     def last(self, by: str | None = None, *, mode: Mode = "update", ttl: str | None = None, name: str = "last") -> "Stream":
         """The last row of each key by ``by``, by event time if not given, whenever it changes.
@@ -153,3 +154,22 @@ class Operations:
     def first(self, by: str | None = None, *, mode: Mode = "update", ttl: str | None = None, name: str = "first") -> "Stream":
         """The first row of each key by ``by``, as ``last``. An earlier one that comes later takes its place."""
         return self._keyed(Latest(by, "first", mode, ttl, output_time=self.time), name)
+
+    def pivot(
+        self,
+        column: str,
+        values: Sequence[Any] | Mapping[Any, str],
+        value: str,
+        *,
+        repeats: Repeats = "last",
+        by: str | None = None,
+        mode: Mode = "update",
+        name: str = "pivot",
+    ) -> "Stream":
+        """One row per key with a column for each of ``values`` of ``column``, which has ``value`` of the rows with it.
+
+        ``values`` may say what the columns are called: ``{"a": "first"}``. ``repeats``: of several rows the last by ``by`` (event
+        time, if not given) counts, or their ``sum``, ``min`` or ``max``. ``mode`` as in ``last``.
+        """
+        named = values.items() if isinstance(values, Mapping) else ((each, str(each)) for each in values)
+        return self._keyed(Pivot(column, tuple(named), value, repeats, by, mode), name)

@@ -7,6 +7,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 from pyspark.sql.streaming.query import StreamingQuery
@@ -16,7 +17,8 @@ from floodplain.eventtime.options import time_ms
 from floodplain.spark import checkpoint
 from floodplain.spark.contract import Place
 from floodplain.spark.driver import Driver
-from floodplain.spark.engine import tagged
+from floodplain.spark.dry import dry_schemas
+from floodplain.spark.engine import SparkEngine, tagged
 from floodplain.spark.epochs import EpochProgress
 from floodplain.spark.housekeeper import Housekeeper
 from floodplain.spark.plan import Input, Plan
@@ -45,6 +47,12 @@ def stream(rows: DataFrame | None = None, /, **sources: DataFrame) -> Stream:
 
 class SparkRuntime:
     """Starts pipelines on the Spark session of their input."""
+
+    def schemas_of(self, stream: Stream, plan: Plan) -> dict[str, pa.Schema]:
+        main = _union(stream.sources)
+        engine = SparkEngine(main.sparkSession, key_groups=1)
+        empty = {tag: engine.empty(engine.schema(rows)) for tag, rows in {"": main, **stream.broadcasts}.items()}
+        return dry_schemas(_with_event_time(plan, main), engine, empty)
 
     def start(self, stream: Stream, plan: Plan, options: StartOptions) -> "Query":
         main = _union(stream.sources)

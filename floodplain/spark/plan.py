@@ -50,6 +50,15 @@ class Select:
 
 
 @dataclass(frozen=True, eq=False)
+class Extend:
+    """All columns of its parent with some made new or anew, as in ``Select``; of rows for which ``where`` holds, if given."""
+
+    parent: "Node"
+    columns: tuple[tuple[str, Any], ...] = ()
+    where: Any = None
+
+
+@dataclass(frozen=True, eq=False)
 class Union:
     """The rows of several steps as one; a column that one of them lacks is null in its rows."""
 
@@ -78,7 +87,7 @@ class Side:
     output: str
 
 
-Node = Input | Transform | Select | Union | Keyed | Side
+Node = Input | Transform | Select | Extend | Union | Keyed | Side
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The steps of one epoch, one job per stateful operator."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from floodplain.eventtime.times import EpochTimes
 from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.tasklevel import put_task_values, task_values_at
 from floodplain.spark.contract import Engine, Place
-from floodplain.spark.plan import MAIN, Input, Keyed, Node, Plan, Select, Side, Transform, Union, output_of
+from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Plan, Select, Side, Transform, Union, output_of
 from floodplain.spark.worker import Job, Staged, StagedFile, StageJob, TaskReport, Work
 from floodplain.store.epoch import Epoch
 from floodplain.store.view import Snapshot
@@ -31,6 +31,19 @@ class Compiled:
     operators: dict[str, KeyedOperator] = field(default_factory=dict)
     schemas: dict[tuple[str, str], pa.Schema] = field(default_factory=dict)
     """The columns of each output of each operator, and of what other steps stage."""
+
+
+def derived(node: Transform | Select | Extend | Union, engine: Engine, rows: Callable[[Node], Any]) -> Any:
+    """What a step without state makes of the rows of those before it."""
+    match node:
+        case Transform(parent=parent, function=function):
+            return engine.transform(rows(parent), function)
+        case Select(parent=parent, columns=columns, only=only):
+            return engine.select(rows(parent), columns, only)
+        case Extend(parent=parent, columns=columns, where=where):
+            return engine.extend(rows(parent), columns, where)
+        case Union(members=members):
+            return engine.union([rows(member) for member in members])
 
 
 class Steps:
@@ -63,12 +76,8 @@ class Steps:
             match node:
                 case Input(tag=tag):
                     self._made[node] = self._inputs[tag]
-                case Transform(parent=parent, function=function):
-                    self._made[node] = self._engine.transform(self._frame(parent), function)
-                case Select(parent=parent, columns=columns, only=only):
-                    self._made[node] = self._engine.select(self._frame(parent), columns, only)
-                case Union(members=members):
-                    self._made[node] = self._engine.union([self._frame(member) for member in members])
+                case Transform() | Select() | Extend() | Union():
+                    self._made[node] = derived(node, self._engine, self._frame)
                 case Side(parent=parent, output=output):
                     self._made[node] = self._staged(parent.name, output)
                 case Keyed():

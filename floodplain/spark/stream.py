@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import Delay, IngestionTime, WatermarkOptions, ingestion_rule, source_rule
 from floodplain.eventtime.watermarks import Policy, WatermarkRule
@@ -14,9 +16,9 @@ from floodplain.operators.process import Process
 from floodplain.settings import StoreSettings
 from floodplain.spark.names import quoted
 from floodplain.spark.operations import Operations
-from floodplain.spark.plan import MAIN, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform
+from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform
 from floodplain.spark.sink import Sink
-from floodplain.spark.sinks import ForeachBatchSink, open_sink
+from floodplain.spark.sinks import ForeachBatchSink, MemorySink, open_sink
 from floodplain.state.durations import to_ms
 
 SOURCE = "source"
@@ -42,6 +44,8 @@ class Runtime(Protocol):
     """Starts what a stream describes: Spark, or the test kit."""
 
     def start(self, stream: "Stream", plan: Plan, options: StartOptions) -> Any: ...
+    def schemas_of(self, stream: "Stream", plan: Plan) -> dict[str, pa.Schema]:
+        """What the outlets would get, by name."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,18 @@ class Stream(Operations):
             raise BadInput("select needs at least one column")
         return replace(self, node=Select(self.node, tuple(chosen)))
 
+    def with_column(self, name: str, made: Any) -> "Stream":
+        """All columns, and one that is made new or anew, as in ``select``."""
+        return replace(self, node=Extend(self.node, ((name, made),)))
+
+    def where(self, condition: Any) -> "Stream":
+        """The rows for which this holds, as in ``where("price > 10")``; or a ``Column``."""
+        return replace(self, node=Extend(self.node, where=condition))
+
+    def schema(self) -> pa.Schema:
+        """The columns of what comes out here, as they will be; raises what ``start`` would raise on an empty state."""
+        return self.to(MemorySink()).schema
+
     def source(self, name: str) -> "Stream":
         """The rows of one of several sources, with its own columns."""
         if name not in self.sources or not name:
@@ -122,16 +138,18 @@ class Stream(Operations):
     def time(self) -> str | None:
         """The column that has the event time at this point, as far as it is known before the start."""
         node = self.node
-        while isinstance(node, Transform | Select):
+        while isinstance(node, Transform | Select | Extend):
             node = node.parent
         if isinstance(node, Keyed):
             return node.process.output_time
         return self.event_time if isinstance(node, Input) else None
 
-    def key_by(self, *columns: str) -> "Stream":
-        if not columns:
+    def key_by(self, *columns: str, **made: Any) -> "Stream":
+        """By these columns, and by new ones: ``key_by("auction", day="date(ts)")``, with expressions as in ``select``."""
+        if not columns and not made:
             raise BadInput("key_by needs at least one column")
-        return replace(self, keys=columns)
+        node = Extend(self.node, tuple(made.items())) if made else self.node
+        return replace(self, node=node, keys=(*columns, *made))
 
     def process(
         self, process: Process, *, name: str | None = None, on_error: OnError = "raise", broadcast: Any = None
@@ -199,6 +217,16 @@ class Output:
     @property
     def plan(self) -> Plan:
         return Plan(self.outlets, self.stream.event_time, self.stream.rule)
+
+    @property
+    def schemas(self) -> dict[str, pa.Schema]:
+        """The columns of what each sink will get, known before the start."""
+        return self.stream.runtime.schemas_of(self.stream, self.plan)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Those of the first sink."""
+        return self.schemas[self.outlets[0].name]
 
     def start(
         self,

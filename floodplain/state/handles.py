@@ -41,6 +41,8 @@ class ValueHandle:
         self._null = None if place.null_mark else ABSENT
         self._values: list[Any] | None = None
         self._replaced: pa.Array | None = None
+        self._some: tuple[pa.Array, np.ndarray] | None = None
+        """Values of some keys that are not in ``_replaced`` yet: who only writes needs no copy of all."""
         self._touched = bytearray(len(cursor.space))
         self._fits = surely_fits(state.arrow)
 
@@ -88,16 +90,33 @@ class ValueHandle:
     def replace(self, values: pa.Array, numbers: np.ndarray | None = None) -> None:
         """Set the values of all keys at once, or of these; null clears. Of a key given twice the last counts."""
         if numbers is None:
-            self._replaced = values
+            self._replaced, self._some = values, None
             self._touched = bytearray(b"\1" * len(self._touched))
             return
+        self._current()
+        np.frombuffer(self._touched, np.uint8)[numbers] = 1
+        if len(numbers) == np.count_nonzero(self._touched):
+            self._some = (values, numbers)
+        else:
+            self._replaced = self._with(values, numbers)
+
+    def _with(self, values: pa.Array, numbers: np.ndarray) -> pa.Array:
         current = self._current()
         choice = np.arange(len(current))
         choice[numbers] = len(current) + np.arange(len(numbers))
-        self._replaced = pa.concat_arrays([current, values]).take(pa.array(choice))
-        np.frombuffer(self._touched, np.uint8)[numbers] = 1
+        return pa.concat_arrays([current, values]).take(pa.array(choice))
+
+    def _replaced_at(self, numbers: np.ndarray) -> pa.Array | None:
+        """What was set of these keys, if any was; as it was given, where it was given for just these."""
+        if self._some is not None and np.array_equal(self._some[1], numbers):
+            return self._some[0]
+        self._current()
+        return None if self._replaced is None else at_rows(self._replaced, numbers)
 
     def _current(self) -> pa.Array:
+        if self._some is not None:
+            some, self._some = self._some, None
+            self._replaced = self._with(*some)
         return one_array(self._cursor.aligned().column(self.place.column)) if self._replaced is None else self._replaced
 
     def touched(self) -> np.ndarray:
@@ -107,8 +126,9 @@ class ValueHandle:
         """This state's columns of the rows of these keys, as they shall be."""
         before = self._cursor.aligned()
         names = [name for name in (self.place.column, self.place.null_mark) if name]
-        if self._replaced is not None:
-            out = {names[0]: at_rows(self._replaced, numbers)}
+        replaced = self._replaced_at(numbers)
+        if replaced is not None:
+            out = {names[0]: replaced}
             fresh = pa.array(self.touched()[numbers])
             out |= {
                 name: pc.if_else(fresh, pa.scalar(None, pa.bool_()), at_rows(before.column(name), numbers)) for name in names[1:]

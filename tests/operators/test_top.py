@@ -111,7 +111,8 @@ def test_a_group_is_given_out_once_it_is_complete():
 
     assert epoch(at(10, "a", 5), at(10, "b", 5), at(10, "c", 4), at(20, "a", 1), watermark_ms=9_999) == []
     assert epoch(at(10, "d", 5), at(20, "b", 3), watermark_ms=10_000) == [(10, "a", 5), (10, "b", 5), (10, "d", 5)]
-    assert epoch(watermark_ms=19_999) == []
+    assert epoch(at(10, "e", 9), watermark_ms=19_999) == []
+    assert kit.progress[-1].late == 1
     kit.restart()
     assert epoch(at(20, "c", 2), watermark_ms=20_000) == [(20, "b", 3)]
     assert kit.state("top") == kit.state("top__event_timers") == []

@@ -1,0 +1,95 @@
+"""Deduplication, top rows, first and last rows, pivots on Spark, against SQL over the same rows."""
+
+from random import Random
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
+from floodplain.operators.changes import fold_changes
+from floodplain.spark.pipeline import stream
+from tests.spark.test_dataflow import finish
+
+pytestmark = pytest.mark.spark
+SCHEMA = "auction long, bidder long, price long, channel string, ts timestamp"
+
+SQL = {
+    "seen": "select auction, bidder, min(ts) from bid group by all",
+    "top": """
+        select auction, bidder, price, channel, ts, price % 7 as rest, rank() over (partition by auction order by price % 7 desc)
+        from bid where price > 20 qualify rank() over (partition by auction order by price % 7 desc) <= 2
+    """,
+    "last": """
+        select auction, bidder, price, channel, ts from bid
+        qualify row_number() over (partition by auction, bidder order by ts desc, price desc) = 1
+    """,
+    "first": """
+        select auction, bidder, price, channel, ts, ts::date from bid
+        qualify row_number() over (partition by auction, ts::date order by ts, bidder, price, channel) = 1
+    """,
+    "pivot": "select auction, max(price) filter (channel = 'web'), max(price) filter (channel = 'app') from bid group by auction",
+}
+
+
+def bids(number: int) -> pa.Table:
+    chance = Random(number)
+    rows = [
+        {
+            "auction": chance.randrange(8),
+            "bidder": chance.randrange(4),
+            "price": chance.randrange(1000),
+            "channel": chance.choice(["web", "app"]),
+            "ts": (1_700_000_000 + number * 36_000 + chance.randrange(50_000)) * 1_000_000,
+        }
+        for _ in range(150)
+    ]
+    table = pa.Table.from_pylist(rows)
+    return table.set_column(4, "ts", table["ts"].cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC")))
+
+
+def build(frame):
+    rows = stream(frame).watermark("ts", "1 day")
+    last = rows.key_by("auction", "bidder")
+    return (
+        rows.dedup("auction", "bidder")
+        .write("memory", name="seen")
+        .also(
+            rows.where("price > 20")
+            .with_column("rest", F.col("price") % 7)
+            .key_by("auction")
+            .top(2, "rest desc", ties=True, mode="retract")
+            .write("memory", name="top")
+        )
+        .also(last.last().write("memory", name="last"))
+        .also(rows.key_by("auction", day="date(ts)").first(mode="retract").write("memory", name="first"))
+        .also(rows.key_by("auction").pivot("channel", ["web", "app"], "price", repeats="max").write("memory", name="pivot"))
+    )
+
+
+def test_all_of_them_come_to_what_sql_says(spark, tmp_path):
+    (tmp_path / "in").mkdir()
+    pq.write_table(bids(0), tmp_path / "in" / "0.parquet")
+    frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    found: dict[str, list[pa.Table]] = {}
+    for number in (1, 2):
+        output = build(frame)
+        query = finish(output, tmp_path, slots=number + 1)
+        for name, sink in query.sinks.items():
+            assert sink.table().schema == output.schemas[name]
+            found.setdefault(name, []).append(sink.table())
+        pq.write_table(bids(number), tmp_path / "in" / f"{number}.parquet")
+    with duckdb.connect() as connection:
+        connection.execute("set timezone = 'UTC'")
+        connection.register("bid", pa.concat_tables([bids(0), bids(1)]))
+        expected = {name: rows_of(connection.sql(sql).to_arrow_table()) for name, sql in SQL.items()}
+    keys = {"last": ["auction", "bidder"], "pivot": ["auction"], "seen": ["auction", "bidder"]}
+    now = {name: fold_changes(tables, keys.get(name, ())) for name, tables in found.items()}
+    for name in ("top", "last", "first", "pivot"):
+        assert rows_of(now[name]) == expected[name], name
+    assert len(pa.concat_tables(found["seen"])) == len(now["seen"]) == len(expected["seen"])
+
+
+def rows_of(table: pa.Table) -> list[str]:
+    return sorted(repr(tuple(row.values())) for row in table.to_pylist())
