@@ -59,7 +59,7 @@ BATCH = 100
 """One of this many auctions, sellers or bidders in a row is the hot one."""
 CHANNELS = 10_000
 HOT_CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
-CLOSING_EPOCHS = 3
+CLOSING_EPOCHS = 2
 FIRST_MTIME_S = 1_700_000_000
 ROW_GROUPS = 4
 """Of a file: several tasks can read it."""

@@ -1,15 +1,13 @@
 """The queries of Nexmark with Floodplain's public API.
 
 Each query reads its rows from the tables ``person``, ``auction`` and ``bid`` in Spark's own SQL, since what has no state is
-Spark's business, and only the columns that it needs; what it gets is a stream for each. ``timed`` queries have a watermark: they
-say something once it is final. The others say what is new or has changed since the last epoch.
-
-    python -m examples.nexmark.queries q5 --events 200000
+Spark's business, and only the columns that it needs; what it gets is a stream for each. Queries over ``event_time`` have a
+watermark and say something once it is final. The others say what is new or has changed since the last epoch.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import floodplain as fp
 from examples.nexmark.oracle import Changes, side_input
@@ -29,12 +27,19 @@ class Query:
     build: Callable[..., fp.Stream]
     changes: Changes
     """How its output is to be taken together."""
-    timed: bool
+    time: Literal["", "event", "arrival"]
+
+    @property
+    def closes(self) -> bool:
+        """Whether its results come when the watermark has passed them."""
+        return self.time == "event"
 
     def on(self, rows: fp.Stream) -> fp.Stream:
         """The query on what it reads: one stream, or one with several sources."""
-        if self.timed:
+        if self.time == "event":
             rows = rows.watermark("dateTime", DELAY)
+        elif self.time == "arrival":
+            rows = rows.watermark(fp.ingestion_time())
         return self.build(*[rows.source(name) for name in self.reads] if len(self.reads) > 1 else [rows])
 
     def of(self, events: Any) -> fp.Stream:
@@ -47,13 +52,13 @@ QUERIES: dict[str, Query] = {}
 
 
 def query(
-    *, update: str = "", timed: bool = False, **reads: str
+    *, update: str = "", time: Literal["", "event", "arrival"] = "", **reads: str
 ) -> Callable[[Callable[..., fp.Stream]], Callable[..., fp.Stream]]:
     """``update`` names the columns by which rows of its output replace each other; without, they never do."""
 
     def known(build: Callable[..., fp.Stream]) -> Callable[..., fp.Stream]:
         changes = Changes("update", tuple(update.split())) if update else Changes()
-        QUERIES[build.__name__] = Query(build.__name__, build.__doc__ or "", reads, build, changes, timed)
+        QUERIES[build.__name__] = Query(build.__name__, build.__doc__ or "", reads, build, changes, time)
         return build
 
     return known
@@ -145,3 +150,151 @@ def q21(bids: fp.Stream) -> fp.Stream:
 def q22(bids: fp.Stream) -> fp.Stream:
     """Folders of the address."""
     return bids
+
+
+# --- Windows, and the best of each
+
+
+@query(time="event", bids="select auction, dateTime from bid")
+def q5(bids: fp.Stream) -> fp.Stream:
+    """Hot items: the auctions with the most bids in the last ten seconds, every two seconds."""
+    counts = bids.key_by("auction").window(fp.sliding("10 seconds", "2 seconds")).agg(num=fp.count())
+    by_window = counts.key_by("window_start", "window_end")
+    return by_window.top(1, by="num desc", ties=True, mode="append", until="window_end", rank=None)
+
+
+@query(time="event", bids="select auction, bidder, price, dateTime, extra, price * 68719476736 - number as worth from bid")
+def q7(bids: fp.Stream) -> fp.Stream:
+    """Highest bid of every ten seconds; of equal ones the first to arrive is worth the most."""
+    columns = ("auction", "bidder", "price", "dateTime", "extra")
+    return bids.window(fp.tumbling("10 seconds")).agg(**{column: fp.max_by(column, "worth") for column in columns})
+
+
+@query(time="arrival", update="bidder window_start", bids="select bidder from bid")
+def q12(bids: fp.Stream) -> fp.Stream:
+    """Bids of each bidder in ten seconds of processing time, as they come."""
+    return bids.key_by("bidder").window(fp.tumbling("10 seconds"), early=fp.every_epoch()).agg(bid_count=fp.count())
+
+
+# --- Aggregates of all there is
+
+RANKS = "price < 10000 as rank1, price >= 10000 and price < 1000000 as rank2, price >= 1000000 as rank3"
+DAY = "cast(cast(dateTime as date) as string) as day"
+MINUTE = "substr(cast(dateTime as string), 12, 5) as minute"
+BIDS = {
+    "total_bids": fp.count(),
+    "rank1_bids": fp.count(where="rank1"),
+    "rank2_bids": fp.count(where="rank2"),
+    "rank3_bids": fp.count(where="rank3"),
+}
+DISTINCT = {
+    "total_bidders": fp.count_distinct("bidder"),
+    "rank1_bidders": fp.count_distinct("bidder", where="rank1"),
+    "rank2_bidders": fp.count_distinct("bidder", where="rank2"),
+    "rank3_bidders": fp.count_distinct("bidder", where="rank3"),
+    "total_auctions": fp.count_distinct("auction"),
+    "rank1_auctions": fp.count_distinct("auction", where="rank1"),
+    "rank2_auctions": fp.count_distinct("auction", where="rank2"),
+    "rank3_auctions": fp.count_distinct("auction", where="rank3"),
+}
+
+
+@query(update="day", bids=f"select bidder, auction, {DAY}, {RANKS} from bid")
+def q15(bids: fp.Stream) -> fp.Stream:
+    """Bidding statistics of each day: how many bids, bidders and auctions, by price."""
+    return bids.key_by("day").agg(**BIDS, **DISTINCT)
+
+
+@query(update="channel day", bids=f"select channel, bidder, auction, {DAY}, {MINUTE}, {RANKS} from bid")
+def q16(bids: fp.Stream) -> fp.Stream:
+    """Channel statistics: the same of each channel and day, and the last minute that had a bid."""
+    return bids.key_by("channel", "day").agg(minute=fp.max("minute"), **BIDS, **DISTINCT)
+
+
+@query(update="auction day", bids=f"select auction, price, {DAY}, {RANKS} from bid")
+def q17(bids: fp.Stream) -> fp.Stream:
+    """Auction statistics of each day: bids by price, and the prices."""
+    return bids.key_by("auction", "day").agg(
+        **BIDS, min_price=fp.min("price"), max_price=fp.max("price"), avg_price=fp.avg("price"), sum_price=fp.sum("price")
+    )
+
+
+# --- The last and the best of each key
+
+
+@query(update="auction bidder", bids="select auction, bidder, price, channel, url, dateTime, extra, number from bid")
+def q18(bids: fp.Stream) -> fp.Stream:
+    """The last bid of each bidder for each auction."""
+    return bids.key_by("bidder", "auction").last(by="dateTime, number")
+
+
+@query(update="auction rank_number", bids="select auction, bidder, price, channel, url, dateTime, extra, number from bid")
+def q19(bids: fp.Stream) -> fp.Stream:
+    """The ten highest bids for each auction."""
+    return bids.key_by("auction").top(10, by="price desc, dateTime, number", rank="rank_number")
+
+
+# --- Joins
+
+
+@query(
+    auctions="select id, seller from auction where category = 10",
+    persons="select id as person, name, city, state from person where state in ('OR', 'ID', 'CA')",
+)
+def q3(auctions: fp.Stream, persons: fp.Stream) -> fp.Stream:
+    """Local item suggestion: who sells in three states, and what."""
+    return auctions.join(persons, on={"seller": "person"})
+
+
+@query(
+    bids="select auction, bidder, price, channel, url, dateTime as bid_dateTime, extra as bid_extra from bid",
+    auctions="""
+        select id, itemName, description, initialBid, reserve, dateTime as auction_dateTime, expires, seller, category,
+            extra as auction_extra
+        from auction where category = 10
+    """,
+)
+def q20(bids: fp.Stream, auctions: fp.Stream) -> fp.Stream:
+    """Each bid with its auction, of one category."""
+    return bids.join(auctions, on={"auction": "id"})
+
+
+# --- What auctions were sold for
+
+PRICES = "select auction, price, number, dateTime from bid"
+
+
+def winners(auctions: fp.Stream, bids: fp.Stream, *more: str) -> fp.Stream:
+    """Each auction with its highest bid, once it is closed."""
+    offers = bids.select("auction", "price", "number", *more, bid_dateTime="dateTime")
+    offered = auctions.join(offers, on={"id": "auction"}, within=("0 seconds", LONGEST), times=("dateTime", "bid_dateTime"))
+    in_time = offered.transform(lambda df: df.where("bid_dateTime <= expires"))
+    return in_time.key_by("id").top(1, by="price desc, bid_dateTime, number", mode="append", until="expires", rank=None)
+
+
+@query(time="event", update="category", auctions="select id, category, dateTime, expires from auction", bids=PRICES)
+def q4(auctions: fp.Stream, bids: fp.Stream) -> fp.Stream:
+    """Average price for a category, of the auctions that are closed."""
+    return winners(auctions, bids).key_by("category").agg(final=fp.avg("price"))
+
+
+@query(time="event", update="seller", auctions="select id, seller, dateTime, expires from auction", bids=PRICES)
+def q6(auctions: fp.Stream, bids: fp.Stream) -> fp.Stream:
+    """Average selling price of each seller, of their last ten auctions that are closed."""
+    last_ten = winners(auctions, bids).key_by("seller").agg(prices=fp.top_k("price", 10, by="expires"))
+    return last_ten.transform(
+        lambda df: df.selectExpr("seller", "aggregate(prices, 0D, (sum, price) -> sum + price) / size(prices) as avg_price")
+    )
+
+
+@query(
+    time="event",
+    auctions="select id, itemName, description, initialBid, reserve, dateTime, expires, seller, category, extra from auction",
+    bids="select auction, bidder, price, number, dateTime, extra as bid_extra from bid",
+)
+def q9(auctions: fp.Stream, bids: fp.Stream) -> fp.Stream:
+    """Winning bids: each auction with its highest bid."""
+    return winners(auctions, bids, "bidder", "bid_extra")
+
+
+QUERIES = dict(sorted(QUERIES.items(), key=lambda item: int(item[0][1:])))

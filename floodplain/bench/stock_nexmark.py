@@ -47,7 +47,7 @@ def q5(nexmark: Tables) -> DataFrame:
 
 
 def q7(nexmark: Tables) -> DataFrame:
-    best = F.max_by(F.struct("auction", "price", "bidder", "dateTime", "extra"), _highest("price", "dateTime", "number"))
+    best = F.max_by(F.struct("auction", "price", "bidder", "dateTime", "extra"), F.struct("price", -F.col("number")))
     found = nexmark["bid"].groupBy(F.window("dateTime", "10 seconds")).agg(best.alias("best"))
     return found.select("best.*")
 
@@ -67,9 +67,7 @@ def q9(nexmark: Tables, longest: str) -> DataFrame:
         *("auction", "bidder", "price", "number"), F.col("dateTime").alias("bid_dateTime"), F.col("extra").alias("bid_extra")
     )
     within = f"id = auction and bid_dateTime between dateTime and dateTime + interval {longest} and bid_dateTime <= expires"
-    best = F.max_by(
-        F.struct("auction", "bidder", "price", "bid_dateTime", "bid_extra"), _highest("price", "bid_dateTime", "number")
-    )
+    best = F.max_by(F.struct("bidder", "price", "bid_dateTime", "bid_extra"), _highest("price", "bid_dateTime", "number"))
     sold = [F.first(column).alias(column) for column in columns if column not in ("id", "dateTime")]
     won = auctions.join(bids, F.expr(within)).groupBy("id", "dateTime").agg(*sold, best.alias("best"))
     return won.select(*columns, "best.*")

@@ -15,6 +15,19 @@ from floodplain.state.durations import to_ms
 _TYPES = {"int64": "long", "int32": "int", "string": "string", "bool": "boolean", "timestamp[us]": "timestamp"}
 
 
+def in_time(rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.less_equal(rows["bid_dateTime"], rows["expires"]))
+
+
+def mean_price(rows: pa.Table) -> pa.Table:
+    means = [float(sum(prices) / len(prices)) for prices in rows["prices"].to_pylist()]
+    return pa.table({"seller": rows["seller"], "avg_price": pa.array(means, pa.float64())})
+
+
+TRANSFORMS = {"q4": [in_time], "q6": [in_time, mean_price], "q9": [in_time]}
+"""What the queries do in Spark, in Arrow."""
+
+
 def read(query: Query, events: pa.Table) -> dict[str, pa.Table]:
     """What the query reads of these events, stream by stream."""
     oracle = Oracle(events)
@@ -26,16 +39,17 @@ def kit(query: Query, **options: Any) -> fp.PipelineKit:
     return fp.PipelineKit(
         lambda rows: query.on(rows).write("memory"),
         rows=columns if len(columns) > 1 else next(iter(columns.values())),
+        transforms=TRANSFORMS.get(query.name, ()),
         **options,
     )
 
 
-def played(query: Query, epochs: Sequence[pa.Table], kit: fp.PipelineKit) -> list[pa.Table]:
+def played(query: Query, epochs: Sequence[pa.Table], kit: fp.PipelineKit, *, epoch_ms: int = 1000) -> list[pa.Table]:
     """What comes out, epoch by epoch; the watermark of an epoch comes of those before it, as on Spark."""
     newest_ms, made = 0, []
-    for events in epochs:
-        watermark_ms = max(newest_ms - to_ms(DELAY, "delay"), 0) if newest_ms else None
-        found = kit.epoch(_together(read(query, events)), watermark_ms=watermark_ms)
+    for number, events in enumerate(epochs):
+        watermark_ms = max(newest_ms - to_ms(DELAY, "delay"), 0) if newest_ms and query.time != "arrival" else None
+        found = kit.epoch(_together(read(query, events)), watermark_ms=watermark_ms, now_ms=number * epoch_ms)
         made.append(pa.Table.from_pylist(found["output"]))
         newest_ms = max(newest_ms, pc.max(pc.cast(events.column("dateTime"), pa.int64())).as_py() // 1000)
     return made

@@ -1,5 +1,6 @@
 """Each Nexmark query on the test kit against DuckDB over the same events: out of order, in several epochs, with restarts."""
 
+from datetime import UTC, datetime
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from examples.nexmark.generator import Nexmark, closing
 from examples.nexmark.oracle import Oracle
 from examples.nexmark.queries import LONGEST, QUERIES
+from floodplain.bench.nexmark import STATEFUL
 from floodplain.state.durations import to_ms
 from tests.examples.nexmark_kit import kit, played
 
@@ -30,7 +32,22 @@ def test_auctions_last_no_longer_than_the_queries_think():
 def test_the_answer_is_that_of_duckdb(name):
     query, parts = QUERIES[name], epochs(5)
     oracle = Oracle(pa.concat_tables(parts))
-    fed = [*parts, *closing(STREAM, EVENTS)] if query.timed else parts
-    found = played(query, fed, kit(query, slots=3))
+    fed = [*parts, *closing(STREAM, EVENTS)] if query.closes else parts
+    run = kit(query, slots=3)
+    found = played(query, fed, run)
     assert oracle.differences(name, found, query.changes) == []
     assert sum(map(len, found)) >= len(oracle.answer(name)) > 0
+    assert bool(run.store.head.schemas) == (name in STATEFUL), "the benchmark has all queries with state"
+
+
+def test_windows_of_processing_time_are_those_of_the_clock():
+    query, parts = QUERIES["q12"], epochs(6)
+    found = played(query, parts, kit(query, slots=2), epoch_ms=4000)
+    newest = {(row["bidder"], row["window_start"]): row["bid_count"] for rows in found for row in rows.to_pylist()}
+    wanted: dict[tuple, int] = {}
+    for number, events in enumerate(parts):
+        start = datetime.fromtimestamp(number * 4 // 10 * 10, UTC)
+        for row in Oracle(events).answer("q12").to_pylist():
+            key = (row["bidder"], start)
+            wanted[key] = wanted.get(key, 0) + row["bid_count"]
+    assert newest == wanted
