@@ -1,7 +1,7 @@
 """A pipeline explained: its logical dataflow and its physical plan, as boxes and arrows that text and pictures are drawn from."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ Kind: TypeAlias = Literal["input", "step", "operator", "sink"]
 Flow: TypeAlias = Literal["spark", "exchange", "staged", "files", "broadcast"]
 """How rows get from one box to the next: within a Spark job; by a shuffle in one; staged for the slots of the next operator
 and read by them without one; as staged files that a sink publishes or Spark reads; collected and sent to all tasks."""
-LONGEST = 60
+LONGEST = 70
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class _Drawing:
         known = self._about.operators.get(step.name)
         process = known.process if known is not None else step.process
         named = "" if known is None else known.event_time or ""
-        lines = [said(process), f"by {', '.join(step.keys)}"]
+        lines = [said(step.process), f"by {', '.join(step.keys)}"]
         lines += [f"event time {step.event_time or named}"] if step.event_time or named else []
         lines += [f"on_error {step.on_error}"] if step.on_error != "raise" else []
         return Box("operator", step.name, tuple(lines), tuple(_tables(known, process)))
@@ -149,13 +149,24 @@ _NO_SINK = _NoSink()
 
 
 def said(process: Any) -> str:
-    """A process in one line: its class, and what it was given if that is short."""
-    name = type(process).__name__
-    if not is_dataclass(process):
-        return name
-    given = {item.name: getattr(process, item.name) for item in fields(process) if item.repr and item.init}
-    plain = [f"{key}={value!r}" for key, value in given.items() if isinstance(value, str | int | float | bool)]
-    return short(f"{name}({', '.join(plain)})" if plain else name)
+    """A process in one line: its class, and what it was given that is not as usual."""
+    return short(_named(process))
+
+
+def _named(value: Any) -> str:
+    if not is_dataclass(value):
+        return type(value).__name__ if isinstance(value, Process) else str(value)
+    given = [
+        (item.name, getattr(value, item.name))
+        for item in fields(value)
+        if item.init and item.repr and not item.name.startswith("_") and getattr(value, item.name) != _default(item)
+    ]
+    parts = [f"{name}={', '.join(found) if isinstance(found, Mapping) else _named(found)}" for name, found in given]
+    return f"{type(value).__name__}({', '.join(parts)})" if parts else type(value).__name__
+
+
+def _default(item: Any) -> Any:
+    return item.default_factory() if item.default_factory is not MISSING else item.default
 
 
 def _tables(known: KeyedOperator | None, process: Process) -> list[str]:
