@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +12,8 @@ from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.operators.lateness import LATE, late_columns
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
 from floodplain.spark.contract import Engine, Place
+from floodplain.spark.explain import About, picture
+from floodplain.spark.explain_text import Form, explained
 from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union
 from floodplain.spark.steps import Compiled, Steps, derived
 from floodplain.spark.timekeeper import NEWEST, Timekeeper
@@ -161,6 +163,22 @@ class Epochs:
         process = step.process.fitted(rows, step.keys, event_time)
         late = late_columns(step.name, rows) if self._plan.wants_late(step) and LATE not in process.side_outputs else None
         return KeyedOperator(step.name, process, keys, event_time, self._plan.reads_input(step), step.on_error, late)
+
+    def about(self, described: About) -> About:
+        """What ``explain`` says of a pipeline that runs."""
+        head = self.store.head
+        slots = head.assignment.slots if head.assignment is not None else self._wanted_slots
+        return replace(
+            described,
+            slots=slots,
+            key_groups=head.key_groups,
+            location=self._place.location,
+            operators=self._compiled.operators,
+            schemas=self._compiled.schemas,
+        )
+
+    def explain(self, described: About, format: Form) -> str:  # noqa: A002 — as Spark calls it
+        return explained(picture(self._plan, self.about(described)), format)
 
     def due(self, watermark_ms: int, now_ms: int) -> bool:
         """Whether a timer waits for no more than these times."""

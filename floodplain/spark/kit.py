@@ -23,6 +23,7 @@ from floodplain.spark import checkpoint
 from floodplain.spark.contract import Place
 from floodplain.spark.dry import dry_schemas
 from floodplain.spark.epochs import EpochProgress, Epochs
+from floodplain.spark.explain_text import Form
 from floodplain.spark.kit_expressions import evaluated, holds, rest
 from floodplain.spark.kit_faults import Captured, CountedBlobs, Crashed, CrashPoint, Steps, crash
 from floodplain.spark.plan import Input, Plan, Rest
@@ -101,6 +102,7 @@ class PipelineKit:
 
     def start(self, stream: Stream, plan: Plan, options: StartOptions) -> None:  # noqa: ARG002
         """Called by the pipeline that ``build`` describes."""
+        self._about = stream.about
         self._plan = Plan(
             [replace(outlet, sink=self._captured(outlet.name)) for outlet in plan.outlets], plan.event_time, plan.watermark
         )
@@ -182,6 +184,10 @@ class PipelineKit:
             return False
         self._epochs.run(None, None, now_ms, self._watermark_ms)
         return True
+
+    def explain(self, format: Form = "text") -> str:  # noqa: A002 — as Spark calls it
+        """As ``Query.explain``."""
+        return self._epochs.explain(self._about, format)
 
     def heartbeat(self, at: int | datetime, source: str | None = None) -> None:
         """As ``Query.heartbeat``."""

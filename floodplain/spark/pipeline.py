@@ -20,6 +20,8 @@ from floodplain.spark.driver import Driver
 from floodplain.spark.dry import dry_schemas
 from floodplain.spark.engine import SparkEngine, tagged
 from floodplain.spark.epochs import EpochProgress
+from floodplain.spark.explain import About
+from floodplain.spark.explain_text import Form
 from floodplain.spark.housekeeper import Housekeeper
 from floodplain.spark.plan import Input, Plan
 from floodplain.spark.sink import Sink
@@ -73,8 +75,8 @@ class SparkRuntime:
             sinks = {outlet.name: outlet.sink for outlet in plan.outlets}
             if not main.isStreaming:
                 driver.run_static(inputs, options.batch, stream.delay_ms, options.finish)
-                return Query(None, driver, sinks)
-            return Query(_follow(driver, inputs, options), driver, sinks)
+                return Query(None, driver, sinks, stream.about)
+            return Query(_follow(driver, inputs, options), driver, sinks, stream.about)
         except BaseException:
             for outlet in plan.outlets:
                 outlet.sink.close()
@@ -99,8 +101,9 @@ def _follow(driver: Driver, inputs: dict[str, DataFrame], options: StartOptions)
 class Query:
     """A running pipeline, or one over static input that has run."""
 
-    def __init__(self, query: StreamingQuery | None, driver: Driver, sinks: dict[str, Sink]) -> None:
+    def __init__(self, query: StreamingQuery | None, driver: Driver, sinks: dict[str, Sink], about: About) -> None:
         self._query = query
+        self._about = about
         self._driver = driver
         self.sinks = sinks
         self._keeper = Housekeeper(driver, lambda: self.is_active, lambda: query.stop() if query is not None else None)
@@ -163,6 +166,10 @@ class Query:
     @property
     def exception(self) -> Exception | None:
         return self._query.exception() or self._keeper.failure if self._query is not None else None
+
+    def explain(self, format: Form = "text") -> str:  # noqa: A002 — as Spark calls it
+        """The dataflow and how it runs now, with slots and tables, as text or as a picture (``"mermaid"``, ``"svg"``)."""
+        return self._driver.epochs.explain(self._about, format)
 
     def rescale(self, slots: int) -> None:
         """Use this many slots from the next epoch on, while it runs. No state moves."""

@@ -25,6 +25,11 @@ class Sink(ABC):
     skips it. A driver that was paused and superseded may still be inside a call: a sink must let at most one of two take effect.
     """
 
+    @property
+    def target(self) -> str:
+        """Where it writes to, for people to read: a path or a topic, and nothing that is secret."""
+        return ""
+
     def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:  # noqa: ARG002
         """Connect, and refuse before anything runs what could not be published later.
 

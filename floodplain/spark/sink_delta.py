@@ -39,6 +39,10 @@ class DeltaSink(Sink):
         self._app = ""
         self._table: Any = None
 
+    @property
+    def target(self) -> str:
+        return self._path
+
     def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:
         self._app, self._table = app, None
         table = self._created(schema)

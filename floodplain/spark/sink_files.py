@@ -161,6 +161,10 @@ class ParquetSink(Sink):
         self._files = open_files(path, storage_options)
         self._app = ""
 
+    @property
+    def target(self) -> str:
+        return self._path
+
     def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:  # noqa: ARG002
         self._app = app
         self._files.tidy(app)

@@ -67,6 +67,10 @@ class KafkaSink(Sink):
         self._published = 0
         self._fenced: Fenced | None = None
 
+    @property
+    def target(self) -> str:
+        return self._topic
+
     def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:
         Records(schema, *self._columns, self._headers)
         self._app, self._fenced = app, None

@@ -14,6 +14,8 @@ from floodplain.operators.lateness import LATE
 from floodplain.operators.operator import OnError, check_on_error
 from floodplain.operators.process import Process
 from floodplain.settings import StoreSettings
+from floodplain.spark.explain import About, picture
+from floodplain.spark.explain_text import Form, explained
 from floodplain.spark.names import quoted
 from floodplain.spark.operations import Operations
 from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform
@@ -195,6 +197,16 @@ class Stream(Operations):
         session = next(iter(self.sources.values())).sparkSession
         return self.to(ForeachBatchSink(function, session), name=name)
 
+    @property
+    def about(self) -> About:
+        """What ``explain`` says of the input."""
+        plain = self.event_time is not None and self.rule is None
+        return About(tuple(filter(None, self.sources)), self.delay_ms if plain else None)
+
+    def explain(self, format: Form = "text") -> str:  # noqa: A002 — as Spark calls it
+        """The dataflow up to here and how it would run, as text or as a picture (``"mermaid"``, ``"svg"``)."""
+        return explained(picture(Plan((), self.event_time, self.rule), self.about, self.node), format)
+
     def to(self, sink: Sink, *, name: str = "output") -> "Output":
         """A sink of your own."""
         return Output(self, (Outlet(name, self.node, sink),))
@@ -227,6 +239,10 @@ class Output:
     def schema(self) -> pa.Schema:
         """Those of the first sink."""
         return self.schemas[self.outlets[0].name]
+
+    def explain(self, format: Form = "text") -> str:  # noqa: A002 — as Spark calls it
+        """The dataflow and how it would run, as text or as a picture (``"mermaid"``, ``"svg"``)."""
+        return explained(picture(self.plan, self.stream.about), format)
 
     def start(
         self,

@@ -49,6 +49,8 @@ def test_two_sources_one_of_them_idle(spark, tmp_path):
     query = run(sources={"slow": "500 ms"}, idle="1 ms")
     assert sum(progress.late for progress in query.progress) == 1
     assert query.manifest.watermarks[EVENT_TIME] == 10_000
+    assert "slow: 500 ms behind · idle after 1 ms" in query.explain()
+    assert "each epoch: 2 slots" in query.explain() and query.explain("svg").startswith("<svg")
     told = {(row["user"], row["n"], row["at"]) for row in query.sink.table().to_pylist()}
     assert told == {("ada", 1, 6000), ("cy", 2, 4000), ("bob", 1, 10_000)}, "dee waits for 11000"
 

@@ -1,0 +1,226 @@
+"""A pipeline explained: its logical dataflow and its physical plan, as boxes and arrows that text and pictures are drawn from."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Any, Literal, TypeAlias
+
+import pyarrow as pa
+
+from floodplain.eventtime.watermarks import Slack, WatermarkRule
+from floodplain.operators.operator import KeyedOperator
+from floodplain.operators.process import Process
+from floodplain.spark.plan import MAIN, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union, output_of, parents
+from floodplain.spark.sink import Sink
+
+Kind: TypeAlias = Literal["input", "step", "operator", "sink"]
+Flow: TypeAlias = Literal["spark", "exchange", "staged", "files", "broadcast"]
+"""How rows get from one box to the next: within a Spark job; by a shuffle in one; staged for the slots of the next operator
+and read by them without one; as staged files that a sink publishes or Spark reads; collected and sent to all tasks."""
+LONGEST = 70
+
+
+@dataclass(frozen=True)
+class About:
+    """What is known of a pipeline besides its plan: of its input always, the rest once it runs."""
+
+    sources: tuple[str, ...] = ()
+    delay_ms: int | None = None
+    """Of Spark's own watermark."""
+    slots: int | None = None
+    key_groups: int | None = None
+    location: str | None = None
+    operators: Mapping[str, KeyedOperator] = field(default_factory=dict)
+    schemas: Mapping[tuple[str, str], pa.Schema] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Box:
+    """A step. ``lines`` are of the logical dataflow, ``physical`` of how it runs."""
+
+    kind: Kind
+    title: str
+    lines: tuple[str, ...] = ()
+    physical: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """From box to box, by number."""
+
+    start: int
+    end: int
+    flow: Flow
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Each box stands after those it reads from."""
+
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+    about: About
+
+    def into(self, number: int) -> list[Arrow]:
+        return [arrow for arrow in self.arrows if arrow.end == number]
+
+
+def picture(plan: Plan, about: About, end: Node | None = None) -> Picture:
+    """``end``: the last step of a stream that has no sink yet."""
+    return _Drawing(plan, about, end).drawn()
+
+
+class _Drawing:
+    def __init__(self, plan: Plan, about: About, end: Node | None) -> None:
+        self._plan = Plan([Outlet("", end, _NO_SINK)], plan.event_time, plan.watermark) if end is not None else plan
+        self._about = about
+        self._boxes: list[Box] = []
+        self._arrows: list[Arrow] = []
+        self._number: dict[Node, int] = {}
+
+    def drawn(self) -> Picture:
+        for node in self._plan.nodes:
+            if isinstance(node, Side):
+                self._number[node] = self._number[node.parent]
+                continue
+            self._number[node] = len(self._boxes)
+            self._boxes.append(self._box(node))
+            self._arrows += [self._arrow(parent, node) for parent in parents(node)]
+        for outlet in self._plan.outlets:
+            if outlet.sink is not _NO_SINK:
+                self._outlet(outlet)
+        return Picture(tuple(self._boxes), tuple(self._arrows), self._about)
+
+    def _box(self, node: Input | Transform | Select | Union | Keyed) -> Box:
+        match node:
+            case Input(tag=""):
+                return Box("input", "input", (*_sources(self._about), *_time(self._plan, self._about)))
+            case Input(tag=tag):
+                return Box("input", f"broadcast to {tag}")
+            case Transform(function=function):
+                name = getattr(function, "__name__", "")
+                return Box("step", "transform", () if name in ("", "<lambda>") else (name,))
+            case Select(columns=columns, only=only):
+                rows = (f"rows of {only[1]}",) if only else ()
+                return Box("step", "select", (*rows, short(", ".join(name for name, _ in columns))))
+            case Union():
+                return Box("step", "union")
+            case _:
+                return self._operator(node)
+
+    def _operator(self, step: Keyed) -> Box:
+        known = self._about.operators.get(step.name)
+        process = known.process if known is not None else step.process
+        named = "" if known is None else known.event_time or ""
+        lines = [said(step.process), f"by {', '.join(step.keys)}"]
+        lines += [f"event time {step.event_time or named}"] if step.event_time or named else []
+        lines += [f"on_error {step.on_error}"] if step.on_error != "raise" else []
+        return Box("operator", step.name, tuple(lines), tuple(_tables(known, process)))
+
+    def _arrow(self, parent: Node, node: Node) -> Arrow:
+        start, end, named = self._number[parent], self._number[node], output_of(parent)
+        if isinstance(node, Keyed) and parent is node.broadcast:
+            return Arrow(start, end, "broadcast", "to all tasks")
+        side = f"{named[1]}: " if named is not None and named[1] != MAIN else ""
+        if isinstance(node, Keyed):
+            by = ", ".join(node.keys)
+            if named is not None and self._plan.split_by(*named) == node.keys:
+                return Arrow(start, end, "staged", f"{side}staged by {by}")
+            return Arrow(start, end, "exchange", f"{side}shuffle by {by}")
+        return Arrow(start, end, "spark" if named is None else "files", side.removesuffix(": "))
+
+    def _outlet(self, outlet: Outlet) -> None:
+        columns = self._about.schemas.get(outlet.staged_as)
+        lines = (_sink(outlet.sink), *(() if columns is None else (short(columns_of(columns)),)))
+        named = output_of(outlet.node)
+        label = "" if named is None or named[1] == MAIN else named[1]
+        self._arrows.append(Arrow(self._number[outlet.node], len(self._boxes), "files", label))
+        self._boxes.append(Box("sink", outlet.name, lines))
+
+
+class _NoSink(Sink):
+    """Where a stream ends that has no sink yet."""
+
+    def publish(self, epoch: int, files: Any, blobs: Any, schema: pa.Schema) -> None:
+        raise NotImplementedError
+
+
+_NO_SINK = _NoSink()
+
+
+def said(process: Any) -> str:
+    """A process in one line: its class, and what it was given that is not as usual."""
+    return short(_named(process))
+
+
+def _named(value: Any) -> str:
+    if not is_dataclass(value):
+        return type(value).__name__ if isinstance(value, Process) else str(value)
+    given = [
+        (item.name, getattr(value, item.name))
+        for item in fields(value)
+        if item.init and item.repr and not item.name.startswith("_") and getattr(value, item.name) != _default(item)
+    ]
+    parts = [f"{name}={', '.join(found) if isinstance(found, Mapping) else _named(found)}" for name, found in given]
+    return f"{type(value).__name__}({', '.join(parts)})" if parts else type(value).__name__
+
+
+def _default(item: Any) -> Any:
+    return item.default_factory() if item.default_factory is not MISSING else item.default
+
+
+def _tables(known: KeyedOperator | None, process: Process) -> list[str]:
+    if known is not None:
+        return [f"table {schema.table}" for schema in known.tables.schemas]
+    if process.depends_on_input:
+        return ["tables are known once it runs"]
+    return [f"state {name}: {type(state).__name__}" for name, state in process.states().items()]
+
+
+def _sources(about: About) -> tuple[str, ...]:
+    return (short(", ".join(about.sources)),) if about.sources else ()
+
+
+def _time(plan: Plan, about: About) -> list[str]:
+    if plan.event_time is None:
+        return []
+    if plan.watermark is None:
+        late = "" if about.delay_ms is None else f", {duration(about.delay_ms)} behind"
+        return [f"event time {plan.event_time}", f"watermark: Spark's{late}"]
+    return [f"event time {plan.event_time}", *_rule(plan.watermark)]
+
+
+def _rule(rule: WatermarkRule) -> list[str]:
+    if rule.ingestion:
+        return ["watermark: processing time"]
+    lines = [f"watermark: {rule.policy} of sources" if len(rule.sources) > 1 else "watermark: own rule"]
+    lines += [f"{source or 'input'}: {_slack(slack)}" for source, slack in rule.sources.items()]
+    lines += [f"idle after {duration(rule.idle_ms)}"] if rule.idle_ms is not None else []
+    marks = {"punctuation": rule.punctuation, "heartbeat": rule.heartbeat}
+    return lines + [f"{what} in {'.'.join(path)}" for what, path in marks.items() if path is not None]
+
+
+def _slack(slack: Slack) -> str:
+    parts = [duration(slack.time_ms)] if slack.time_ms is not None else []
+    parts += [f"{slack.rows} rows"] if slack.rows is not None else []
+    return f"{' and '.join(parts)} behind" if parts else "as it says"
+
+
+def _sink(sink: Sink) -> str:
+    kind = type(sink).__name__.removesuffix("Sink").lower()
+    return short(f"{kind} {sink.target}" if sink.target else kind)
+
+
+def columns_of(schema: pa.Schema) -> str:
+    return ", ".join(f"{item.name} {item.type}" for item in schema)
+
+
+def duration(time_ms: int) -> str:
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
+        if time_ms and time_ms % size == 0:
+            return f"{time_ms // size} {unit}"
+    return f"{time_ms} ms"
+
+
+def short(text: str) -> str:
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
