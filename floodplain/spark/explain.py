@@ -9,7 +9,21 @@ import pyarrow as pa
 from floodplain.eventtime.watermarks import Slack, WatermarkRule
 from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.process import Process
-from floodplain.spark.plan import MAIN, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union, output_of, parents
+from floodplain.spark.plan import (
+    MAIN,
+    Extend,
+    Input,
+    Keyed,
+    Node,
+    Outlet,
+    Plan,
+    Select,
+    Side,
+    Transform,
+    Union,
+    output_of,
+    parents,
+)
 from floodplain.spark.sink import Sink
 
 Kind: TypeAlias = Literal["input", "step", "operator", "sink"]
@@ -91,7 +105,7 @@ class _Drawing:
                 self._outlet(outlet)
         return Picture(tuple(self._boxes), tuple(self._arrows), self._about)
 
-    def _box(self, node: Input | Transform | Select | Union | Keyed) -> Box:
+    def _box(self, node: Input | Transform | Select | Extend | Union | Keyed) -> Box:
         match node:
             case Input(tag=""):
                 return Box("input", "input", (*_sources(self._about), *_time(self._plan, self._about)))
@@ -103,6 +117,9 @@ class _Drawing:
             case Select(columns=columns, only=only):
                 rows = (f"rows of {only[1]}",) if only else ()
                 return Box("step", "select", (*rows, short(", ".join(name for name, _ in columns))))
+            case Extend(columns=columns, where=where):
+                told = [f"{name} = {made}" for name, made in columns] + ([] if where is None else [str(where)])
+                return Box("step", "with columns" if columns else "where", tuple(map(short, told)))
             case Union():
                 return Box("step", "union")
             case _:

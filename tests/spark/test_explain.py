@@ -181,3 +181,16 @@ def test_no_two_boxes_overlap_and_arrows_go_down(drawn, width):
     assert all(spot.x - spot.width / 2 >= -1e-6 and spot.x + spot.width / 2 <= layout.width + 1e-6 for spot in layout.boxes)
     for way in layout.ways:
         assert all(upper.y + upper.height < lower.y for upper, lower in pairwise(way))
+
+
+def test_filters_and_made_columns_are_told():
+    told = []
+
+    def build(stream):
+        output = stream.where("amount = 1").with_column("twice", "amount").write("memory")
+        told.append(output.explain())
+        return output
+
+    PipelineKit(build, rows="user string, amount long")
+    assert "amount = 1" in told[0]
+    assert "twice = amount" in told[0]
