@@ -14,10 +14,9 @@ from floodplain.operators.groups import Groups, groups_of
 from floodplain.operators.held import UNFIRED, Layout
 from floodplain.operators.pairs import order_of
 from floodplain.operators.process import KeyedBatchProcess
-from floodplain.state.descriptors import Map, State
+from floodplain.operators.windowstates import ListStates, MapStates
+from floodplain.state.descriptors import State
 
-WINDOWS = "windows"
-"""The state that holds them: of each key, by their start."""
 ALL = "_all"
 """The key that all rows have where a stream has no keys. It does not come out."""
 
@@ -61,8 +60,10 @@ class WindowProcess(KeyedBatchProcess):
             aggregation, numbers=(*self.numbers, *([UNFIRED] if rules.counted else [])), shown=self.results.shown
         )
 
+        self.kept: ListStates | MapStates = ListStates(self.layout)
+
     def states(self) -> dict[str, State]:
-        return {WINDOWS: Map("long", self.layout.struct)}
+        return self.kept.states()
 
     def fresh(self, batch: Batch, number: np.ndarray) -> Fresh:
         """The partials of the epoch's rows by key and number."""
