@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from floodplain.eventtime.times import END_MS, NONE_MS, as_ms
 from floodplain.operators.batch import Batch
+from floodplain.operators.combining import partials_of
 from floodplain.operators.firing import Due, set_ticks, ticked
 from floodplain.operators.groups import Groups, at, valid
 from floodplain.operators.held import UNFIRED, Held, merged
@@ -54,8 +55,8 @@ class SessionProcess(WindowProcess):
         first[1:] |= times[1:] - times[:-1] >= self.windows.gap_ms
         groups = Groups(np.flatnonzero(first), len(times))
         last = groups.starts + groups.sizes - 1
-        partials = self.partials_of(batch, groups, order)
-        fresh = Fresh(key_of[groups.starts], times[groups.starts], partials, groups.sizes)
+        partials, rows = partials_of(self.aggregation, batch, groups, order)
+        fresh = Fresh(key_of[groups.starts], times[groups.starts], partials, rows)
         return fresh, times[last] + self.windows.gap_ms
 
     def _keep(self, batch: Batch, sessions: "_Sessions", fires: np.ndarray, ctx: Any) -> None:
