@@ -53,5 +53,9 @@ class Aggregate:
         """What the partials mean."""
         return partials[0]
 
+    def sql(self, arguments: Sequence[str], where: str, types: Types) -> list[str] | None:  # noqa: ARG002
+        """The partials as Spark computes them, given arguments and filter clause as SQL; None if it cannot."""
+        return None
+
     def with_arguments(self, arguments: Sequence[Expression], where: Expression) -> "Aggregate":
         return replace(self, arguments=tuple(arguments), where=where)

@@ -65,6 +65,10 @@ class Batch:
         """The rows at these places of ``rows``, or some columns of them; the others are not touched."""
         return self._grouped.take(places, columns)
 
+    def has(self, name: str) -> bool:
+        """Whether rows have this column."""
+        return name in self._grouped.given.column_names
+
     @cached_property
     def key_of_row(self) -> np.ndarray:
         """The number of each row's key."""

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.eventtime.times import END_MS, NONE_MS
-from floodplain.operators.batch import KEY_OF, Batch
-from floodplain.operators.groups import Groups, filled, groups_of
+from floodplain.operators.batch import Batch
+from floodplain.operators.groups import Groups, filled, groups_of, valid
 from floodplain.operators.held import Held, merged
-from floodplain.operators.pairs import find, union
-from floodplain.operators.windowprocess import WINDOWS, WindowProcess
+from floodplain.operators.pairs import find
+from floodplain.operators.windowprocess import WindowProcess
 from floodplain.state.descriptors import State, Value
 
 SEEN = "rows_seen"
@@ -56,16 +56,14 @@ class CountWindowProcess(WindowProcess):
         fresh = self.fresh(batch, position // self.pane)
         groups = groups_of(of, position // self.pane)
         earliest, latest = self._ends(batch, groups)
-        known = batch.entries(WINDOWS)
-        found = known.column("value").combine_chunks()
-        (key_of, number), (old, new) = union(
-            [(known.column(KEY_OF).to_numpy(), known.column("key").to_numpy()), (fresh.key_of, fresh.number)]
-        )
+        loaded = self.kept.load(batch, [(fresh.key_of, fresh.number)], everything=True)
+        (key_of, number), (new,) = loaded.pairs, loaded.places
+        stored, added = valid(loaded.found), np.zeros(len(number), np.int64)
+        added[new], old = fresh.rows, np.flatnonzero(stored)
+        found = loaded.found.take(pa.array(old))
         first, last = np.full(len(number), END_MS), np.full(len(number), NONE_MS)
         first[old], last[old] = (self.layout.number(found, name) for name in (FIRST, LAST))
         first[new], last[new] = np.minimum(first[new], earliest), np.maximum(last[new], latest)
-        stored, added = np.zeros(len(number), bool), np.zeros(len(number), np.int64)
-        stored[old], added[new] = True, fresh.rows
         partials = merged(self.aggregation, len(number), [(old, self.layout.partials(found)), (new, fresh.partials)])
         return Held(key_of, number, number, partials, stored, added, added), first, last
 
@@ -81,7 +79,7 @@ class CountWindowProcess(WindowProcess):
         key_of = np.repeat(np.arange(len(done)), now - done)
         number = np.arange(len(key_of)) - np.repeat(np.cumsum(now - done) - (now - done), now - done) + done[key_of]
         start = number * (self.windows.slide // self.pane)
-        low = find(panes.pairs, (key_of, start))
+        low = find(panes.pairs, (key_of, start)) if len(start) else start
         width = self.windows.size // self.pane
         owner = np.repeat(np.arange(len(start)), width)
         member = (low[:, None] + np.arange(width)).ravel()
@@ -98,10 +96,4 @@ class CountWindowProcess(WindowProcess):
     def _keep(self, batch: Batch, panes: Held, first: np.ndarray, last: np.ndarray, after: np.ndarray) -> None:
         batch.set(SEEN, pa.array(after))
         needed = panes.start >= (self._windows(after) * (self.windows.slide // self.pane))[panes.key_of]
-        rows = np.flatnonzero(needed & (panes.added > 0))
-        if len(rows):
-            values = self.layout.packed(panes.partials, {FIRST: first, LAST: last}, None, rows)
-            batch.put(WINDOWS, pa.array(panes.start[rows]), values, pa.array(panes.key_of[rows]))
-        gone = panes.stored & ~needed
-        if gone.any():
-            batch.remove(WINDOWS, pa.array(panes.start[gone]), pa.array(panes.key_of[gone]))
+        self.kept.save(batch, panes, needed, panes.added > 0, {FIRST: first, LAST: last})

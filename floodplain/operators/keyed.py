@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from floodplain.errors import UserError
 from floodplain.eventtime.times import EpochTimes, as_ms
 from floodplain.operators.batch import BatchCall
+from floodplain.operators.combining import rows_in
 from floodplain.operators.context import Context
 from floodplain.operators.each import EachKey, keys_of
 from floodplain.operators.grouping import Grouped, group
@@ -79,8 +80,9 @@ class KeyedTask:
         self._level.write(self._writer)
         return Outcome(
             output=output,
-            late=len(late),
-            rows=len(rows),
+            late=rows_in(late),
+            rows=rows_in(rows),
+            received=len(rows),
             keys=len(grouped.space),
             max_event_ms=newest,
             sides=sides.tables(self._reasoned(late)),

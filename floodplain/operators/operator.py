@@ -95,6 +95,8 @@ class Outcome:
     rows: int
     keys: int
     max_event_ms: int | None
+    received: int = 0
+    """What rows came as: fewer, if some were put together before."""
     sides: dict[str, pa.Table] = field(default_factory=dict)
     """The rows of each side output, all that are declared."""
     dead: int = 0
@@ -116,6 +118,7 @@ def combined(outcomes: Sequence[Outcome]) -> Outcome:
         rows=sum(outcome.rows for outcome in outcomes),
         keys=sum(outcome.keys for outcome in outcomes),
         max_event_ms=max(newest, default=None),
+        received=sum(outcome.received for outcome in outcomes),
         sides={name: pa.concat_tables([outcome.sides[name] for outcome in outcomes]) for name in outcomes[0].sides},
         dead=sum(outcome.dead for outcome in outcomes),
         task_values=outcomes[-1].task_values,

@@ -48,8 +48,12 @@ def union(sources: Sequence[Pairs]) -> tuple[Pairs, list[np.ndarray]]:
     return (key[first], number[first]), np.split(place, ends[:-1])
 
 
-def find(pairs: Pairs, wanted: Pairs, side: str = "left") -> np.ndarray:
-    """Where these pairs stand, or would stand, among others. Requires: ``pairs`` are in order."""
-    _, (place, sought) = union([pairs, wanted])
-    first = np.searchsorted(place, sought, "left")
-    return first if side == "left" else np.searchsorted(place, sought, "right")
+def find(pairs: Pairs, wanted: Pairs) -> np.ndarray:
+    """Where these pairs stand, or would stand, among others. Requires: ``pairs`` are in order, and not empty."""
+    low = min(int(pairs[1].min()), int(wanted[1].min(initial=0)))
+    bits = (max(int(pairs[1].max()), int(wanted[1].max(initial=0))) - low).bit_length()
+    if bits + int(pairs[0].max()).bit_length() > 62:
+        _, (place, sought) = union([pairs, wanted])
+        return np.searchsorted(place, sought)
+    packed, needles = ((key << bits) | (number - low) for key, number in (pairs, wanted))
+    return np.searchsorted(packed, needles)

@@ -28,6 +28,8 @@ class Process:
     caller: ClassVar[Any] = None
     """What runs it for the keys of a task, where that is neither key by key nor all at once."""
 
+    combiner: Any = None
+    """How rows may be put together before they are exchanged, if they may: a ``Combiner``."""
     drops_late: bool = False
     """Whether ``on_time`` judges rows that another operator made too; else only those of the input can be late."""
 

@@ -1,5 +1,6 @@
 """Aggregates that keep one or two values of a group: counts, sums, averages, least and greatest."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,10 @@ class Count(Aggregate):
     def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
         return [pa.array(groups.reduced(np.add, filled(partials[0], 0)))]
 
+    def sql(self, arguments: Sequence[str], where: str, types: Types) -> list[str] | None:  # noqa: ARG002
+        counted = " and ".join(f"{each} is not null" for each in arguments)
+        return [f"count({f'case when {counted} then 1 end' if counted else '1'}){where}"]
+
 
 @dataclass(frozen=True)
 class Sum(Aggregate):
@@ -48,6 +53,9 @@ class Sum(Aggregate):
 
     def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
         return [_sum(partials[0], groups)]
+
+    def sql(self, arguments: Sequence[str], where: str, types: Types) -> list[str] | None:
+        return None if pa.types.is_decimal(types[0]) else [f"sum({arguments[0]}){where}"]
 
 
 def _sum(column: pa.Array, groups: Groups) -> pa.Array:
@@ -89,6 +97,9 @@ class Avg(Aggregate):
     def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
         return [pa.array(groups.reduced(np.add, filled(part, 0))) for part in partials]
 
+    def sql(self, arguments: Sequence[str], where: str, types: Types) -> list[str] | None:  # noqa: ARG002
+        return [f"coalesce(sum(cast({arguments[0]} as double)){where}, 0D)", f"count({arguments[0]}){where}"]
+
     def result(self, partials: Columns) -> pa.Array:
         total, count = (part.to_numpy(zero_copy_only=False) for part in partials)
         return pa.array(total / np.maximum(count, 1), mask=count == 0)
@@ -119,6 +130,9 @@ class Extreme(Aggregate):
     def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
         return self.of(partials, groups)
 
+    def sql(self, arguments: Sequence[str], where: str, types: Types) -> list[str] | None:  # noqa: ARG002
+        return [f"{'max' if self.greatest else 'min'}({arguments[0]}){where}"]
+
 
 def _is_plain_number(type_: pa.DataType) -> bool:
     return pa.types.is_integer(type_) or pa.types.is_floating(type_)
@@ -147,6 +161,15 @@ class ExtremeBy(Aggregate):
 
     def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
         return self.of(partials, groups)
+
+    def sql(self, arguments: Sequence[str], where: str, types: Types) -> list[str] | None:
+        """A struct is compared field by field; types whose order is not Spark's stay here."""
+        value, by = arguments
+        if pa.types.is_nested(types[0]):
+            return None
+        pair = f"case when {by} is not null then struct({by} as by, {value} as value) end"
+        found = f"{'max' if self.greatest else 'min'}({pair}){where}"
+        return [f"{found}.value", f"{found}.by"]
 
 
 def check_comparable(type_: pa.DataType) -> None:

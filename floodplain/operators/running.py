@@ -11,6 +11,7 @@ from floodplain.errors import BadInput
 from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.aggregation import Aggregation, Partials
 from floodplain.operators.batch import Batch
+from floodplain.operators.combining import Combiner, Partial, partials_of
 from floodplain.operators.firing import WEIGHT, same
 from floodplain.operators.groups import Groups, filled
 from floodplain.operators.held import merged
@@ -30,6 +31,7 @@ class RunningAggregate(KeyedBatchProcess):
 
     aggregates: Mapping[str, Aggregate]
     mode: Mode = "update"
+    partial: Partial = "auto"
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
         if self.mode not in get_args(Mode):
@@ -37,7 +39,11 @@ class RunningAggregate(KeyedBatchProcess):
         for name in self.aggregates:
             if name in (*keys, SEEN, WEIGHT):
                 raise BadInput(f"an aggregate cannot be called {name}: a key or a column of the operator has this name")
-        return RunningProcess(Aggregation(self.aggregates).fitted(rows, event_time), rows, keys, self.mode)
+        aggregation = Aggregation(self.aggregates).fitted(rows, event_time)
+        process = RunningProcess(aggregation, rows, keys, self.mode)
+        if self.partial:
+            process.combiner = Combiner(aggregation, keys, event_time and rows.field(event_time), None, self.partial)
+        return process
 
 
 class RunningProcess(KeyedBatchProcess):
@@ -63,14 +69,14 @@ class RunningProcess(KeyedBatchProcess):
         if not len(batch.keys):
             return None
         groups = Groups(batch.starts[:-1], int(batch.starts[-1]))
-        fresh = self.aggregation.of(batch.column, groups)
+        fresh, rows = partials_of(self.aggregation, batch, groups, None)
         seen = filled(batch.state(SEEN), 0)
         known = np.flatnonzero(seen > 0)
         before = [batch.state(name).take(pa.array(known)) for name, _ in self._values]
         now = merged(self.aggregation, len(groups), [(known, before), (np.arange(len(groups)), fresh)])
         for (name, _), column in zip(self._values, now, strict=True):
             batch.set(name, column)
-        batch.set(SEEN, pa.array(seen + groups.sizes))
+        batch.set(SEEN, pa.array(seen + rows))
         if self.mode == "update":
             return self._rows(batch, np.arange(len(groups)), self._results(now))
         return self._changes(batch, known, before, now)

@@ -7,12 +7,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.eventtime.times import END_MS, NONE_MS, as_ms
-from floodplain.operators.batch import KEY_OF, Batch
+from floodplain.operators.batch import Batch
+from floodplain.operators.combining import partials_of
 from floodplain.operators.firing import Due, set_ticks, ticked
 from floodplain.operators.groups import Groups, at, valid
 from floodplain.operators.held import UNFIRED, Held, merged
-from floodplain.operators.pairs import order_of
-from floodplain.operators.windowprocess import WINDOWS, Fresh, WindowProcess
+from floodplain.operators.pairs import Pairs, order_of
+from floodplain.operators.windowprocess import Fresh, WindowProcess
+from floodplain.operators.windowstates import ListStates
 from floodplain.store.identity import starts_of
 
 LAST, WAKE = "_end", "_wake"
@@ -22,6 +24,7 @@ class SessionProcess(WindowProcess):
     """One timer per session waits for its end; when it is due and the session has grown, another is set."""
 
     numbers = (LAST, WAKE)
+    kept: ListStates
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
         """Whether a session of the row alone would still be there. Rows without a time are in none."""
@@ -31,8 +34,7 @@ class SessionProcess(WindowProcess):
 
     def process(self, batch: Batch, ctx: Any) -> pa.Table:
         timers = batch.take_due()
-        known = batch.entries(WINDOWS)
-        sessions = _Sessions(self, known, *self._stretches(batch))
+        sessions = _Sessions(self, *self.kept.known(batch), *self._stretches(batch))
         held = sessions.held
         due = Due(held.end > ctx.late_ms, ticked(self.rules, timers, len(batch.keys), ctx)[held.key_of])
         taken_back = sessions.taken_back()
@@ -53,8 +55,8 @@ class SessionProcess(WindowProcess):
         first[1:] |= times[1:] - times[:-1] >= self.windows.gap_ms
         groups = Groups(np.flatnonzero(first), len(times))
         last = groups.starts + groups.sizes - 1
-        partials = self.partials_of(batch, groups, order)
-        fresh = Fresh(key_of[groups.starts], times[groups.starts], partials, groups.sizes)
+        partials, rows = partials_of(self.aggregation, batch, groups, order)
+        fresh = Fresh(key_of[groups.starts], times[groups.starts], partials, rows)
         return fresh, times[last] + self.windows.gap_ms
 
     def _keep(self, batch: Batch, sessions: "_Sessions", fires: np.ndarray, ctx: Any) -> None:
@@ -65,27 +67,20 @@ class SessionProcess(WindowProcess):
         wake = np.where(arm, wanted, wake)
         batch.timer(wanted[arm], held.key_of[arm])
         changed = (held.added > 0) | arm | (fires & (self.rules.counted | (held.shown is not None)))
-        rows = np.flatnonzero(changed & ~expired)
-        gone = sessions.gone(expired)
-        batch.remove(WINDOWS, pa.array(gone[1]), pa.array(gone[0]))
-        if len(rows):
-            numbers = {LAST: held.end, WAKE: wake, UNFIRED: held.unfired}
-            values = self.layout.packed(held.partials, numbers, held.shown, rows)
-            batch.put(WINDOWS, pa.array(held.start[rows]), values, pa.array(held.key_of[rows]))
+        self.kept.save(batch, held, ~expired, changed, {LAST: held.end, WAKE: wake, UNFIRED: held.unfired})
         set_ticks(self.rules, batch, held, ~expired, ctx)
 
 
 class _Sessions:
     """Stored sessions and those of the epoch, those that overlap as one."""
 
-    def __init__(self, process: SessionProcess, known: pa.Table, fresh: Fresh, fresh_ends: np.ndarray) -> None:
-        layout, found = process.layout, known.column("value").combine_chunks()
+    def __init__(self, process: SessionProcess, known: Pairs, found: pa.Array, fresh: Fresh, fresh_ends: np.ndarray) -> None:
+        layout = process.layout
         ends, wakes = (layout.number(found, name) for name in (LAST, WAKE))
         unfired = layout.number(found, UNFIRED)
         assert ends is not None and wakes is not None
-        self._key = np.concatenate([known.column(KEY_OF).to_numpy(), fresh.key_of])
-        self._start = np.concatenate([known.column("key").to_numpy(), fresh.number])
-        end, count = np.concatenate([ends, fresh_ends]), len(known)
+        self._key, self._start = np.concatenate([known[0], fresh.key_of]), np.concatenate([known[1], fresh.number])
+        end, count = np.concatenate([ends, fresh_ends]), len(found)
         order = order_of((self._key, self._start))
         order = np.arange(len(end)) if order is None else order
         groups = _overlapping(self._key[order], self._start[order], end[order])
@@ -130,12 +125,6 @@ class _Sessions:
         other[first[first >= 0]] = False
         rows = np.flatnonzero(other)
         return self._key[rows], self._shown.take(pa.array(rows))
-
-    def gone(self, expired: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Key and start of what is stored and no longer there."""
-        moved = self._start != self.held.start[self._owner]
-        rows = np.flatnonzero(self._known & (moved | expired[self._owner]))
-        return self._key[rows], self._start[rows]
 
 
 def _overlapping(key: np.ndarray, start: np.ndarray, end: np.ndarray) -> Groups:

@@ -6,16 +6,17 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.eventtime.times import END_MS
-from floodplain.operators.batch import KEY_OF, Batch
-from floodplain.operators.groups import groups_of
+from floodplain.operators.batch import Batch
+from floodplain.operators.groups import groups_of, valid
 from floodplain.operators.held import Held, merged
 from floodplain.operators.pairs import find, union
 from floodplain.operators.timewindows import TimeWindowProcess
-from floodplain.operators.windowprocess import WINDOWS
 
 
 class SlidingProcess(TimeWindowProcess):
     """Keeps panes by their start until the last window of each is over. One timer per key waits for the next window that ends."""
+
+    shares_panes = True
 
     def process(self, batch: Batch, ctx: Any) -> pa.Table:
         batch.take_due()
@@ -28,14 +29,12 @@ class SlidingProcess(TimeWindowProcess):
     def _panes(self, batch: Batch) -> Held:
         """All panes of the keys at hand, with the rows of the epoch."""
         fresh = self.fresh(batch, self.windows.pane_of(self.times_ms(batch)))
-        known = batch.entries(WINDOWS)
-        found = known.column("value").combine_chunks()
-        (key_of, start), (old, new) = union(
-            [(known.column(KEY_OF).to_numpy(), known.column("key").to_numpy()), (fresh.key_of, fresh.number)]
-        )
-        stored, added = np.zeros(len(start), bool), np.zeros(len(start), np.int64)
-        stored[old], added[new] = True, fresh.rows
-        partials = merged(self.aggregation, len(start), [(old, self.layout.partials(found)), (new, fresh.partials)])
+        loaded = self.kept.load(batch, [(fresh.key_of, fresh.number)], everything=True)
+        (key_of, start), (new,) = loaded.pairs, loaded.places
+        stored, added = valid(loaded.found), np.zeros(len(start), np.int64)
+        added[new], old = fresh.rows, np.flatnonzero(stored)
+        before = self.layout.partials(loaded.found.take(pa.array(old)))
+        partials = merged(self.aggregation, len(start), [(old, before), (new, fresh.partials)])
         end = self.windows.last_of(start) + self.windows.size_ms
         return Held(key_of, start, end, partials, stored, added, added)
 
@@ -49,7 +48,7 @@ class SlidingProcess(TimeWindowProcess):
         fires = (ends > panes.start) & (ends <= ctx.watermark) & ((ends > ctx.late_ms) | again)
         _, pane = np.nonzero(fires)
         (key_of, start), _ = union([(panes.key_of[pane], starts[fires])])
-        low, high = find(panes.pairs, (key_of, start)), find(panes.pairs, (key_of, start + size))
+        low, high = (find(panes.pairs, (key_of, at_ms)) if len(start) else start for at_ms in (start, start + size))
         owner = np.repeat(np.arange(len(start)), high - low)
         member = np.arange(len(owner)) - np.repeat(np.cumsum(high - low) - (high - low), high - low) + low[owner]
         partials = merged(self.aggregation, len(start), [(owner, [column.take(pa.array(member)) for column in panes.partials])])
@@ -58,13 +57,7 @@ class SlidingProcess(TimeWindowProcess):
 
     def _keep_panes(self, batch: Batch, panes: Held, ctx: Any) -> None:
         expired = panes.end + self.rules.lateness_ms <= ctx.watermark
-        rows = np.flatnonzero((panes.added > 0) & ~expired)
-        if len(rows):
-            values = self.layout.packed(panes.partials, {}, None, rows)
-            batch.put(WINDOWS, pa.array(panes.start[rows]), values, pa.array(panes.key_of[rows]))
-        gone = panes.stored & expired
-        if gone.any():
-            batch.remove(WINDOWS, pa.array(panes.start[gone]), pa.array(panes.key_of[gone]))
+        self.kept.save(batch, panes, ~expired, panes.added > 0, {})
         before = self._next(batch, panes, panes.stored, ctx.late_ms)
         after = self._next(batch, panes, ~expired, ctx.watermark)
         moved = np.flatnonzero((after < END_MS) & (after != before))

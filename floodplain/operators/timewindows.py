@@ -12,11 +12,23 @@ from floodplain.operators.firing import Due, set_ticks, ticked
 from floodplain.operators.groups import groups_of, valid
 from floodplain.operators.held import UNFIRED, Held, merged
 from floodplain.operators.pairs import Pairs, union
-from floodplain.operators.windowprocess import WINDOWS, Fresh, WindowProcess
+from floodplain.operators.windowprocess import Fresh, WindowProcess
+from floodplain.operators.windowstates import MapStates
+
+MOST_AT_ONCE = 100
+"""Windows that a key may have at a time and still be kept as one value."""
 
 
 class TimeWindowProcess(WindowProcess):
     """A window is kept by its start until ``end + lateness``; a timer waits for each of the two."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        windows, open_ms = self.windows, self.windows.size_ms + self.rules.lateness_ms
+        if not windows.is_global and open_ms // (windows.pane_ms if self.shares_panes else windows.slide_ms) > MOST_AT_ONCE:
+            self.kept = MapStates(self.layout)
+
+    shares_panes = False
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
         """Whether a window of the row is still there. Rows without a time are in none."""
@@ -57,12 +69,9 @@ class TimeWindowProcess(WindowProcess):
         of, at_ms = timers.column(KEY_OF).to_numpy()[mine], timers.column("time").to_numpy()[mine]
         ended = self._starting(of, at_ms - self.windows.size_ms)
         gone = self._starting(of, at_ms - self.windows.size_ms - self.rules.lateness_ms)
-        sources: list[Pairs] = [(fresh.key_of, fresh.number), ended, gone]
-        if self.rules.ticks:
-            known = batch.entries(WINDOWS)
-            sources.append((known.column(KEY_OF).to_numpy(), known.column("key").to_numpy()))
-        (key_of, start), places = union(sources)
-        found = batch.get(WINDOWS, pa.array(start), pa.array(key_of))
+        sources = [(fresh.key_of, fresh.number), ended, gone]
+        loaded = self.kept.load(batch, sources, everything=bool(self.rules.ticks))
+        (key_of, start), places, found = loaded.pairs, loaded.places, loaded.found
         stored = valid(found)
         old = self.layout.number(found, UNFIRED)
         kept = np.flatnonzero(stored if self.rules.firing != "discarding" or old is None else stored & (old > 0))
@@ -93,13 +102,7 @@ class TimeWindowProcess(WindowProcess):
         reached = held.end <= ctx.watermark
         there = held.stored | (held.added > 0)
         changed = there & ~expired & ((held.added > 0) | (fires & (self.rules.counted | (held.shown is not None))))
-        rows = np.flatnonzero(changed)
-        if len(rows):
-            values = self.layout.packed(held.partials, {UNFIRED: held.unfired}, held.shown, rows)
-            batch.put(WINDOWS, pa.array(held.start[rows]), values, pa.array(held.key_of[rows]))
-        gone = held.stored & expired
-        if gone.any():
-            batch.remove(WINDOWS, pa.array(held.start[gone]), pa.array(held.key_of[gone]))
+        self.kept.save(batch, held, there & ~expired, changed, {UNFIRED: held.unfired})
         opened = there & ~held.stored & ~reached
         batch.timer(held.end[opened], held.key_of[opened])
         closed = there & reached & ~expired & (due.ended | ~held.stored)

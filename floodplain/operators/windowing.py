@@ -9,6 +9,7 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.aggregation import Aggregation
+from floodplain.operators.combining import Combiner, Partial
 from floodplain.operators.countwindows import CountWindowProcess
 from floodplain.operators.firing import END, START, WEIGHT, Rules
 from floodplain.operators.process import KeyedBatchProcess, Process
@@ -26,6 +27,7 @@ class WindowAggregate(KeyedBatchProcess):
     windows: Windows
     aggregates: Mapping[str, Aggregate]
     rules: Rules = field(default_factory=Rules)
+    partial: Partial = "auto"
 
     output_time = END
 
@@ -36,7 +38,12 @@ class WindowAggregate(KeyedBatchProcess):
             if name in (*keys, START, END, WEIGHT) or name.startswith("_"):
                 raise BadInput(f"an aggregate cannot be called {name}: a key or a column of the window has this name")
         aggregation = Aggregation(self.aggregates).fitted(rows, event_time)
-        return self._kind(event_time)(self.windows, aggregation, self.rules, rows, keys, event_time)
+        process = self._kind(event_time)(self.windows, aggregation, self.rules, rows, keys, event_time)
+        if self.partial and isinstance(self.windows, TimeWindows):
+            timed = event_time is not None and not self.windows.is_global
+            windows = self.windows if timed else None
+            process.combiner = Combiner(aggregation, keys, event_time and rows.field(event_time), windows, self.partial)
+        return process
 
     def _kind(self, event_time: str | None) -> type[WindowProcess]:
         match self.windows:

@@ -9,15 +9,15 @@ import pyarrow as pa
 from floodplain.eventtime.times import as_ms
 from floodplain.operators.aggregation import Aggregation, Partials
 from floodplain.operators.batch import Batch
+from floodplain.operators.combining import Combiner, partials_of
 from floodplain.operators.firing import END, Results, Rules
-from floodplain.operators.groups import Groups, groups_of
+from floodplain.operators.groups import groups_of
 from floodplain.operators.held import UNFIRED, Layout
 from floodplain.operators.pairs import order_of
 from floodplain.operators.process import KeyedBatchProcess
-from floodplain.state.descriptors import Map, State
+from floodplain.operators.windowstates import ListStates, MapStates
+from floodplain.state.descriptors import State
 
-WINDOWS = "windows"
-"""The state that holds them: of each key, by their start."""
 ALL = "_all"
 """The key that all rows have where a stream has no keys. It does not come out."""
 
@@ -61,8 +61,11 @@ class WindowProcess(KeyedBatchProcess):
             aggregation, numbers=(*self.numbers, *([UNFIRED] if rules.counted else [])), shown=self.results.shown
         )
 
+        self.combiner: Combiner | None = None
+        self.kept: ListStates | MapStates = ListStates(self.layout)
+
     def states(self) -> dict[str, State]:
-        return {WINDOWS: Map("long", self.layout.struct)}
+        return self.kept.states()
 
     def fresh(self, batch: Batch, number: np.ndarray) -> Fresh:
         """The partials of the epoch's rows by key and number."""
@@ -71,12 +74,7 @@ class WindowProcess(KeyedBatchProcess):
         if order is not None:
             key_of, number = key_of[order], number[order]
         groups = groups_of(key_of, number)
-        partials = self.partials_of(batch, groups, order)
-        return Fresh(key_of[groups.starts], number[groups.starts], partials, groups.sizes)
-
-    def partials_of(self, batch: Batch, groups: Groups, order: np.ndarray | None) -> Partials:
-        """Of the epoch's rows, in this order."""
-        return self.aggregation.of(lambda name: batch.column(name, order), groups)
+        return Fresh(key_of[groups.starts], number[groups.starts], *partials_of(self.aggregation, batch, groups, order))
 
     def times_ms(self, batch: Batch) -> np.ndarray:
         """The event time of each row; 0 where rows have none."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from floodplain.errors import BadInput
 from floodplain.operators.aggregate import TIME, Aggregate
+from floodplain.operators.combining import Partial
 from floodplain.operators.firing import Rules
 from floodplain.operators.running import Mode, RunningAggregate
 from floodplain.operators.windowing import WindowAggregate
@@ -33,14 +34,15 @@ class WindowedStream:
     rules: Rules
     on: str | None = None
 
-    def agg(self, *, name: str | None = None, **aggregates: Aggregate) -> "Stream":
+    def agg(self, *, name: str | None = None, partial: Partial = "auto", **aggregates: Aggregate) -> "Stream":
         """One row per key and window: the keys, ``window_start``, ``window_end`` and these aggregates by name.
 
-        ``name`` names the state.
+        ``name`` names the state. ``partial``: Spark puts the rows of a key and pane together before the exchange: always, never,
+        or where the epoch before has shown that it pays.
         """
         time = self.on or self.stream.time
         columns = Chosen(self.stream.node, self.stream.keys, time)
-        process = WindowAggregate(self.windows, columns.named(aggregates), self.rules)
+        process = WindowAggregate(self.windows, columns.named(aggregates), self.rules, partial)
         step = Keyed(columns.node, name or "windows", columns.keys, process, event_time=time)
         return replace(self.stream, node=step, keys=())
 
@@ -59,9 +61,9 @@ def windowed(
     return WindowedStream(stream, windows, rules, on)
 
 
-def running(stream: "Stream", name: str, mode: Mode, aggregates: Mapping[str, Aggregate]) -> "Stream":
+def running(stream: "Stream", name: str, mode: Mode, partial: Partial, aggregates: Mapping[str, Aggregate]) -> "Stream":
     columns = Chosen(stream.node, stream.keys, stream.time)
-    process = RunningAggregate(columns.named(aggregates), mode)
+    process = RunningAggregate(columns.named(aggregates), mode, partial)
     return replace(stream, node=Keyed(columns.node, name, columns.keys, process, event_time=stream.time), keys=())
 
 

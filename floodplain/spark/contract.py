@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
+from floodplain.operators.combining import Combiner
 from floodplain.settings import StoreSettings
 from floodplain.spark.worker import Job, Staged, StageJob, TaskReport, Work
 from floodplain.store.store import Store, Writer
@@ -22,6 +23,9 @@ class Engine(Protocol):
     def transform(self, rows: Any, function: Any) -> Any: ...
     def select(self, rows: Any, columns: Sequence[tuple[str, Any]], only: tuple[str, str] | None) -> Any: ...
     def extend(self, rows: Any, columns: Sequence[tuple[str, Any]], where: Any) -> Any: ...
+    def combined(self, rows: Any, combiner: Combiner, slots: int) -> Any:
+        """Rows put together, to be run on so many slots."""
+
     def union(self, members: Sequence[Any]) -> Any: ...
     def read(self, staged: Staged, work: Work) -> Any: ...
     def run(self, rows: Any | Staged, keys: Sequence[str], assignment: Assignment, job: Job) -> list[TaskReport]:

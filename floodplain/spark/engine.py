@@ -1,6 +1,7 @@
 """Steps of a pipeline as Spark jobs."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -12,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user k
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
+from floodplain.operators.combining import Combiner
 from floodplain.spark.exchange import to_slots
 from floodplain.spark.names import quoted
 from floodplain.spark.observe import observed
@@ -20,6 +22,7 @@ from floodplain.spark.worker import REPORT_SCHEMA, Job, Staged, StageJob, TaskRe
 from floodplain.store.layout import HASH
 from floodplain.versions.edit import Assignment
 
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 TAG = "_input"
 """The column that tells the inputs of a pipeline apart while they travel as one streaming DataFrame."""
 
@@ -29,6 +32,7 @@ class SparkEngine:
 
     def __init__(self, session: SparkSession, key_groups: int) -> None:
         self._key_groups = key_groups
+        self._shuffled: tuple[SparkSession, int] | None = None
         # A relation that Spark knows to be empty is optimised away, and its tasks with it; timers need them.
         self._session = self.use(session.newSession())
 
@@ -58,6 +62,14 @@ class SparkEngine:
             rows = rows.where(where)
         return rows.withColumns({name: F.expr(made) if isinstance(made, str) else made for name, made in columns})
 
+    def combined(self, rows: DataFrame, combiner: Combiner, slots: int) -> DataFrame:
+        made = [F.expr(expression).alias(name) for name, expression in combiner.sql() or ()]
+        by = [F.expr(expression).alias(f"_group_{i}") for i, expression in enumerate(combiner.groups_sql())]
+        grouped = rows.groupBy(*by).agg(*made)
+        self._shuffled = (rows.sparkSession, slots)
+        keys = [F.col(f"_group_{i}").alias(key) for i, key in enumerate(combiner.keys)]
+        return grouped.select(*keys, *[F.col(quoted(name)) for name, _ in combiner.sql() or ()])
+
     def union(self, members: Sequence[DataFrame]) -> DataFrame:
         return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), members)
 
@@ -74,7 +86,23 @@ class SparkEngine:
             given = to_slots(rows, keys, assignment, self._key_groups)
             schema = pa.ipc.read_schema(pa.py_buffer(job.rows)).append(pa.field(HASH, pa.int64()))
             job = replace(job, rows=schema.serialize().to_pybytes())
-        return _reports(given, job)
+        with self._shuffles():
+            return _reports(given, job)
+
+    @contextmanager
+    def _shuffles(self) -> Iterator[None]:
+        """Rows that are put together are shuffled by Spark, to as many partitions as there are slots: not 200, nor what the
+        user's own steps have."""
+        if self._shuffled is None:
+            yield
+            return
+        (session, slots), self._shuffled = self._shuffled, None
+        before = session.conf.get(_SHUFFLE_PARTITIONS) or "200"
+        session.conf.set(_SHUFFLE_PARTITIONS, str(slots))
+        try:
+            yield
+        finally:
+            session.conf.set(_SHUFFLE_PARTITIONS, before)
 
     def stage(self, rows: DataFrame, job: StageJob) -> list[TaskReport]:
         return _reports(rows, job)

@@ -18,6 +18,7 @@ from floodplain.eventtime.options import time_ms
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.metrics import Counters
+from floodplain.operators.combining import Combiner
 from floodplain.settings import StoreSettings
 from floodplain.spark import checkpoint
 from floodplain.spark.contract import Place
@@ -286,6 +287,9 @@ class LocalEngine:
             rows = rows.filter(holds(where, rows))
         made = {name: evaluated(expression, rows) for name, expression in columns}
         return pa.table({name: rows.column(name) for name in rows.column_names} | made)
+
+    def combined(self, rows: pa.Table, combiner: Combiner, slots: int) -> pa.Table:  # noqa: ARG002
+        return combiner(rows)
 
     def union(self, members: Sequence[pa.Table]) -> pa.Table:
         return pa.concat_tables(members, promote_options="permissive")

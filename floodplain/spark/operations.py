@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from floodplain.errors import BadInput
 from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.changes import Mode
+from floodplain.operators.combining import Partial
 from floodplain.operators.dedupe import Dedup
 from floodplain.operators.join import How
 from floodplain.operators.last import Latest
@@ -65,14 +66,17 @@ class Operations:
         """
         return windowed(cast("Stream", self), windows, lateness=lateness, early=early, late=late, firing=firing, on=on)
 
-    def agg(self, *, name: str = "aggregate", mode: RunningMode = "update", **aggregates: Aggregate) -> "Stream":
+    def agg(
+        self, *, name: str = "aggregate", mode: RunningMode = "update", partial: Partial = "auto", **aggregates: Aggregate
+    ) -> "Stream":
         """Aggregates of all rows of each key so far (of all rows, without ``key_by``), by name; one row per key that has rows
         in the epoch.
 
         ``mode="retract"``: only where something changed, with a row that takes the last one back (column ``weight``, 1 or -1).
-        ``name`` names the state.
+        ``name`` names the state. ``partial``: Spark puts the rows of a key together before the exchange: always, never, or
+        where the epoch before has shown that it pays.
         """
-        return running(cast("Stream", self), name, mode, aggregates)
+        return running(cast("Stream", self), name, mode, partial, aggregates)
 
     def join(
         self,

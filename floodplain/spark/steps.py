@@ -13,6 +13,7 @@ from floodplain.eventtime.times import EpochTimes
 from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.tasklevel import put_task_values, task_values_at
 from floodplain.spark.contract import Engine, Place
+from floodplain.spark.partials import Measured, combiner_of
 from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Plan, Select, Side, Transform, Union, output_of
 from floodplain.spark.worker import Job, Staged, StagedFile, StageJob, TaskReport, Work
 from floodplain.store.epoch import Epoch
@@ -31,6 +32,8 @@ class Compiled:
     operators: dict[str, KeyedOperator] = field(default_factory=dict)
     schemas: dict[tuple[str, str], pa.Schema] = field(default_factory=dict)
     """The columns of each output of each operator, and of what other steps stage."""
+    measured: dict[str, Measured] = field(default_factory=dict)
+    """Operator → what the last epoch that had rows has shown."""
 
 
 def derived(node: Transform | Select | Extend | Union, engine: Engine, rows: Callable[[Node], Any]) -> Any:
@@ -99,7 +102,10 @@ class Steps:
         named = output_of(step.parent)
         if named is not None and self._plan.split_by(*named) != step.keys:
             rows = self._frame(step.parent)
-        operator = self._compiled.operators[step.name]
+        operator, outputs = self._compiled.operators[step.name], self._outputs(step)
+        combiner = combiner_of(operator.process, list(outputs), self._compiled.measured.get(step.name))
+        if combiner is not None and not isinstance(rows, Staged):
+            rows = self._engine.combined(rows, combiner, self._assignment.slots)
         before = task_values_at(self._snapshot, operator, self._assignment.slots)
         job = Job(
             work=self._work,
@@ -108,7 +114,7 @@ class Steps:
             times=self._times,
             slots=groups_of(self._assignment, self._head.key_groups),
             rows=(rows.schema if isinstance(rows, Staged) else self._engine.schema(rows)).serialize().to_pybytes(),
-            outputs=self._outputs(step),
+            outputs=outputs,
             task_values=tuple(before.of(slot) for slot in range(self._assignment.slots)),
             broadcast=self._broadcast(step),
             staged=rows.files if isinstance(rows, Staged) else None,
@@ -118,6 +124,8 @@ class Steps:
             raise Conflict(
                 f"operator {step.name}: {len(reports)} tasks ran for {self._assignment.slots} slots; the epoch is given up"
             )
+        if any(report.rows for report in reports):
+            self._compiled.measured[step.name] = Measured.of(reports, combiner is not None)
         put_task_values(self._epoch, operator, before, {report.slot: report.task_values for report in reports})
         if self._plan.reads_input(step):
             self.rows += sum(report.rows for report in reports)

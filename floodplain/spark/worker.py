@@ -65,6 +65,8 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of the outputs that somebody reads, those that have rows."""
     rows: int = 0
     keys: int = 0
+    received: int = 0
+    """What rows came as: fewer, if some were put together before."""
     late: int = 0
     dead: int = 0
     task_values: bytes = b""
@@ -198,6 +200,7 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch]) 
         task_values=outcome.task_values,
         rows=outcome.rows,
         keys=outcome.keys,
+        received=outcome.received,
         late=outcome.late,
         dead=outcome.dead,
         max_event_ms=outcome.max_event_ms,

@@ -1,0 +1,120 @@
+"""Rows put together before they are exchanged: one row of partials for all rows of a key and pane that stand in one place."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.eventtime.times import as_ms
+from floodplain.keys import hash_columns, normalize_keys
+from floodplain.operators.aggregation import Aggregation, Partials
+from floodplain.operators.batch import Batch
+from floodplain.operators.groups import Groups, groups_of
+from floodplain.operators.pairs import order_of
+from floodplain.operators.windows import TimeWindows
+from floodplain.store.identity import refine, starts_of
+from floodplain.store.layout import one_array
+
+Partial: TypeAlias = Literal["auto"] | bool
+
+ROWS = "_rows"
+"""The column that says how many rows one stands for."""
+_PARTIAL = "_partial_"
+
+
+def rows_in(rows: pa.Table) -> int:
+    """How many rows these stand for."""
+    return pc.sum(rows.column(ROWS)).as_py() or 0 if ROWS in rows.column_names else len(rows)
+
+
+def partials_of(aggregation: Aggregation, batch: Batch, groups: Groups, order: np.ndarray | None) -> tuple[Partials, np.ndarray]:
+    """The partials of the epoch's rows in this order, and how many rows each group has, put together before or not."""
+
+    def column(name: str) -> pa.Array:
+        return batch.column(name, order)
+
+    if not batch.has(ROWS):
+        return aggregation.of(column, groups), groups.sizes
+    parts = [column(f"{_PARTIAL}{i}") for i in range(len(aggregation.partial))]
+    return aggregation.combine(parts, groups), groups.reduced(np.add, column(ROWS).to_numpy())
+
+
+@dataclass(frozen=True)
+class Combiner:
+    """Puts rows together by key and pane (by key, without windows), in SQL or here.
+
+    The time of the row that stands for others is the latest of theirs, so that it is late exactly if they are: windows open and
+    close with whole panes.
+    """
+
+    aggregation: Aggregation
+    keys: tuple[str, ...]
+    time: pa.Field | None
+    windows: TimeWindows | None
+    when: Partial = "auto"
+
+    def sql(self) -> list[tuple[str, str]] | None:
+        """The columns that Spark computes of each group, by name; None if one of the aggregates has no SQL."""
+        found: list[tuple[str, str]] = [(ROWS, "count(1)")]
+        if self.time is not None:
+            found.append((self.time.name, f"max({quoted(self.time.name)})"))
+            if self.windows is not None and pa.types.is_timestamp(self.time.type) and self.time.type.tz is None:
+                return None
+        at = 0
+        for name, aggregate in self.aggregation.named.items():
+            assert self.aggregation.types is not None
+            where = "" if aggregate.where is None else f" filter (where {quoted(aggregate.where)})"
+            made = aggregate.sql([quoted(each) for each in aggregate.arguments], where, self.aggregation.types[name])
+            if made is None:
+                return None
+            found += [(f"{_PARTIAL}{at + i}", expression) for i, expression in enumerate(made)]
+            at += len(made)
+        return found
+
+    def groups_sql(self) -> list[str]:
+        """What Spark groups by."""
+        return [quoted(key) for key in self.keys] + ([] if self.windows is None else [self._pane()])
+
+    def _pane(self) -> str:
+        assert self.windows is not None and self.time is not None
+        time = quoted(self.time.name)
+        time = f"unix_millis({time})" if pa.types.is_timestamp(self.time.type) else time
+        return f"{time} - pmod({time} - {self.windows.offset_ms}L, {self.windows.pane_ms}L)"
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        """As Spark would, of these rows."""
+        keys = normalize_keys([rows.column(key) for key in self.keys])
+        pane = np.zeros(len(rows), np.int64)
+        if self.windows is not None:
+            assert self.time is not None
+            times = as_ms(rows.column(self.time.name))
+            pane = np.where(times.is_null(), -1, self.windows.pane_of(pc.fill_null(times, 0).to_numpy(zero_copy_only=False)))
+        number, order = _numbered(keys)
+        again = order_of((number, pane[order]))
+        if again is not None:
+            number, order = number[again], order[again]
+        groups = groups_of(number, pane[order])
+        first = pa.array(order[groups.starts])
+        columns = {key: column.take(first) for key, column in zip(self.keys, keys, strict=True)}
+        if self.time is not None:
+            time = one_array(rows.column(self.time.name)).take(pa.array(order))
+            columns[self.time.name] = (
+                pa.table({"g": groups.of_row, "t": time}).group_by("g", use_threads=False).aggregate([("t", "max")])["t_max"]
+            )
+        partials = self.aggregation.of(lambda name: one_array(rows.column(name)).take(pa.array(order)), groups)
+        columns[ROWS] = pa.array(groups.sizes)
+        return pa.table(columns | {f"{_PARTIAL}{i}": part for i, part in enumerate(partials)})
+
+
+def _numbered(keys: Sequence[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
+    """The number of each row's key, ascending, and the order in which they stand so."""
+    hashes = hash_columns(keys)
+    order = np.argsort(hashes, kind="stable")
+    return refine(starts_of(hashes[order]), [key.take(pa.array(order)) for key in keys]), order
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
