@@ -61,8 +61,10 @@ class Top(KeyedBatchProcess):
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Top":
         order = parse_order(self.by)
         check_order(order, rows, "top")
-        if self.until is not None and (self.until not in rows.names or not pa.types.is_timestamp(rows.field(self.until).type)):
-            raise BadInput(f"top: until={self.until!r} is not a column of type timestamp; there are: {', '.join(rows.names)}")
+        if self.until is not None and (self.until not in rows.names or not _is_time(rows.field(self.until).type)):
+            raise BadInput(
+                f"top: until={self.until!r} is not a column of type timestamp or long; there are: {', '.join(rows.names)}"
+            )
         more = [(self.rank, pa.int64())] if self.rank else []
         more += [(WEIGHT, pa.int64())] if self.mode == "retract" else []
         return replace(
@@ -199,7 +201,13 @@ def _lists(rows: pa.StructArray, owner: np.ndarray, numbers: np.ndarray) -> pa.L
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), rows)
 
 
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_int64(kind))
+
+
 def ceil_ms(times: pa.Array) -> np.ndarray:
-    """Timestamps in milliseconds, rounded up; null is before all."""
+    """Times in milliseconds, rounded up; null is before all."""
+    if not pa.types.is_timestamp(times.type):
+        return times.cast(pa.int64()).fill_null(NONE_MS).to_numpy(zero_copy_only=False)
     micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
     return np.maximum(-(-micros.fill_null(NONE_MS).to_numpy() // 1000), NONE_MS)

@@ -4,9 +4,11 @@ import pyarrow as pa
 import pytest
 
 from floodplain.errors import BadInput
+from floodplain.operators.aggregates import count
 from floodplain.operators.changes import fold_changes
+from floodplain.operators.windows import tumbling
 from floodplain.spark.kit import PipelineKit, survives_every_crash
-from tests.operators.shaken import COLUMNS, bag, cell, content, events, run, script
+from tests.operators.shaken import COLUMNS, Epoch, bag, cell, content, events, run, script
 
 SCHEMA = pa.schema(
     {"user": pa.string(), "page": pa.string(), "price": pa.float64(), "seq": pa.int32(), "at": pa.int64()}
@@ -92,7 +94,8 @@ WINDOWS = "window_end timestamp, user string, n long"
 
 
 def per_window(stream):
-    return stream.key_by("window_end").top(1, "n desc", mode="append", ties=True, until="window_end", rank=None).write("memory")
+    top = stream.key_by("window_end").top(1, "n desc", mode="append", ties=True, until="window_end", rank=None)
+    return top.write("memory").also(top.late().write("memory", name="late"))
 
 
 def test_a_group_is_given_out_once_it_is_complete():
@@ -113,9 +116,51 @@ def test_a_group_is_given_out_once_it_is_complete():
     assert epoch(at(10, "d", 5), at(20, "b", 3), watermark_ms=10_000) == [(10, "a", 5), (10, "b", 5), (10, "d", 5)]
     assert epoch(at(10, "e", 9), watermark_ms=19_999) == []
     assert kit.progress[-1].late == 1
+    assert [row["user"] for row in kit.sinks["late"].epochs[3].to_pylist()] == ["e"]
     kit.restart()
     assert epoch(at(20, "c", 2), watermark_ms=20_000) == [(20, "b", 3)]
     assert kit.state("top") == kit.state("top__event_timers") == []
+
+
+def busiest(stream):
+    """The users with the most rows in each window."""
+    counts = stream.watermark("at", "1 second").key_by("user").window(tumbling("20 ms")).agg(n=count())
+    top = counts.key_by("window_end").top(1, "n desc", mode="append", ties=True, until="window_end", rank=None)
+    return top.write("memory").also(top.late().write("memory", name="late"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_top_of_windows_comes_when_they_end(seed):
+    given = [*events(seed), Epoch([], 1_000)]
+    counts: dict = {}
+    for rows in windows_on_time(given, 20):
+        for row in rows:
+            window = counts.setdefault(row["at"] // 20 * 20, {})
+            window[row["user"]] = window.get(row["user"], 0) + 1
+    expected = [
+        {"user": user, "start": start, "n": n}
+        for start, window in counts.items()
+        for user, n in window.items()
+        if n == max(window.values())
+    ]
+    for shaken in (None, 1):
+        outs = run(busiest, given, shaken=shaken)
+        found = [
+            {"user": row["user"], "start": as_ms(row["window_start"]), "n": row["n"]} for out in outs for row in out["output"]
+        ]
+        assert bag(found) == bag(expected)
+        assert not any(out["late"] for out in outs)
+
+
+def windows_on_time(given, size_ms):
+    """The rows of each epoch whose window is still open."""
+    before = [-(1 << 62), *(epoch.watermark_ms for epoch in given)]
+    for epoch, late in zip(given, before, strict=False):
+        yield [row for row in epoch.rows if row["at"] // size_ms * size_ms + size_ms > late]
+
+
+def as_ms(time):
+    return time if isinstance(time, int) else round(time.timestamp() * 1000)
 
 
 @pytest.mark.parametrize("build", [updating, tying])
@@ -131,7 +176,10 @@ def test_what_cannot_be_is_said_before_the_start():
         (lambda s: s.key_by("user").top(3, "").write("memory"), "names no column"),
         (lambda s: s.key_by("user").top(3, "cost desc").write("memory"), "no column cost to order by"),
         (lambda s: s.key_by("user").top(3, "price", mode="append").write("memory"), "goes with until"),
-        (lambda s: s.key_by("user").top(3, "price", mode="append", until="at").write("memory"), "not a column of type timestamp"),
+        (
+            lambda s: s.key_by("user").top(3, "price", mode="append", until="page").write("memory"),
+            "not a column of type timestamp",
+        ),
         (lambda s: s.key_by("user").top(3, "price", ties=True).write("memory"), "with ties=True or rank=None"),
         (lambda s: s.key_by("user").top(3, "price", rank="seq").write("memory"), "the input has a column seq"),
         (lambda s: s.key_by("user").top(3, "price", mode="delete").write("memory"), "use 'append' or 'update' or 'retract'"),
