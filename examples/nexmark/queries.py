@@ -170,6 +170,12 @@ def q7(bids: fp.Stream) -> fp.Stream:
     return bids.window(fp.tumbling("10 seconds")).agg(**{column: fp.max_by(column, "worth") for column in columns})
 
 
+@query(time="event", bids="select bidder, dateTime from bid")
+def q11(bids: fp.Stream) -> fp.Stream:
+    """User sessions: the bids of each bidder while no ten seconds pass without one."""
+    return bids.key_by("bidder").window(fp.session("10 seconds")).agg(bid_count=fp.count())
+
+
 @query(time="arrival", update="bidder window_start", bids="select bidder from bid")
 def q12(bids: fp.Stream) -> fp.Stream:
     """Bids of each bidder in ten seconds of processing time, as they come."""
@@ -244,6 +250,16 @@ def q19(bids: fp.Stream) -> fp.Stream:
 def q3(auctions: fp.Stream, persons: fp.Stream) -> fp.Stream:
     """Local item suggestion: who sells in three states, and what."""
     return auctions.join(persons, on={"seller": "person"})
+
+
+@query(
+    time="event",
+    persons="select id, name, dateTime from person",
+    auctions="select seller, dateTime from auction",
+)
+def q8(persons: fp.Stream, auctions: fp.Stream) -> fp.Stream:
+    """New users: who entered and opened an auction in the same ten seconds."""
+    return persons.join(auctions, on={"id": "seller"}, how="semi", window=fp.tumbling("10 seconds"))
 
 
 @query(
