@@ -284,7 +284,7 @@ def winners(auctions: fp.Stream, bids: fp.Stream, *more: str) -> fp.Stream:
     """Each auction with its highest bid, once it is closed."""
     offers = bids.select("auction", "price", "number", *more, bid_dateTime="dateTime")
     offered = auctions.join(offers, on={"id": "auction"}, within=("0 seconds", LONGEST), times=("dateTime", "bid_dateTime"))
-    in_time = offered.transform(lambda df: df.where("bid_dateTime <= expires"))
+    in_time = offered.where("bid_dateTime <= expires")
     return in_time.key_by("id").top(1, by="price desc, bid_dateTime, number", mode="append", until="expires", rank=None)
 
 
