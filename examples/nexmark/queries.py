@@ -170,6 +170,12 @@ def q7(bids: fp.Stream) -> fp.Stream:
     return bids.window(fp.tumbling("10 seconds")).agg(**{column: fp.max_by(column, "worth") for column in columns})
 
 
+@query(time="event", bids="select bidder, dateTime from bid")
+def q11(bids: fp.Stream) -> fp.Stream:
+    """User sessions: the bids of each bidder while no ten seconds pass without one."""
+    return bids.key_by("bidder").window(fp.session("10 seconds")).agg(bid_count=fp.count())
+
+
 @query(time="arrival", update="bidder window_start", bids="select bidder from bid")
 def q12(bids: fp.Stream) -> fp.Stream:
     """Bids of each bidder in ten seconds of processing time, as they come."""
@@ -247,6 +253,16 @@ def q3(auctions: fp.Stream, persons: fp.Stream) -> fp.Stream:
 
 
 @query(
+    time="event",
+    persons="select id, name, dateTime from person",
+    auctions="select seller, dateTime from auction",
+)
+def q8(persons: fp.Stream, auctions: fp.Stream) -> fp.Stream:
+    """New users: who entered and opened an auction in the same ten seconds."""
+    return persons.join(auctions, on={"id": "seller"}, how="semi", window=fp.tumbling("10 seconds"))
+
+
+@query(
     bids="select auction, bidder, price, channel, url, dateTime as bid_dateTime, extra as bid_extra from bid",
     auctions="""
         select id, itemName, description, initialBid, reserve, dateTime as auction_dateTime, expires, seller, category,
@@ -268,7 +284,7 @@ def winners(auctions: fp.Stream, bids: fp.Stream, *more: str) -> fp.Stream:
     """Each auction with its highest bid, once it is closed."""
     offers = bids.select("auction", "price", "number", *more, bid_dateTime="dateTime")
     offered = auctions.join(offers, on={"id": "auction"}, within=("0 seconds", LONGEST), times=("dateTime", "bid_dateTime"))
-    in_time = offered.transform(lambda df: df.where("bid_dateTime <= expires"))
+    in_time = offered.where("bid_dateTime <= expires")
     return in_time.key_by("id").top(1, by="price desc, bid_dateTime, number", mode="append", until="expires", rank=None)
 
 
