@@ -43,6 +43,7 @@ from floodplain.operators.aggregates import (
 from floodplain.operators.changes import fold_changes
 from floodplain.operators.kit import ProcessKit
 from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
+from floodplain.operators.reorder import in_order
 from floodplain.operators.windows import (
     count_window,
     every,
@@ -148,6 +149,7 @@ __all__ = [
     "first",
     "fold_changes",
     "global_window",
+    "in_order",
     "ingestion_time",
     "last",
     "list_table",

@@ -20,7 +20,8 @@ from floodplain.operators.lateness import LATE, with_reasons
 from floodplain.operators.letters import DeadLetters
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator, Outcome, declared_states
 from floodplain.operators.outputs import Sides
-from floodplain.operators.process import KeyedBatchProcess
+from floodplain.operators.process import KeyedBatchProcess, Process
+from floodplain.operators.reorder import Ordered, Reorder
 from floodplain.operators.tasklevel import TaskLevel
 from floodplain.state.descriptors import EVENT_TIME, Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Timers, Value
 from floodplain.state.fit import UNFIT
@@ -67,9 +68,11 @@ class KeyedTask:
     def _run(self, rows: pa.Table) -> Outcome:
         operator, epoch = self._operator, self._writer.epoch
         rows, late, newest = self._on_time(rows)
+        ordered = Ordered(rows, None, 0) if operator.in_order is None else self._in_order(rows)
+        rows, order_by = ordered.rows, () if operator.in_order is not None else operator.process.order_by
         self._level.begin(epoch, self._times)
         due = {name: self._due(name) for name in self._until}
-        grouped = group(rows, self._tables.key_columns, operator.process.order_by, _keys_of(due, self._tables))
+        grouped = group(rows, self._tables.key_columns, order_by, _keys_of(due, self._tables))
         handles = self._handles(grouped, due)
         sides = Sides(operator.name, operator.sides, closely=operator.on_error == "dead_letter")
         context = Context(epoch, self._times, {name: handles[name] for name in self._until}, sides)
@@ -80,13 +83,14 @@ class KeyedTask:
         self._level.write(self._writer)
         return Outcome(
             output=output,
-            late=rows_in(late),
+            late=rows_in(late) + len(ordered.late or ()),
             rows=rows_in(rows),
             received=len(rows),
             keys=len(grouped.space),
             max_event_ms=newest,
-            sides=sides.tables(self._reasoned(late)),
+            sides=sides.tables(self._reasoned(late, ordered.late)),
             dead=len(letters),
+            early=ordered.early,
             task_values=self._level.changed(),
         )
 
@@ -104,17 +108,28 @@ class KeyedTask:
             return rows, rows.slice(0, 0), None
         event_ms = as_ms(rows.column(column))
         newest = pc.max(event_ms).as_py()
-        if not (self._operator.drops_late or self._operator.process.drops_late):
+        strict = self._operator.in_order is not None
+        if not (strict or self._operator.drops_late or self._operator.process.drops_late):
             return rows, rows.slice(0, 0), newest
-        kept = self._operator.process.on_time(rows.column(column), self._times.late_ms)
+        process = self._operator.process
+        # What the watermark had passed was processed already: no lateness can be allowed where rows come in order.
+        kept = (Process() if strict else process).on_time(rows.column(column), self._times.late_ms)
         if pc.all(kept).as_py():
             return rows, rows.slice(0, 0), newest
         return rows.filter(kept), rows.filter(pc.invert(kept)), newest
 
-    def _reasoned(self, late: pa.Table) -> pa.Table:
+    def _in_order(self, rows: pa.Table) -> Ordered:
+        operator = self._operator
+        assert operator.in_order is not None and operator.event_time is not None
+        reorder = Reorder(operator.name, operator.in_order, self._tables, operator.event_time, operator.process.order_by)
+        return reorder.run(rows, self._snapshot, self._writer, self._times, self._groups)
+
+    def _reasoned(self, late: pa.Table, overtaken: pa.Table | None) -> pa.Table:
         if LATE not in self._operator.sides:
             return late
         reasoned = with_reasons(late, self._operator.name, self._operator.event_time, self._times.late_ms)
+        if overtaken is not None:
+            reasoned = pa.concat_tables([reasoned.select(overtaken.column_names), overtaken])
         return self._operator.process.late_rows(reasoned)
 
     def _due(self, name: str) -> pa.Table:

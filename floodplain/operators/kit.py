@@ -3,6 +3,7 @@
 import itertools
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from floodplain.operators.grouping import hashes_of
 from floodplain.operators.lateness import late_columns
 from floodplain.operators.operator import KeyedOperator, OnError, Outcome, combined
 from floodplain.operators.process import Process
+from floodplain.operators.reorder import InOrder
 from floodplain.operators.spill import Spill, run_buckets
 from floodplain.operators.tasklevel import TaskLevel, put_task_values, task_values_at
 from floodplain.settings import StoreSettings
@@ -52,6 +54,7 @@ class ProcessKit:
         name: str = "kit",
         on_error: OnError = "raise",
         late: bool = False,
+        in_order: InOrder | None = None,
         location: str | None = None,
         settings: StoreSettings | None = None,
     ) -> None:
@@ -76,12 +79,14 @@ class ProcessKit:
             event_time,
             on_error=on_error,
             late=late_columns(name, self._rows) if late else None,
+            in_order=None if in_order is None else replace(in_order, columns=self._rows),
         )
         define(self.writer, self.operator.tables)
         self._watermark_ms = NONE_MS
         self.rescale(slots)
         self.late = 0
         self.dead = 0
+        self.early = 0
         self.warnings: tuple[str, ...] = ()
         """Of the last epoch."""
         self.sides: dict[str, list[dict[str, Any]]] = {}
@@ -111,6 +116,7 @@ class ProcessKit:
         self._watermark_ms = watermark_ms
         self.late += outcome.late
         self.dead += outcome.dead
+        self.early += outcome.early
         self.warnings = outcome.warnings
         self.sides = {side: found.to_pylist() for side, found in outcome.sides.items()}
         return outcome.output.to_pylist()

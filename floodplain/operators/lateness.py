@@ -26,7 +26,7 @@ def with_reasons(late: pa.Table, operator: str, event_time: str | None, late_ms:
     """The rows with their reasons. One that the input has stays."""
     if REASON in late.column_names:
         return late
-    reason = f": the watermark was {_moment(late_ms)}"
+    reason = f": the watermark was {moment(late_ms)}"
     if event_time is None or not len(late):
         return late.append_column(REASON, pa.repeat(pa.scalar(f"late for {operator}{reason}"), len(late)))
     behind_ms = late_ms - pc.fill_null(as_ms(late.column(event_time)), late_ms).to_numpy()
@@ -34,7 +34,8 @@ def with_reasons(late: pa.Table, operator: str, event_time: str | None, late_ms:
     return late.append_column(REASON, pc.binary_join_element_wise(f"late for {operator} by ", by, reason, ""))
 
 
-def _moment(at_ms: int) -> str:
+def moment(at_ms: int) -> str:
+    """A time in words."""
     try:
         return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (OverflowError, ValueError, OSError):

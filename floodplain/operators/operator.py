@@ -10,6 +10,7 @@ from floodplain.errors import BadInput, BadName
 from floodplain.operators.lateness import LATE
 from floodplain.operators.letters import DEAD_LETTERS, letters_table
 from floodplain.operators.process import KeyedProcess, Process
+from floodplain.operators.reorder import InOrder, with_waiting
 from floodplain.state.descriptors import State, Timers
 from floodplain.state.tables import OperatorTables, tables_for
 from floodplain.state.types import as_fields
@@ -64,9 +65,13 @@ class KeyedOperator:
     """``"dead_letter"``: a row that the function fails on goes to the table ``<name>__dead_letters``, and the epoch goes on."""
     late: pa.Schema | None = None
     """The columns of late rows, where somebody reads them and the process does not declare them itself."""
+    in_order: InOrder | None = None
+    """How rows are put in the order of event time before they are processed, if they are."""
 
     def __post_init__(self) -> None:
         check_on_error(self.on_error, self.process)
+        if self.in_order is not None and self.event_time is None:
+            raise BadInput(f"operator {self.name}: in_order needs event time: call watermark, with a column that its rows have")
 
     @property
     def output(self) -> pa.Schema:
@@ -83,7 +88,10 @@ class KeyedOperator:
 
     @property
     def tables(self) -> OperatorTables:
-        return operator_tables(self.name, self.keys, self.process, self.on_error)
+        tables = operator_tables(self.name, self.keys, self.process, self.on_error)
+        if self.in_order is None:
+            return tables
+        return with_waiting(tables, {tables.key_columns[key]: type_ for key, type_ in self.keys.items()}, self.in_order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +109,8 @@ class Outcome:
     """The rows of each side output, all that are declared."""
     dead: int = 0
     """Dead letters."""
+    early: int = 0
+    """Rows that were released before the watermark passed them, because no more could wait."""
     task_values: bytes = b""
     """The task values that were set, for ``put_task_values``."""
     warnings: tuple[str, ...] = ()
@@ -121,6 +131,7 @@ def combined(outcomes: Sequence[Outcome]) -> Outcome:
         received=sum(outcome.received for outcome in outcomes),
         sides={name: pa.concat_tables([outcome.sides[name] for outcome in outcomes]) for name in outcomes[0].sides},
         dead=sum(outcome.dead for outcome in outcomes),
+        early=sum(outcome.early for outcome in outcomes),
         task_values=outcomes[-1].task_values,
         warnings=tuple(warning for outcome in outcomes for warning in outcome.warnings),
     )

@@ -11,6 +11,7 @@ from floodplain.errors import BadInput, Conflict
 from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.operators.lateness import LATE, late_columns
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
+from floodplain.operators.reorder import WAITING
 from floodplain.spark.contract import Engine, Place
 from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained
@@ -46,6 +47,8 @@ class EpochProgress:
     slots: int
     late_by: dict[str, int] = field(default_factory=dict)
     """Operator → rows that came too late for it, if any did."""
+    early: int = 0
+    """Rows of in-order operators that did not wait for the watermark, because no more could."""
     busy_ms: list[int] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -136,7 +139,9 @@ class Epochs:
                     operator = self._operator(node, self._engine.schema(rows[node.parent]))
                     define(self.writer, operator.tables)
                     self._compiled.operators[node.name] = operator
-                    self._timers += [(operator.tables.places[name], name) for name in (EVENT_TIMERS, PROCESSING_TIMERS)]
+                    places = operator.tables.places
+                    self._timers += [(places[name], name) for name in (EVENT_TIMERS, PROCESSING_TIMERS)]
+                    self._timers += [(places[WAITING], EVENT_TIMERS)] if operator.in_order is not None else []
                     for output, schema in {MAIN: operator.output, **operator.sides}.items():
                         self._compiled.schemas[node.name, output] = schema
                     rows[node] = self._engine.empty(operator.output)
@@ -162,7 +167,9 @@ class Epochs:
         event_time = named if named in rows.names else None
         process = step.process.fitted(rows, step.keys, event_time)
         late = late_columns(step.name, rows) if self._plan.wants_late(step) and LATE not in process.side_outputs else None
-        return KeyedOperator(step.name, process, keys, event_time, self._plan.reads_input(step), step.on_error, late)
+        in_order = None if step.in_order is None else replace(step.in_order, columns=rows)
+        from_input = self._plan.reads_input(step)
+        return KeyedOperator(step.name, process, keys, event_time, from_input, step.on_error, late, in_order)
 
     def about(self, described: About) -> About:
         """What ``explain`` says of a pipeline that runs."""
@@ -278,6 +285,7 @@ class Epochs:
                 watermark_ms=watermark_ms,
                 slots=assignment.slots,
                 late_by=dict(run.late),
+                early=sum(report.early for report in run.reports),
                 busy_ms=[report.busy_ms for report in run.reports],
                 warnings=sorted({warning for report in run.reports for warning in report.warnings}),
             )

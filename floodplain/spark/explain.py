@@ -131,6 +131,8 @@ class _Drawing:
         named = "" if known is None else known.event_time or ""
         lines = [said(step.process), f"by {', '.join(step.keys)}"]
         lines += [f"event time {step.event_time or named}"] if step.event_time or named else []
+        if step.in_order is not None:
+            lines.append("in order of event time" + (f", up to {step.in_order.bound}" if step.in_order.bounded else ""))
         lines += [f"on_error {step.on_error}"] if step.on_error != "raise" else []
         return Box("operator", step.name, tuple(lines), tuple(_tables(known, process)))
 

@@ -9,6 +9,7 @@ from floodplain.eventtime.watermarks import WatermarkRule
 from floodplain.operators.lateness import LATE
 from floodplain.operators.operator import OnError
 from floodplain.operators.process import Process
+from floodplain.operators.reorder import InOrder
 from floodplain.spark.sink import Sink
 
 MAIN = "main"
@@ -77,6 +78,8 @@ class Keyed:
     broadcast: Input | None = None
     event_time: str | None = None
     """The column with the time of its rows, if that is not the pipeline's."""
+    in_order: InOrder | None = None
+    """Whether its rows come in the order of event time, and how far."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from floodplain.eventtime.watermarks import Policy, WatermarkRule
 from floodplain.operators.lateness import LATE
 from floodplain.operators.operator import OnError, check_on_error
 from floodplain.operators.process import Process
+from floodplain.operators.reorder import InOrder
 from floodplain.settings import StoreSettings
 from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained
@@ -154,19 +155,28 @@ class Stream(Operations):
         return replace(self, node=node, keys=(*columns, *made))
 
     def process(
-        self, process: Process, *, name: str | None = None, on_error: OnError = "raise", broadcast: Any = None
+        self,
+        process: Process,
+        *,
+        name: str | None = None,
+        on_error: OnError = "raise",
+        broadcast: Any = None,
+        in_order: bool | InOrder = False,
     ) -> "Stream":
         """A stateful step. ``name`` names its state; by default the class does.
 
         ``on_error="dead_letter"`` keeps a row that the function fails on in a side table and goes on. ``broadcast`` is a
-        streaming DataFrame whose rows every task sees, in ``on_broadcast``.
+        streaming DataFrame whose rows every task sees, in ``on_broadcast``. ``in_order``: rows of a key are processed in the
+        order of event time, each once the watermark has passed it; ``fp.in_order(rows=…, time=…)`` bounds how many wait.
         """
         if not self.keys:
             raise BadInput("process needs keys: call key_by before it")
         check_on_error(on_error, process)
         name = name or _snake(type(process).__name__)
         broadcasts = self.broadcasts if broadcast is None else {**self.broadcasts, name: broadcast}
-        step = Keyed(self.node, name, self.keys, process, on_error, None if broadcast is None else Input(name))
+        order = in_order if isinstance(in_order, InOrder) else InOrder() if in_order else None
+        tag = None if broadcast is None else Input(name)
+        step = Keyed(self.node, name, self.keys, process, on_error, tag, in_order=order)
         return replace(self, node=step, broadcasts=broadcasts, keys=())
 
     def side(self, output: str) -> "Stream":

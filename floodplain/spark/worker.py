@@ -69,6 +69,7 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """What rows came as: fewer, if some were put together before."""
     late: int = 0
     dead: int = 0
+    early: int = 0
     task_values: bytes = b""
     """As ``operators/tasklevel.py`` encodes them."""
     warnings: tuple[str, ...] = ()
@@ -203,6 +204,7 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch]) 
         received=outcome.received,
         late=outcome.late,
         dead=outcome.dead,
+        early=outcome.early,
         max_event_ms=outcome.max_event_ms,
         busy_ms=int((place.clock.monotonic_s() - started_s - waiting.waited_s) * 1000),
         warnings=outcome.warnings,

@@ -68,6 +68,18 @@ class LastSeen(KeyedProcess):
             yield key.user, self.n.get(), at
 
 
+class Trail(KeyedProcess):
+    """The times of each user in the order in which they are processed."""
+
+    seen = Value("long", default=0)
+    output = "user string, number long, at timestamp"
+
+    def process(self, key, rows, ctx):
+        for row in rows:
+            yield key.user, self.seen.get(), row.at
+            self.seen.set(self.seen.get() + 1)
+
+
 class Picky(KeyedProcess):
     """Counts, and fails on negative amounts."""
 

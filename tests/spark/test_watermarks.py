@@ -10,7 +10,7 @@ from floodplain.settings import StoreSettings
 from floodplain.spark.observe import observed
 from floodplain.spark.pipeline import stream
 from floodplain.state.descriptors import EVENT_TIME
-from tests.spark.processes import LastSeen
+from tests.spark.processes import LastSeen, Trail
 
 pytestmark = pytest.mark.spark
 STAMP = pa.timestamp("us", "UTC")
@@ -74,3 +74,21 @@ def test_the_jvm_sees_what_arrow_sees(spark):
         assert seen() == seen_in(rows, rule, "source")
     kept, seen = observed(frame.select("source"), WatermarkRule("came", {}, ingestion=True), 1_234)
     assert [row.ms for row in kept.selectExpr("unix_millis(came) as ms").collect()] == [1234] * 6 and seen() == {}
+
+
+def test_rows_in_order_and_the_late_ones_with_their_reason(spark, tmp_path):
+    for number, times in enumerate([(5000, 2000, 9000), (1000, 7000, 3000)]):
+        put(tmp_path / "in", number, "ada", *times)
+    rows = spark.readStream.schema("user string, at timestamp").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    trail = stream(rows).watermark("at", slack_rows=2).key_by("user").process(Trail(), in_order=True)
+    output = trail.write("memory").also(trail.late().write("memory", name="late"))
+    query = output.start(state=tmp_path / "state", slots=2, trigger=ONCE, settings=StoreSettings(lease_ms=1500))
+    query.await_termination()
+    if query.exception is not None:
+        raise query.exception
+    query.stop()
+    told = sorted((row["number"], int(row["at"].timestamp() * 1000)) for row in query.sink.table().to_pylist())
+    assert told == [(0, 1000), (1, 2000), (2, 3000), (3, 5000)], (
+        "1000 and 3000 come when the watermark is 2000 for the first time"
+    )
+    assert len(query.sinks["late"].table()) == 0 and query.manifest.watermarks[EVENT_TIME] == 5000
