@@ -26,6 +26,8 @@ def _process(quick: bool) -> dict[str, Any]:
 
 def _nexmark(quick: bool) -> dict[str, Any]:
     return _on_spark("floodplain.bench.nexmark", quick)
+def _peers(quick: bool) -> dict[str, Any]:
+    return _on_spark("floodplain.bench.peers", quick)
 
 
 def _on_spark(name: str, quick: bool) -> dict[str, Any]:
@@ -39,6 +41,7 @@ _BENCHES: dict[str, Callable[[bool], dict[str, Any]]] = {
     "counter": _counter,
     "process": _process,
     "nexmark": _nexmark,
+    "peers": _peers,
 }
 
 NAMES = tuple(_BENCHES)
