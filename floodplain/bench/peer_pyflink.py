@@ -14,7 +14,7 @@ from pyflink.common import Configuration, Types, WatermarkStrategy
 from pyflink.common.serialization import Encoder
 from pyflink.common.watermark_strategy import Duration, TimestampAssigner
 from pyflink.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
-from pyflink.datastream.connectors.file_system import FileSink, FileSource, StreamFormat
+from pyflink.datastream.connectors.file_system import BucketAssigner, FileSink, FileSource, StreamFormat
 from pyflink.datastream.functions import KeyedProcessFunction
 from pyflink.datastream.state import ListStateDescriptor, ValueStateDescriptor
 
@@ -109,8 +109,8 @@ def main():
     environment.set_runtime_mode(RuntimeExecutionMode.STREAMING)
     source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), asked["input"]).build()
     lines = environment.from_source(source, WatermarkStrategy.no_watermarks(), "lines")
-    sink = FileSink.for_row_format(str(Path(asked["output"]) / "answer"), Encoder.simple_string_encoder()).build()
-    results(lines, asked).sink_to(sink)
+    files = FileSink.for_row_format(str(Path(asked["output"]) / "answer"), Encoder.simple_string_encoder())
+    results(lines, asked).sink_to(files.with_bucket_assigner(BucketAssigner.base_path_bucket_assigner()).build())
     environment.execute("peer")
     told = {"whole_seconds": time.perf_counter() - began, "version": version("apache-flink"), "answer": "csv_bare"}
     print(json.dumps({**told, "settings": settings}))
