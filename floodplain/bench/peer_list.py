@@ -21,6 +21,8 @@ class Peer:
     options: Mapping[str, str] = field(default_factory=dict)
     share: int = 1
     """One in how many keys and rows it is given: all of them would take it hours."""
+    broker: bool = False
+    """Whether it needs a Kafka broker; one is started for each run of it."""
     quick: bool = True
     """Whether it runs in the quick form too."""
 
@@ -70,6 +72,15 @@ PEERS = (
         "dealt",
         "keyed process function in Python, mini cluster with two slots; CSV files in and out; state on the heap; no checkpoints",
         {"backend": "hashmap", "mode": "process"},
-        share=20,
+        share=100,
+    ),
+    Peer(
+        "quix",
+        Environment("quixstreams", "3.28.1", ("pyarrow==26.0.1",)),
+        "peer_quix",
+        "parquet",
+        "two processes, a Kafka broker beside them, topics of two partitions in and out; state in RocksDB, no changelog topics",
+        share=50,
+        broker=True,
     ),
 )

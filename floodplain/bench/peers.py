@@ -4,8 +4,8 @@ A contender runs as a program in a process and, but for ours, an environment of 
 write, as one JSON argument:
 
     workload, warm, timed (files), input (a folder with all of them), output (an empty folder), workers, ports (one for each
-    worker), within_ms, disorder_ms, span_ms (of all events), warm_progress and all_progress (rows counted, or pairs joined,
-    after the files of the warm-up and after all), and the options of the peer
+    worker), servers (of a Kafka broker, if it needs one), within_ms, disorder_ms, span_ms (of all events), warm_progress and
+    all_progress (rows counted, or pairs joined, after the files of the warm-up and after all), and the options of the peer
 
 and tells in the last line of its standard output, as JSON: ``seconds`` of the timed files (none if the rows of its answer say
 when they came out), ``whole_seconds`` with its start and the warm-up, ``answer`` (the form of its files). The answer of every run
@@ -17,9 +17,11 @@ import os
 import shutil
 import socket
 import statistics
+import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +29,9 @@ from typing import Any
 
 from floodplain.bench import adverts
 from floodplain.bench.frame import Bench, rounded
-from floodplain.bench.peer_environments import Unavailable, provide
+from floodplain.bench.kafka_broker import broker
+from floodplain.bench.maven import Jars, Unfetchable
+from floodplain.bench.peer_environments import Unavailable, cache_folder, provide
 from floodplain.bench.peer_environments import run as run_command
 from floodplain.bench.peer_events import COUNT, WORKERS, WORKLOADS, Answer, Feed, Scale
 from floodplain.bench.peer_list import PEERS, Peer
@@ -37,6 +41,9 @@ from floodplain.errors import BadInput
 OURS = "floodplain"
 ONLY = "FLOODPLAIN_PEERS_ONLY"
 """Names of peers, separated by commas: the others are left out."""
+IVY_SETTINGS = "FLOODPLAIN_IVY_SETTINGS"
+"""An Ivy settings file, for a machine that fetches the jars of a broker from a mirror."""
+REBALANCE_DELAY_MS = 5000
 RATIOS = {COUNT: "counter_vs_", "join": "join_vs_"}
 
 
@@ -152,7 +159,9 @@ class _Peers:
         output = self._home / "output"
         output.mkdir()
         try:
-            told = run_program(self._command(peer), asked(feed, output, peer), self._sizes.run_seconds, own=peer is None)
+            with brokered(peer) as task:
+                task |= asked(feed, output, peer)
+                told = run_program(self._command(peer), task, self._sizes.run_seconds, own=peer is None)
             answer = Answer(feed, told["answer"], Path(told.get("folder", output)))
             right = answer.right()
             self._bench.check(f"{workload}_{name}_equals_duckdb", right)
@@ -167,6 +176,21 @@ class _Peers:
         if peer is None:
             return [sys.executable, "-m", "floodplain.bench.peer_floodplain"]
         return [str(self._pythons[peer.name]), "-P", str(peer.script)]
+
+
+@contextmanager
+def brokered(peer: Peer | None) -> Iterator[dict[str, Any]]:
+    """What a program is told of a broker that lives while it runs: nothing if it needs none."""
+    with ExitStack() as stack:
+        task = {}
+        if peer is not None and peer.broker:
+            jars = Jars(cache_folder() / "jars", os.environ.get(IVY_SETTINGS))
+            try:
+                # Both members are there before partitions are handed out: state does not move.
+                task["servers"] = stack.enter_context(broker(_free_ports(2), jars, rebalance_delay_ms=REBALANCE_DELAY_MS))
+            except (Unfetchable, subprocess.SubprocessError) as reason:
+                raise Unavailable(f"no Kafka broker: {reason}") from None
+        yield task
 
 
 def asked(feed: Feed, output: Path, peer: Peer | None) -> dict[str, Any]:

@@ -26,6 +26,8 @@ def _process(quick: bool) -> dict[str, Any]:
 
 def _nexmark(quick: bool) -> dict[str, Any]:
     return _on_spark("floodplain.bench.nexmark", quick)
+
+
 def _peers(quick: bool) -> dict[str, Any]:
     return _on_spark("floodplain.bench.peers", quick)
 
