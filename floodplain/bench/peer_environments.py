@@ -90,5 +90,7 @@ def run(command: Sequence[str], seconds: float, *, own: bool = False) -> str:
 
 
 def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "[notice]"))]
+    lines = [
+        line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "... ", "[notice]"))
+    ]
     return lines[-1][:300] if lines else ""

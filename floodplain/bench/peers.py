@@ -143,9 +143,10 @@ class _Peers:
                 except Unavailable as reason:
                     self._give_up(peer, workload, reason)
                     del running[name], runs[name]
-        self._bench.figures[workload] = {name: lap.figures() for name, lap in runs.items()}
-        for name in list(runs)[1:]:
-            self._bench.ratios[RATIOS[workload] + name] = rounded(runs[OURS].rows_per_s / runs[name].rows_per_s)
+        timed = {name: lap for name, lap in runs.items() if lap.seconds}
+        self._bench.figures[workload] = {name: lap.figures() for name, lap in timed.items()}
+        for name in [name for name in timed if name != OURS and OURS in timed]:
+            self._bench.ratios[RATIOS[workload] + name] = rounded(timed[OURS].rows_per_s / timed[name].rows_per_s)
 
     def _feed(self, workload: str, peer: Peer | None) -> Feed:
         share = peer.share if peer else 1
@@ -155,6 +156,7 @@ class _Peers:
         return self._feeds[workload, share]
 
     def _time(self, workload: str, name: str, peer: Peer | None, runs: Runs) -> None:
+        """One run. The time of a wrong answer does not count."""
         feed = self._feed(workload, peer)
         output = self._home / "output"
         output.mkdir()
@@ -165,7 +167,9 @@ class _Peers:
             answer = Answer(feed, told["answer"], Path(told.get("folder", output)))
             right = answer.right()
             self._bench.check(f"{workload}_{name}_equals_duckdb", right)
-            seconds = told.get("seconds") or (answer.seconds() if right else float("nan"))
+            if not right:
+                return
+            seconds = told.get("seconds") or answer.seconds()
         finally:
             shutil.rmtree(output)
         runs.seconds.append(seconds)

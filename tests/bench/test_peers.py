@@ -189,6 +189,7 @@ def test_peers_that_fail_are_listed_and_the_others_go_on(tmp_path: Path, monkeyp
         Peer("nowhere", NOWHERE, "peer_bytewax", "parquet", "cannot be installed"),
         Peer("bare", bare, "peer_bytewax", "parquet", "cannot be run"),
         Peer("good", good, "oracle", "parquet", "DuckDB itself"),
+        Peer("wrong", good, "oracle", "parquet", "leaves rows out", {"limit": "limit 5"}),
     ]
     monkeypatch.setattr(Peer, "script", property(lambda peer: _script(tmp_path, peer)))
     bench = Bench("peers", ManualClock())
@@ -203,7 +204,9 @@ def test_peers_that_fail_are_listed_and_the_others_go_on(tmp_path: Path, monkeyp
     assert {what: "bytewax" in reason for what, reason in told["bare"]["unavailable"].items()} == {"count": True, "join": True}
     assert "unavailable" not in told["good"] and told["good"]["version"] == "1"
     assert set(bench.ratios) == {"counter_vs_good", "join_vs_good"}
-    assert bench.checks == {f"{workload}_{name}_equals_duckdb": True for workload in WORKLOADS for name in ("floodplain", "good")}
+    assert bench.checks == {
+        f"{workload}_{name}_equals_duckdb": name != "wrong" for workload in WORKLOADS for name in ("floodplain", "good", "wrong")
+    }
     assert set(bench.figures["join"]) == {"floodplain", "good"} and bench.figures["join"]["good"]["rounds"] == 2
     assert msgspec.json.decode(msgspec.json.encode(bench.result())) == bench.result()
 
@@ -215,7 +218,8 @@ fed = f"read_parquet({asked['warm'] + asked['timed']})"
 count = f"select key, count(*) as n, sum(amount)::bigint as total from {fed} group by key"
 join = f"select i.ad, i.at_ms as impression, c.at_ms as click from {fed} i join {fed} c on i.ad = c.ad and "
 join += f"i.kind = 'impression' and c.kind = 'click' and c.at_ms between i.at_ms and i.at_ms + {asked['within_ms']}"
-duckdb.sql(count if asked["workload"] == "count" else join).write_parquet(asked["output"] + "/0.parquet")
+answer = count if asked["workload"] == "count" else join
+duckdb.sql(f"{answer} {asked.get('limit', '')}").write_parquet(asked["output"] + "/0.parquet")
 print(json.dumps({"seconds": 0.5, "whole_seconds": 1.0, "answer": "parquet"}))
 """
 
@@ -246,7 +250,21 @@ def test_the_program_of_a_peer_answers_right_where_its_environment_stands(peer: 
         pytest.skip(reason)
     output = tmp_path / "output"
     output.mkdir()
-    told = peers.run_program([str(folder / "bin" / "python"), "-P", str(peer.script)], peers.asked(feed, output, peer), 300)
+    with peers.brokered(peer) as task:
+        task |= peers.asked(feed, output, peer)
+        told = peers.run_program([str(folder / "bin" / "python"), "-P", str(peer.script)], task, 300)
     found = Answer(feed, told["answer"], output)
     assert found.right()
     assert (told.get("seconds") or found.seconds()) < told["whole_seconds"]
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_our_program_answers_right_on_spark(feed: Feed, tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    output.mkdir()
+    told = peers.run_program(
+        [sys.executable, "-m", "floodplain.bench.peer_floodplain"], peers.asked(feed, output, None), 300, own=True
+    )
+    assert Answer(feed, told["answer"], Path(told["folder"])).right()
+    assert 0 < told["seconds"] < told["whole_seconds"]
