@@ -28,6 +28,10 @@ def _nexmark(quick: bool) -> dict[str, Any]:
     return _on_spark("floodplain.bench.nexmark", quick)
 
 
+def _peers(quick: bool) -> dict[str, Any]:
+    return _on_spark("floodplain.bench.peers", quick)
+
+
 def _on_spark(name: str, quick: bool) -> dict[str, Any]:
     bench = import_module(name)
     result: dict[str, Any] = bench.run(bench.QUICK if quick else bench.FULL, SystemClock())
@@ -39,6 +43,7 @@ _BENCHES: dict[str, Callable[[bool], dict[str, Any]]] = {
     "counter": _counter,
     "process": _process,
     "nexmark": _nexmark,
+    "peers": _peers,
 }
 
 NAMES = tuple(_BENCHES)

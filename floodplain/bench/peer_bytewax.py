@@ -1,0 +1,180 @@
+"""The peer Bytewax. Runs in an environment of its own, with nothing of ours: ``bench.peers`` says what it is told and tells.
+
+A source reads Arrow batches, which are dealt out to the workers and turned into Python values there; per-key state is a
+``StatefulBatchLogic``, the operator below all others; the sink writes Parquet. Recovery is off: state lives in memory.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from bisect import bisect_left, bisect_right, insort
+from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
+
+import bytewax.operators as op
+import pyarrow as pa
+import pyarrow.parquet as pq
+from bytewax._bytewax import cluster_main
+from bytewax.dataflow import Dataflow
+from bytewax.inputs import DynamicSource, StatelessSourcePartition
+from bytewax.operators import StatefulBatchLogic
+from bytewax.outputs import DynamicSink, StatelessSinkPartition
+
+BATCH_ROWS = 10_000
+
+
+class Batches(StatelessSourcePartition):
+    """The files' rows as Arrow batches, all from the first worker; notes when the timed files begin."""
+
+    def __init__(self, asked, index):
+        self._marks = Path(asked["output"]) / "began"
+        self._batches = self._read(asked) if index == 0 else iter(())
+
+    def _read(self, asked):
+        for part in ("warm", "timed"):
+            if part == "timed":
+                self._marks.write_text(str(time.perf_counter()))
+            for path in asked[part]:
+                yield from pq.ParquetFile(path).iter_batches(BATCH_ROWS)
+
+    def next_batch(self):
+        return [next(self._batches)]
+
+
+class Files(DynamicSource):
+    def __init__(self, asked):
+        self._asked = asked
+
+    def build(self, step_id, worker_index, worker_count):
+        return Batches(self._asked, worker_index)
+
+
+class Writer(StatelessSinkPartition):
+    """Rows collected into Parquet files; notes when all are written."""
+
+    def __init__(self, asked, columns, index):
+        self._folder, self._columns, self._index = Path(asked["output"]), columns, index
+        self._rows, self._count = [], 0
+
+    def write_batch(self, items):
+        self._rows += items
+        if len(self._rows) >= 10 * BATCH_ROWS:
+            self._flush()
+
+    def _flush(self):
+        arrays = [pa.array(column) for column in zip(*self._rows, strict=True)]
+        pq.write_table(pa.table(arrays, self._columns), self._folder / f"{self._index}-{self._count}.parquet")
+        self._rows, self._count = [], self._count + 1
+
+    def close(self):
+        if self._rows:
+            self._flush()
+        (self._folder / f"ended-{self._index}").write_text(str(time.perf_counter()))
+
+
+class Parquet(DynamicSink):
+    def __init__(self, asked, columns):
+        self._asked, self._columns = asked, columns
+
+    def build(self, step_id, worker_index, worker_count):
+        return Writer(self._asked, self._columns, worker_index)
+
+
+class Count(StatefulBatchLogic):
+    __slots__ = ("n", "total")
+
+    def __init__(self, state):
+        self.n, self.total = state or (0, 0)
+
+    def on_batch(self, values):
+        self.n += len(values)
+        self.total += sum(values)
+        return ((self.n, self.total),), False
+
+    def snapshot(self):
+        return self.n, self.total
+
+
+class Join(StatefulBatchLogic):
+    """Each side waits for the other, in order of time. The newest time of a batch says what can be dropped, with slack.
+
+    Nothing holds the workers together, so that rows of a key may come much later than their events did.
+    """
+
+    __slots__ = ("clicks", "impressions")
+    within_ms = 0
+    slack_ms = 60_000
+
+    def __init__(self, state):
+        self.impressions, self.clicks = state or ([], [])
+
+    def on_batch(self, values):
+        within, impressions, clicks, found = self.within_ms, self.impressions, self.clicks, []
+        for impression, at in values:
+            if impression:
+                found += [(at, click) for click in clicks[bisect_left(clicks, at) : bisect_right(clicks, at + within)]]
+                insort(impressions, at)
+            else:
+                found += [
+                    (shown, at) for shown in impressions[bisect_left(impressions, at - within) : bisect_right(impressions, at)]
+                ]
+                insort(clicks, at)
+        oldest = at - within - self.slack_ms
+        for side in (impressions, clicks):
+            if side and side[0] < oldest:
+                del side[: bisect_left(side, oldest)]
+        return found, False
+
+    def snapshot(self):
+        return list(self.impressions), list(self.clicks)
+
+
+def counts(batch):
+    return zip(batch.column("key").to_pylist(), batch.column("amount").to_pylist(), strict=True)
+
+
+def adverts(batch):
+    ads = batch.column("ad").cast(pa.string()).to_pylist()
+    kinds = [kind == "impression" for kind in batch.column("kind").to_pylist()]
+    return zip(ads, zip(kinds, batch.column("at_ms").to_pylist(), strict=True), strict=True)
+
+
+def flow(asked):
+    count = asked["workload"] == "count"
+    Join.within_ms = asked["within_ms"]
+    made = Dataflow("peer")
+    batches = op.redistribute("deal", op.input("read", made, Files(asked)))
+    rows = op.flat_map("rows", batches, counts if count else adverts)
+    results = op.stateful_batch("state", rows, Count if count else Join)
+    if count:
+        told = op.map("tell", results, lambda item: (item[0], *item[1]))
+        op.output("write", told, Parquet(asked, ["key", "n", "total"]))
+    else:
+        told = op.map("tell", results, lambda item: (int(item[0]), *item[1]))
+        op.output("write", told, Parquet(asked, ["ad", "impression", "click"]))
+    return made
+
+
+def main():
+    asked = json.loads(sys.argv[1])
+    addresses = [f"127.0.0.1:{port}" for port in asked["ports"]]
+    if len(sys.argv) > 2:
+        cluster_main(flow(asked), addresses, int(sys.argv[2]))
+        return
+    began = time.perf_counter()
+    with ExitStack() as stack:
+        command = [sys.executable, "-P", __file__, sys.argv[1]]
+        workers = [stack.enter_context(subprocess.Popen([*command, str(number)])) for number in range(len(addresses))]
+        codes = [worker.wait() for worker in workers]
+    if any(codes):
+        sys.exit(f"workers ended with {codes}")
+    folder = Path(asked["output"])
+    ended = max(float(path.read_text()) for path in folder.glob("ended-*"))
+    told = {"seconds": ended - float((folder / "began").read_text()), "whole_seconds": time.perf_counter() - began}
+    print(json.dumps({**told, "version": version("bytewax"), "answer": "parquet"}))
+
+
+if __name__ == "__main__":
+    main()

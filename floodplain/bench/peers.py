@@ -1,0 +1,238 @@
+"""The benchmark ``peers``: a keyed count and an interval join on the same events, ours and other stream processors.
+
+A contender runs as a program in a process and, but for ours, an environment of its own. It is told what to read and where to
+write, as one JSON argument:
+
+    workload, warm, timed (files), input (a folder with all of them), output (an empty folder), workers, ports (one for each
+    worker), servers (of a Kafka broker, if it needs one), within_ms, disorder_ms, span_ms (of all events), warm_progress and
+    all_progress (rows counted, or pairs joined, after the files of the warm-up and after all), and the options of the peer
+
+and tells in the last line of its standard output, as JSON: ``seconds`` of the timed files (none if the rows of its answer say
+when they came out), ``whole_seconds`` with its start and the warm-up, ``answer`` (the form of its files). The answer of every run
+is compared with DuckDB's. A peer that cannot be installed or run is listed with the reason, and the others go on.
+"""
+
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from floodplain.bench import adverts
+from floodplain.bench.frame import Bench, rounded
+from floodplain.bench.kafka_broker import broker
+from floodplain.bench.maven import Jars, Unfetchable
+from floodplain.bench.peer_environments import Unavailable, cache_folder, provide
+from floodplain.bench.peer_environments import run as run_command
+from floodplain.bench.peer_events import COUNT, WORKERS, WORKLOADS, Answer, Feed, Scale
+from floodplain.bench.peer_list import PEERS, Peer
+from floodplain.clock import Clock
+from floodplain.errors import BadInput
+
+OURS = "floodplain"
+ONLY = "FLOODPLAIN_PEERS_ONLY"
+"""Names of peers, separated by commas: the others are left out."""
+IVY_SETTINGS = "FLOODPLAIN_IVY_SETTINGS"
+"""An Ivy settings file, for a machine that fetches the jars of a broker from a mirror."""
+REBALANCE_DELAY_MS = 5000
+RATIOS = {COUNT: "counter_vs_", "join": "join_vs_"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    scale: Scale = field(default_factory=lambda: Scale(1_000_000, 500_000, 500_000, 20_000, warm=1, timed=3))
+    rounds: int = 3
+    quick: bool = False
+    run_seconds: float = 300
+    """After which a peer is given up."""
+
+
+FULL = Sizes()
+QUICK = Sizes(Scale(1_000_000, 500_000, 500_000, 20_000, warm=1, timed=2), rounds=1, quick=True, run_seconds=90)
+
+
+@dataclass(slots=True)
+class Runs:
+    """What the rounds of one contender took."""
+
+    rows: int
+    seconds: list[float] = field(default_factory=list)
+    whole_seconds: list[float] = field(default_factory=list)
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.rows / statistics.median(self.seconds)
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "rows_per_s": round(self.rows_per_s),
+            "rows": self.rows,
+            "rounds": len(self.seconds),
+            "seconds": rounded(statistics.median(self.seconds)),
+            "whole_seconds": rounded(statistics.median(self.whole_seconds)),
+        }
+
+
+def run(sizes: Sizes, clock: Clock, peers: Sequence[Peer] = PEERS) -> dict[str, Any]:
+    """Temporary files are removed at the end; the environments stay."""
+    bench = Bench("peers", clock)
+    chosen = _chosen(peers, sizes.quick)
+    with tempfile.TemporaryDirectory(prefix="floodplain-bench-") as folder:
+        _Peers(bench, sizes, Path(folder), chosen).run()
+    bench.judge(dict.fromkeys(bench.ratios, ("at least", 1.0)))
+    bench.figures["sizes"] = asdict(sizes)
+    bench.figures["machine"] = {"cores": os.cpu_count(), **{name: version(name) for name in ("pyspark", "duckdb", "pyarrow")}}
+    return bench.result()
+
+
+def _chosen(peers: Sequence[Peer], quick: bool) -> list[Peer]:
+    names = [name for name in os.environ.get(ONLY, "").split(",") if name]
+    unknown = set(names) - {peer.name for peer in peers}
+    if unknown:
+        raise BadInput(
+            f"{ONLY}: there is no peer {', '.join(sorted(unknown))}; there are: {', '.join(peer.name for peer in peers)}"
+        )
+    return [peer for peer in peers if (peer.name in names if names else peer.quick or not quick)]
+
+
+class _Peers:
+    def __init__(self, bench: Bench, sizes: Sizes, home: Path, peers: Sequence[Peer]) -> None:
+        self._bench, self._sizes, self._home, self._peers = bench, sizes, home, peers
+        self._pythons: dict[str, Path] = {}
+        self._feeds: dict[tuple[str, int], Feed] = {}
+
+    def run(self) -> None:
+        told = self._bench.figures["peers"] = {}
+        for peer in self._peers:
+            told[peer.name] = {"version": peer.environment.version, "configuration": peer.configuration, "share": peer.share}
+            try:
+                self._pythons[peer.name] = provide(peer.environment, self._bench.say)
+            except Unavailable as reason:
+                self._give_up(peer, "install", reason)
+        for workload in WORKLOADS:
+            self._race(workload)
+
+    def _give_up(self, peer: Peer, what: str, reason: Unavailable) -> None:
+        self._bench.say(f"{peer.name}, {what}: UNAVAILABLE: {reason}")
+        self._bench.figures["peers"][peer.name].setdefault("unavailable", {})[what] = str(reason)
+
+    def _race(self, workload: str) -> None:
+        """Ours and the peers in turn, round by round, another one first in each."""
+        running: dict[str, Peer | None] = {OURS: None}
+        running |= {peer.name: peer for peer in self._peers if peer.name in self._pythons}
+        runs = {name: Runs(self._feed(workload, peer).timed_rows) for name, peer in running.items()}
+        for number in range(self._sizes.rounds):
+            names = list(running)
+            first = number % len(names)
+            for name in [*names[first:], *names[:first]]:
+                peer = running[name]
+                if peer is None:
+                    self._time(workload, name, None, runs[name])
+                    continue
+                try:
+                    self._time(workload, name, peer, runs[name])
+                except Unavailable as reason:
+                    self._give_up(peer, workload, reason)
+                    del running[name], runs[name]
+        timed = {name: lap for name, lap in runs.items() if lap.seconds}
+        self._bench.figures[workload] = {name: lap.figures() for name, lap in timed.items()}
+        for name in [name for name in timed if name != OURS and OURS in timed]:
+            self._bench.ratios[RATIOS[workload] + name] = rounded(timed[OURS].rows_per_s / timed[name].rows_per_s)
+
+    def _feed(self, workload: str, peer: Peer | None) -> Feed:
+        share = peer.share if peer else 1
+        if (workload, share) not in self._feeds:
+            folder = self._home / "files" / f"{workload}-{share}"
+            self._feeds[workload, share] = Feed(workload, self._sizes.scale.divided(share), folder)
+        return self._feeds[workload, share]
+
+    def _time(self, workload: str, name: str, peer: Peer | None, runs: Runs) -> None:
+        """One run. The time of a wrong answer does not count."""
+        feed = self._feed(workload, peer)
+        output = self._home / "output"
+        output.mkdir()
+        try:
+            with brokered(peer) as task:
+                task |= asked(feed, output, peer)
+                told = run_program(self._command(peer), task, self._sizes.run_seconds, own=peer is None)
+            answer = Answer(feed, told["answer"], Path(told.get("folder", output)))
+            right = answer.right()
+            self._bench.check(f"{workload}_{name}_equals_duckdb", right)
+            if not right:
+                return
+            seconds = told.get("seconds") or answer.seconds()
+        finally:
+            shutil.rmtree(output)
+        runs.seconds.append(seconds)
+        runs.whole_seconds.append(told["whole_seconds"])
+        self._bench.say(f"{workload}, {name}: {runs.rows / seconds:,.0f} rows/s, {told['whole_seconds']:.1f} s with its start")
+
+    def _command(self, peer: Peer | None) -> list[str]:
+        if peer is None:
+            return [sys.executable, "-m", "floodplain.bench.peer_floodplain"]
+        return [str(self._pythons[peer.name]), "-P", str(peer.script)]
+
+
+@contextmanager
+def brokered(peer: Peer | None) -> Iterator[dict[str, Any]]:
+    """What a program is told of a broker that lives while it runs: nothing if it needs none."""
+    with ExitStack() as stack:
+        task = {}
+        if peer is not None and peer.broker:
+            jars = Jars(cache_folder() / "jars", os.environ.get(IVY_SETTINGS))
+            try:
+                # Both members are there before partitions are handed out: state does not move.
+                task["servers"] = stack.enter_context(broker(_free_ports(2), jars, rebalance_delay_ms=REBALANCE_DELAY_MS))
+            except (Unfetchable, subprocess.SubprocessError) as reason:
+                raise Unavailable(f"no Kafka broker: {reason}") from None
+        yield task
+
+
+def asked(feed: Feed, output: Path, peer: Peer | None) -> dict[str, Any]:
+    """What a program is told."""
+    warm, timed = feed.files(peer.form if peer else "parquet")
+    return {
+        "workload": feed.workload,
+        "warm": warm,
+        "timed": timed,
+        "input": str(Path(timed[0]).parent),
+        "output": str(output),
+        "workers": WORKERS,
+        "ports": _free_ports(WORKERS),
+        "within_ms": adverts.WITHIN_MS,
+        "disorder_ms": adverts.DISORDER_MS,
+        "span_ms": feed.scale.span_ms,
+        "warm_progress": feed.progress(feed.warm),
+        "all_progress": feed.progress([*feed.warm, *feed.timed]),
+        **(peer.options if peer else {}),
+    }
+
+
+def run_program(command: Sequence[str], task: Mapping[str, Any], seconds: float, *, own: bool = False) -> dict[str, Any]:
+    """What the program tells. Raises ``Unavailable`` if it fails, does not end in time, or tells nothing."""
+    lines = run_command([*command, json.dumps(task)], seconds, own=own).splitlines()
+    try:
+        told: dict[str, Any] = json.loads(lines[-1])
+    except (IndexError, ValueError):
+        raise Unavailable("it ended without a result") from None
+    return told
+
+
+def _free_ports(count: int) -> list[int]:
+    held = [socket.socket() for _ in range(count)]
+    try:
+        for one in held:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in held]
+    finally:
+        for one in held:
+            one.close()
