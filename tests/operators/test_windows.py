@@ -208,8 +208,14 @@ def test_what_cannot_be_is_refused():
 def test_rows_put_together_before_the_exchange_give_the_same(windows):
     """And are counted as what they stand for, late ones too."""
     aggregates = {
-        "n": fp.count(), "m": fp.count("v"), "total": fp.sum("v"), "mean": fp.avg("v"), "low": fp.min("v"),
-        "newest": fp.last("v"), "odd": fp.count(where="odd"), "odd_total": fp.sum("v", where="odd"),
+        "n": fp.count(),
+        "m": fp.count("v"),
+        "total": fp.sum("v"),
+        "mean": fp.avg("v"),
+        "low": fp.min("v"),
+        "newest": fp.last("v"),
+        "odd": fp.count(where="odd"),
+        "odd_total": fp.sum("v", where="odd"),
     }
 
     def kit_for(partial):
