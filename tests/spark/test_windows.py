@@ -1,0 +1,90 @@
+"""Windows and aggregates on a real Spark, with expressions, against DuckDB on the same files."""
+
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import floodplain as fp
+
+pytestmark = pytest.mark.spark
+FAST = fp.StoreSettings(lease_ms=1500)
+
+
+def write_bids(folder: Path) -> None:
+    """Three files; the last row of all lets every window before it end."""
+    folder.mkdir()
+    for number in range(3):
+        rng = np.random.default_rng(number)
+        micros = rng.integers(0, 60_000_000, 2000) + number * 1_000_000
+        channels = np.array(["apple", "google", "x"])[rng.integers(0, 3, 2000)]
+        auction, price = rng.integers(0, 20, 2000), rng.integers(1, 1000, 2000)
+        if number == 2:
+            micros, channels = np.append(micros, 10**10), np.append(channels, "end")
+            auction, price = np.append(auction, 10**6), np.append(price, 1)
+        rows = {"auction": auction, "price": price, "channel": channels, "ts": pa.array(micros, pa.timestamp("us", "UTC"))}
+        pq.write_table(pa.table(rows), folder / f"{number}.parquet")
+
+
+def rows_in(folder: Path) -> list[tuple]:
+    found = duckdb.sql(f"select * from '{folder}/*.parquet' order by all").fetchall()
+    return [tuple(round(value, 6) if isinstance(value, float) else value for value in row) for row in found]
+
+
+def test_windows_of_expressions_equal_duckdb(spark, tmp_path):
+    write_bids(tmp_path / "in")
+    schema = "auction long, price long, channel string, ts timestamp"
+    source = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    bids = fp.stream(source).watermark("ts", "1 hour")
+    aggregates = {
+        "n": fp.count(),
+        "euros": fp.sum("price * 2"),
+        "mean": fp.avg("price", where="channel = 'apple'"),
+        "best": fp.max_by("channel", "price"),
+    }
+    options = {"n": fp.count(), "high": fp.max("price")}
+    tumbling = bids.key_by("auction").window(fp.tumbling("10 seconds")).agg(partial=True, name="tumbling", **aggregates)
+    every = bids.window(fp.tumbling("10 seconds")).agg(partial=True, name="every", **options)
+    sliding = bids.key_by("auction").window(fp.sliding("10 seconds", "5 seconds")).agg(partial=False, name="sliding", **options)
+    sessions = bids.key_by("channel").window(fp.session("20 milliseconds")).agg(name="sessions", **options)
+    outs = {"tumbling": tumbling, "every": every, "sliding": sliding, "sessions": sessions}
+    sinks = [steps.write("parquet", path=str(tmp_path / name), name=name) for name, steps in outs.items()]
+    query = (
+        sinks[0]
+        .also(sinks[1])
+        .also(sinks[2])
+        .also(sinks[3])
+        .start(state=tmp_path / "state", slots=2, trigger={"availableNow": True}, settings=FAST)
+    )
+    query.await_termination()
+    assert query.exception is None
+    assert sum(progress.rows for progress in query.progress) == 4 * 6001
+    assert sum(progress.late for progress in query.progress) == 0
+    query.stop()
+    bids_in = f"(select * from '{tmp_path}/in/*.parquet' where channel != 'end')"
+    window = "time_bucket(interval '10 seconds', ts) as s, time_bucket(interval '10 seconds', ts) + interval '10 seconds' as e"
+    assert rows_in(tmp_path / "tumbling") == as_rows(
+        f"""select auction, {window}, count(*), (sum(price) * 2)::bigint, avg(price) filter (channel = 'apple'),
+        list(channel order by price desc, channel desc)[1] from {bids_in} group by all order by all"""
+    )
+    assert rows_in(tmp_path / "every") == as_rows(
+        f"select {window}, count(*), max(price) from {bids_in} group by all order by all"
+    )
+    assert rows_in(tmp_path / "sliding") == as_rows(
+        f"""select auction, s, s + interval '10 seconds', count(*), max(price) from
+        (select *, unnest([time_bucket(interval '5 seconds', ts), time_bucket(interval '5 seconds', ts) - interval '5 seconds']) s
+        from {bids_in}) group by all order by all"""
+    )
+    assert rows_in(tmp_path / "sessions") == as_rows(
+        f"""select channel, min(ts), max(ts) + interval '20 milliseconds', count(*), max(price) from
+        (select *, sum(first) over (partition by channel order by ts) as session from
+        (select *, (ts - lag(ts) over (partition by channel order by ts) >= interval '20 milliseconds')::int as first
+        from {bids_in})) group by channel, coalesce(session, 0) order by all"""
+    )
+
+
+def as_rows(sql: str) -> list[tuple]:
+    return [tuple(round(value, 6) if isinstance(value, float) else value for value in row) for row in duckdb.sql(sql).fetchall()]
