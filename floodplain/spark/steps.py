@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -99,7 +99,8 @@ class Steps:
         named = output_of(step.parent)
         if named is not None and self._plan.split_by(*named) != step.keys:
             rows = self._frame(step.parent)
-        operator = self._compiled.operators[step.name]
+        fitted = self._compiled.operators[step.name]
+        operator = replace(fitted, process=fitted.process.begun())
         before = task_values_at(self._snapshot, operator, self._assignment.slots)
         job = Job(
             work=self._work,
