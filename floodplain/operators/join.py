@@ -15,7 +15,7 @@ from floodplain.operators.batch import Batch, BatchContext
 from floodplain.operators.join_bounds import Bound
 from floodplain.operators.join_columns import JoinColumns, join_columns, time_name
 from floodplain.operators.join_match import partners
-from floodplain.operators.join_rows import Came, SideRows, SideState
+from floodplain.operators.join_rows import Came, SideRows, SideState, distinct
 from floodplain.operators.lateness import LATE
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.state.descriptors import State
@@ -97,10 +97,8 @@ class RunningJoin(KeyedBatchProcess):
         due = batch.keys_due() if self._padded and self._bound.ends else np.empty(0, np.int64)
         found = []
         for state, mine, others in ((self._left, came.left, came.right), (self._right, came.right, came.left)):
-            numbers = np.unique(batch.key_of_row[others])
-            if state.name in self._padded:
-                numbers = np.union1d(numbers, due)
-            found.append(state.rows(batch, mine, came.at[mine], numbers, late_ms))
+            wanted = batch.key_of_row[others], due if state.name in self._padded else due[:0]
+            found.append(state.rows(batch, mine, came.at[mine], distinct(len(batch.keys), *wanted), late_ms))
         return found[0], found[1]
 
     def _pairs(self, batch: Batch, left: SideRows, right: SideRows, left_hit: np.ndarray, right_hit: np.ndarray) -> pa.Table:

@@ -15,7 +15,7 @@ from floodplain.operators.batch import Batch, BatchContext
 from floodplain.operators.join_bounds import Interval, Unbounded
 from floodplain.operators.join_columns import JoinColumns, join_columns, time_name
 from floodplain.operators.join_match import newest_before
-from floodplain.operators.join_rows import Came, SideRows, SideState, micros
+from floodplain.operators.join_rows import Came, SideRows, SideState, distinct, micros
 from floodplain.operators.lateness import LATE
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.state.descriptors import State
@@ -75,7 +75,7 @@ class RunningAsOfJoin(KeyedBatchProcess):
         """What they are due for was done with the rows."""
 
     def _answered(self, batch: Batch, left: SideRows, ready: np.ndarray, came: Came, watermark_ms: int) -> pa.Table:
-        numbers = np.unique(np.concatenate([left.of[ready], batch.key_of_row[came.right], batch.keys_due()]))
+        numbers = distinct(len(batch.keys), left.of[ready], batch.key_of_row[came.right], batch.keys_due())
         right = self._right.rows(batch, came.right, came.at[came.right], numbers, watermark_ms)
         times = micros(right.columns[0])
         order = in_order(right.of, times, right.columns)

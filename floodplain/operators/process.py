@@ -41,6 +41,11 @@ class Process:
         on its input returns one that has them; others are what runs."""
         return self
 
+    def begun(self) -> "Process":
+        """What runs in the epoch that begins, called on the driver before its tasks: what all of them are to see alike is fixed
+        here."""
+        return self
+
     @property
     def depends_on_input(self) -> bool:
         """Whether its outputs are known only once it is fitted."""

@@ -1,9 +1,10 @@
 """The operators of a stream, as users write them: each becomes one stateful step."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from floodplain.errors import BadInput
 from floodplain.operators.aggregate import Aggregate
@@ -12,13 +13,14 @@ from floodplain.operators.combining import Partial
 from floodplain.operators.dedupe import Dedup
 from floodplain.operators.join import How
 from floodplain.operators.last import Latest
+from floodplain.operators.lookup import NOW, LookupHow, StateLookup
 from floodplain.operators.pivot import Pivot, Repeats
 from floodplain.operators.process import Process
 from floodplain.operators.running import Mode as RunningMode
 from floodplain.operators.top import Top
 from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger, Windows
 from floodplain.spark.aggregating import WindowedStream, running, windowed
-from floodplain.spark.joins import JoinAsked, On, Span
+from floodplain.spark.joins import JoinAsked, On, Span, key_pairs
 from floodplain.spark.plan import Keyed, Node
 from floodplain.state.descriptors import TimeKind
 from floodplain.state.durations import to_ms
@@ -107,6 +109,30 @@ class Operations:
             raise BadInput("join: both sides must come of one stream: fp.stream(left=…, right=…), and .source(…) of it for each")
         broadcasts = {**self.broadcasts, **other.broadcasts}
         return replace(cast("Stream", self), node=asked.step(self.node, other.node, name), broadcasts=broadcasts, keys=())
+
+    def lookup(
+        self,
+        state: str | os.PathLike[str],
+        table: str,
+        on: On,
+        how: LookupHow = "left",
+        *,
+        at: str | int = NOW,
+        prefix: str = "",
+        options: Mapping[str, str] | None = None,
+        name: str = "lookup",
+    ) -> "Stream":
+        """Rows with what the state of another pipeline has for their keys, as of one of its epochs.
+
+        ``on``: our column → the key column of ``table``. ``at``: ``"now"`` (the newest epoch when ours begins), an epoch, or a
+        tag. A table with several rows per key gives one row for each; ``how="left"`` keeps rows that have none. ``prefix`` comes
+        before the names of its columns, ``options`` open its place.
+        """
+        pairs = key_pairs(on)
+        if how not in get_args(LookupHow):
+            raise BadInput(f"lookup: how={how!r} is not known: use {' or '.join(get_args(LookupHow))}")
+        asked = StateLookup(os.fspath(state), table, pairs, how, at, prefix, dict(options or {}))
+        return replace(cast("Stream", self), node=Keyed(self.node, name, tuple(pairs), asked, event_time=self.time), keys=())
 
     def dedup(
         self,

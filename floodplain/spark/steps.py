@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -102,7 +102,8 @@ class Steps:
         named = output_of(step.parent)
         if named is not None and self._plan.split_by(*named) != step.keys:
             rows = self._frame(step.parent)
-        operator, outputs = self._compiled.operators[step.name], self._outputs(step)
+        fitted, outputs = self._compiled.operators[step.name], self._outputs(step)
+        operator = replace(fitted, process=fitted.process.begun())
         combiner = combiner_of(operator.process, list(outputs), self._compiled.measured.get(step.name))
         if combiner is not None and not isinstance(rows, Staged):
             rows = self._engine.combined(rows, combiner, self._assignment.slots)

@@ -32,10 +32,18 @@ class Readers:
         self._open: dict[tuple[str, int], RunReader] = {}
         self._lock = threading.Lock()
 
-    def sources(self, manifest: Manifest, table: str, groups: GroupRanges | None = None) -> list[Source]:
-        """The runs that matter for these key groups, newest first."""
-        refs = manifest.runs.get(table, ())
-        return self.sources_of(refs if groups is None else [ref for ref in refs if intersect(ref.groups, groups)], manifest)
+    def sources(
+        self, manifest: Manifest, table: str, groups: GroupRanges | None = None, *, now_ms: int | None = None
+    ) -> list[Source]:
+        """The runs that matter for these key groups, newest first. ``now_ms``: those that have expired by then do not."""
+        refs = [ref for ref in manifest.runs.get(table, ()) if groups is None or intersect(ref.groups, groups)]
+        schema = manifest.schema(table)
+        if now_ms is not None and schema is not None and schema.ttl_ms and not any(ref.merges for ref in refs):
+            # An expired row still hides what is older; where nothing is, it is as if it were not there. (What lies below a merge
+            # is judged by the time of that.)
+            while refs and 0 < refs[-1].last_expiry_ms <= now_ms:
+                refs.pop()
+        return self.sources_of(refs, manifest)
 
     def sources_of(self, refs: Sequence[RunRef], manifest: Manifest) -> list[Source]:
         schemas = [claims.schema_of(ref, manifest) for ref in refs]

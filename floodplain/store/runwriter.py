@@ -17,7 +17,7 @@ from floodplain.keys import key_group
 from floodplain.store import claims, filters, layout
 from floodplain.store.footer import MAGIC, Footer, Place, encode
 from floodplain.store.identity import hash_order, starts_of
-from floodplain.store.layout import CLEAR, DELETE, EXPIRES, HASH, MERGE, OP, SUB
+from floodplain.store.layout import CLEAR, DELETE, EXPIRES, HASH, MERGE, OP, PUT, SUB
 from floodplain.tiers.blobs import Gathered
 from floodplain.versions.edit import RunRef
 from floodplain.versions.groups import from_members, size
@@ -222,4 +222,8 @@ def _traits(batch: pa.Table, schema: TableSchema) -> dict[str, Any]:
     first = min((int(layout.expiries(batch, name).min()) for name in ends), default=layout.NEVER)
     if first < layout.NEVER:
         traits["first_expiry_ms"] = max(first, 1)
+    lasting = np.isin(op, (PUT, MERGE))
+    if schema.ttl_ms and lasting.any():
+        last = int(layout.expiries(batch, EXPIRES)[lasting].max())
+        traits["last_expiry_ms"] = max(last, 1) if last < layout.NEVER else 0
     return traits

@@ -104,20 +104,20 @@ class TableView:
         ``now_ms`` decides what has expired; if not given, the time of the epoch does. A column ``_hash`` is believed.
         ``expiries`` adds the columns ``_expires`` and ``_expires_<column>``.
         """
-        needles = self._needles(keys)
+        needles, rules = self._needles(keys), self._rules(now_ms)
         with self._reading():
-            sources = self._readers.sources(self._manifest, self.schema.table)
-            rows, needle = lookup.multi_get(needles, sources, self.schema, self._rules(now_ms))
+            sources = self._readers.sources(self._manifest, self.schema.table, now_ms=rules.now_ms)
+            rows, needle = lookup.multi_get(needles, sources, self.schema, rules)
         self._count(len(rows))
         return Lookup(self.schema, needles.hashes, self._logical(rows, columns, expiries), needle)
 
     def pieces(self, key: pa.Table, *, now_ms: int | None = None) -> Iterator[pa.Table]:
         """All rows of one key by sub-key, in bounded pieces: what a multi-get of it would give, for keys with very many rows."""
-        needles = self._needles(key)
+        needles, rules = self._needles(key), self._rules(now_ms)
         with self._reading():
-            sources = self._readers.sources(self._manifest, self.schema.table)
+            sources = self._readers.sources(self._manifest, self.schema.table, now_ms=rules.now_ms)
             bounds = pieces.plan(needles.hashes[0], sources, self._history.settings.scan_rows // 4)
-        reader = pieces.PieceReader(needles, sources, self.schema, self._rules(now_ms))
+        reader = pieces.PieceReader(needles, sources, self.schema, rules)
         for low, high in bounds:
             with self._reading():
                 rows = reader.read(low, high)
@@ -145,13 +145,13 @@ class TableView:
         """
         wanted = ((0, self._manifest.key_groups),) if groups is None else groups
         self._check_groups(wanted)
-        subs = self._sub_range(times)
+        subs, rules = self._sub_range(times), self._rules(now_ms)
         window_rows, key_groups = self._history.settings.scan_rows, self._manifest.key_groups
         with self._reading():
-            sources = self._readers.sources(self._manifest, self.schema.table, wanted)
+            sources = self._readers.sources(self._manifest, self.schema.table, wanted, now_ms=rules.now_ms)
         for window in scan.plan(sources, self.schema, wanted, key_groups, window_rows):
             with self._reading():
-                rows = scan.resolved(window, sources, self.schema, self._rules(now_ms), times=subs)
+                rows = scan.resolved(window, sources, self.schema, rules, times=subs)
             if len(rows):
                 rows = scan.in_time_order(rows, key_groups) if self.schema.shape == "time" else rows
                 yield self._logical(rows, columns, expiries)

@@ -38,6 +38,8 @@ class RunRef(msgspec.Struct, frozen=True, omit_defaults=True):
     merges: bool = False
     first_expiry_ms: int = 0
     """When the first of its rows expires; 0 if none does."""
+    last_expiry_ms: int = 0
+    """When all of its rows have expired, but for deletes and clears; 0 if some never do."""
 
     @property
     def id(self) -> str:

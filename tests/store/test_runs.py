@@ -177,6 +177,8 @@ def test_the_reference_tells_of_deletes_merges_and_ends() -> None:
     ]
     assert put.ref.first_expiry_ms == merge.ref.first_expiry_ms == forge.NOW_MS + 50
     assert delete.ref.first_expiry_ms == 0
+    assert put.ref.last_expiry_ms == merge.ref.last_expiry_ms == forge.NOW_MS + 100
+    assert delete.ref.last_expiry_ms == 0
 
 
 def test_equal_rows_make_equal_bytes() -> None:
