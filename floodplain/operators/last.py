@@ -41,6 +41,10 @@ class Latest(KeyedBatchProcess):
         by = self.by or (event_time and f"`{event_time}`")
         if not by:
             raise BadInput(f"{self.keep}: the rows have no event time: say by which column, as in {self.keep}(by='ts')")
+        if self.ttl is not None and event_time is None:
+            raise BadInput(
+                f"{self.keep}: a key is forgotten by event time, and the rows have none: call watermark, or keep all keys"
+            )
         given = parse_order(by)
         check_order(given, rows, self.keep)
         order = (backwards if self.keep == "last" else nulls_last)(given)

@@ -14,7 +14,7 @@ from floodplain.operators.process import KeyedBatchProcess
 from floodplain.operators.structs import as_rows, as_struct, field_of, struct_type
 from floodplain.state.descriptors import State, Value
 from floodplain.store.identity import starts_of
-from floodplain.store.layout import one_array
+from floodplain.store.layout import at_rows, one_array
 
 RANK = "rank"
 
@@ -93,52 +93,23 @@ class Top(KeyedBatchProcess):
     def process(self, batch: Any, ctx: Any) -> pa.Table | None:  # noqa: ARG002
         if not len(batch.key_of_row):
             return None
-        both = _Both(batch, batch.state("rows").slice(0, len(batch.starts) - 1))
-        place, first = ranked(both.owner, self.order, self.rest, both.column)
-        owner = both.owner[place]
-        begin = np.flatnonzero(starts_of(owner))
-        number = np.arange(len(owner)) - np.repeat(begin, np.diff(np.append(begin, len(owner))))
-        rank = number[np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))] if self.ties else number
-        kept = rank < self.count
+        both = _Both(batch, batch.state("rows"), np.arange(len(batch.starts) - 1))
+        ranks = _Ranks.of(both, self)
         changed = np.zeros(len(batch.keys), bool)
-        changed[owner[kept & (place >= both.held)]] = True
-        kept &= changed[owner]
-        place, owner, rank = place[kept], owner[kept], rank[kept]
-        rows = both.rows(place)
-        numbers = np.flatnonzero(changed)
-        batch.set("rows", _lists(rows, owner, numbers), numbers)
+        changed[ranks.owner[ranks.kept & ranks.new]] = True
+        ranks = ranks.at(changed[ranks.owner])
+        kept = ranks.at(ranks.kept)
+        rows = both.rows(kept.place)
+        batch.set("rows", _lists(rows, kept.owner), np.flatnonzero(changed))
         if self.until is not None:
             self._wait(batch)
             return None
-        return self._changes(batch, both, changed, place, owner, rank, rows)
-
-    def _changes(
-        self, batch: Any, both: "_Both", changed: np.ndarray, place: np.ndarray, owner: np.ndarray, rank: np.ndarray, rows: Any
-    ) -> pa.Table:
-        """What is new at its rank, and what was there before. Without a rank, what is new at all."""
-        old_rank = self._old_ranks(both)
-        now = np.full(both.held, -1)
-        stayed = place < both.held
-        now[place[stayed]] = rank[stayed]
-        was = np.full(len(place), -1)
-        was[stayed] = old_rank[place[stayed]]
-        moved = (was < 0) if self.rank is None else was != rank
-        at = np.flatnonzero(moved)
-        new = self._output(batch, owner[at], rows.take(pa.array(at)), rank[at])
+        moved = kept.new if self.rank is None else kept.now != kept.before
+        new = self._output(batch, kept.owner[moved], rows.filter(pa.array(moved)), kept.now[moved])
         if self.mode == "update":
             return new
-        gone = np.flatnonzero(changed[both.owner[: both.held]] & ((now < 0) if self.rank is None else now != old_rank))
-        return retracted(self._output(batch, both.owner[gone], both.old.take(pa.array(gone)), old_rank[gone]), new)
-
-    def _old_ranks(self, both: "_Both") -> np.ndarray:
-        owner = both.owner[: both.held]
-        if not self.ties:
-            return np.arange(both.held) - np.searchsorted(owner, owner)
-        place, first = ranked(owner, self.order, (), both.column)
-        number = np.arange(len(owner)) - np.searchsorted(owner, owner)
-        rank = np.empty(len(owner), np.int64)
-        rank[place] = number[np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))]
-        return rank
+        gone = ranks.at(~ranks.new & (~ranks.kept | ((self.rank is not None) & (ranks.now != ranks.before))))
+        return retracted(self._output(batch, gone.owner, both.rows(gone.place), gone.before), new)
 
     def _output(self, batch: Any, owner: np.ndarray, rows: pa.StructArray, rank: np.ndarray) -> pa.Table:
         found = as_rows(batch, owner, rows, self.keys, self.rows)
@@ -156,48 +127,78 @@ class Top(KeyedBatchProcess):
         numbers, times = due["key_of"].to_numpy(), due["time"].to_numpy()
         until = batch.state("until_ms").fill_null(NONE_MS).to_numpy()
         ready = np.unique(numbers[until[numbers] == times])
-        found = _Both(batch, batch.state("rows").take(pa.array(ready)), ready)
-        out = self._output(batch, found.owner, found.old, self._old_ranks(found))
+        both = _Both(batch, batch.state("rows"), ready, alone=True)
+        ranks = _Ranks.of(both, self)
         batch.clear("rows", ready)
         batch.clear("until_ms", ready)
-        return out
+        return self._output(batch, ranks.owner, both.rows(ranks.place), ranks.now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """All rows by key and order."""
+
+    place: np.ndarray
+    owner: np.ndarray
+    new: np.ndarray
+    now: np.ndarray
+    """From 0, of all rows of the key."""
+    before: np.ndarray
+    """Of those that were there; −1 for a new one."""
+    kept: np.ndarray
+
+    @staticmethod
+    def of(both: "_Both", top: Top) -> "_Ranks":
+        place, first = ranked(both.owner, top.order, top.rest, both.column)
+        owner, new, number = both.owner[place], place >= both.held, np.arange(len(place))
+        begin = np.maximum.accumulate(np.where(starts_of(owner), number, 0))
+        lead = np.maximum.accumulate(np.where(first, number, 0)) if top.ties else number
+        older: np.ndarray = np.cumsum(~new) - ~new
+        now = lead - begin
+        return _Ranks(place, owner, new, now, np.where(new, -1, older[lead] - older[begin]), now < top.count)
+
+    def at(self, which: np.ndarray) -> "_Ranks":
+        columns = (self.place, self.owner, self.new, self.now, self.before, self.kept)
+        return _Ranks(*(column[which] for column in columns))
 
 
 class _Both:
     """The rows that the state has, then those of the epoch, as one."""
 
-    def __init__(self, batch: Any, lists: pa.ListArray, numbers: np.ndarray | None = None) -> None:
-        self._batch = batch
-        self.old: pa.StructArray = lists.flatten()
-        lengths = lists.value_lengths().fill_null(0).to_numpy()
-        held = np.repeat(np.arange(len(lists)) if numbers is None else numbers, lengths)
+    def __init__(self, batch: Any, lists: pa.ListArray, numbers: np.ndarray, alone: bool = False) -> None:
+        """Of the keys with these numbers. ``alone``: without the rows of the epoch."""
+        lists = at_rows(lists, numbers)
+        held = np.repeat(numbers, lists.value_lengths().fill_null(0).to_numpy())
+        self._batch, self._old = batch, lists.flatten()
         self.held = len(held)
-        self.owner = held if numbers is not None else np.concatenate([held, batch.key_of_row])
+        self.owner = held if alone else np.concatenate([held, batch.key_of_row])
 
     def column(self, name: str, places: np.ndarray) -> pa.Array:
         new = places >= self.held
         fresh = one_array(self._batch.take(places[new] - self.held, [name]).column(0))
-        return _both_at(field_of(self.old, name), fresh, places, new)
+        return _both_at(field_of(self._old, name), fresh, places, new)
 
     def rows(self, places: np.ndarray) -> pa.StructArray:
         """Whole rows."""
         new = places >= self.held
-        fresh = as_struct(self._batch.take(places[new] - self.held), self.old.type)
-        return _both_at(self.old, fresh, places, new)
+        fresh = as_struct(self._batch.take(places[new] - self.held), self._old.type)
+        return _both_at(self._old, fresh, places, new)
 
 
 def _both_at(old: pa.Array, fresh: pa.Array, places: np.ndarray, new: np.ndarray) -> pa.Array:
     """Old values by place, and where ``new`` says so, the fresh ones in their order."""
     if new.all():
         return fresh
+    if not new.any():
+        return old.take(pa.array(places))
+    both = pa.concat_arrays([old, fresh])
     at = np.where(new, len(old) - 1 + np.cumsum(new), places)
-    both = pa.concat_arrays([old, fresh]) if len(fresh) else old
     return both if len(at) == len(both) and (np.diff(at) == 1).all() else both.take(pa.array(at))
 
 
-def _lists(rows: pa.StructArray, owner: np.ndarray, numbers: np.ndarray) -> pa.ListArray:
-    """A list for each of these numbers. Requires: rows are by owner, and each number has some."""
-    offsets = np.append(np.searchsorted(owner, numbers), len(owner))
+def _lists(rows: pa.StructArray, owner: np.ndarray) -> pa.ListArray:
+    """A list for each owner. Requires: the rows of one are side by side."""
+    offsets = np.append(np.flatnonzero(starts_of(owner)), len(owner))
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), rows)
 
 

@@ -81,6 +81,7 @@ def test_what_cannot_be_is_said_before_the_start():
     for build, rows, message in [
         (lambda s: s.key_by("user").last().write("memory"), COLUMNS, "no event time: say by which column"),
         (lambda s: s.key_by("user").last("at", mode="append").write("memory"), COLUMNS, "mode='append' is not possible here"),
+        (lambda s: s.key_by("user").last("at", ttl="1 hour").write("memory"), COLUMNS, "forgotten by event time, and the rows"),
         (lambda s: s.key_by("user").last("user").write("memory"), "user string", "no columns but the keys user"),
         (lambda s: s.key_by("user").last("t").write("memory"), "user string, t struct<x: long>", "which has no order"),
         (lambda s: s.key_by("u").last("weight", mode="retract").write("memory"), "u string, weight long", "has a column weight"),

@@ -75,9 +75,10 @@ def test_all_of_them_come_to_what_sql_says(spark, tmp_path):
     found: dict[str, list[pa.Table]] = {}
     for number in (1, 2):
         output = build(frame)
+        schemas = output.schemas
         query = finish(output, tmp_path, slots=number + 1)
         for name, sink in query.sinks.items():
-            assert sink.table().schema == output.schemas[name]
+            assert sink.table().schema == schemas[name]
             found.setdefault(name, []).append(sink.table())
         pq.write_table(bids(number), tmp_path / "in" / f"{number}.parquet")
     with duckdb.connect() as connection:
