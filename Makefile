@@ -25,6 +25,7 @@ bench: $(READY)
 	$(BIN)/floodplain bench state-types --json
 	$(BIN)/floodplain bench counter --json
 	$(BIN)/floodplain bench process --json
+	$(BIN)/floodplain bench nexmark --json
 	$(BIN)/floodplain bench peers --json
 
 docs: $(READY)
