@@ -42,7 +42,7 @@ class Sizes:
     """Of an epoch."""
     block: int = 3
     """Epochs that a contender is fed at a time."""
-    rounds: int = 4
+    rounds: int = 3
     rate: float = 10_000.0
     disorder_ms: int = 3_000
     slots: int = stock_spark.CORES
@@ -55,7 +55,7 @@ class Sizes:
 
 
 FULL = Sizes()
-QUICK = Sizes(events=100_000, block=2, rounds=2)
+QUICK = Sizes(events=100_000, block=1)
 
 
 def run(sizes: Sizes, clock: Clock, spark: Any = None) -> dict[str, Any]:

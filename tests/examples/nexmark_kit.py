@@ -40,10 +40,16 @@ def kit(query: Query, **options: Any) -> fp.PipelineKit:
     )
 
 
-def played(query: Query, epochs: Sequence[pa.Table], kit: fp.PipelineKit, *, epoch_ms: int = 1000) -> list[pa.Table]:
-    """What comes out, epoch by epoch; the watermark of an epoch comes of those before it, as on Spark."""
+def played(
+    query: Query, epochs: Sequence[pa.Table], kit: fp.PipelineKit, *, epoch_ms: int = 1000, slots: Sequence[int] = ()
+) -> list[pa.Table]:
+    """What comes out, epoch by epoch; the watermark of an epoch comes of those before it, as on Spark. With ``slots``, each epoch
+    has as many, in turn, and a driver of its own."""
     newest_ms, made = 0, []
     for number, events in enumerate(epochs):
+        if slots:
+            kit.rescale(slots[number % len(slots)])
+            kit.restart()
         watermark_ms = max(newest_ms - to_ms(DELAY, "delay"), 0) if newest_ms and query.time != "arrival" else None
         found = kit.epoch(_together(read(query, events)), watermark_ms=watermark_ms, now_ms=number * epoch_ms)
         made.append(pa.Table.from_pylist(found["output"]))

@@ -1,0 +1,37 @@
+"""The benchmark ``nexmark``: its parts, and all of it at a size where times mean nothing."""
+
+import msgspec
+import pytest
+
+from floodplain.bench import nexmark, registry, stock_nexmark
+from floodplain.clock import SystemClock
+from floodplain.errors import BadInput
+
+TINY = nexmark.Sizes(events=1000, block=1, rounds=1, rate=100.0)
+
+
+def test_every_query_with_state_is_run_on_spark_or_said_why_not():
+    assert "nexmark" in registry.NAMES
+    assert set(nexmark.STATEFUL) == set(stock_nexmark.QUERIES) | set(stock_nexmark.CANNOT)
+    assert not set(stock_nexmark.QUERIES) & set(stock_nexmark.CANNOT)
+    assert set(stock_nexmark.KEYS) <= set(stock_nexmark.QUERIES)
+
+
+def test_without_a_checkout_it_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(nexmark, "__file__", str(tmp_path / "floodplain" / "bench" / "nexmark.py"))
+    with pytest.raises(BadInput, match="runs from a checkout"):
+        nexmark.run(TINY, SystemClock())
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_a_tiny_nexmark_on_spark(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    result = nexmark.run(TINY, SystemClock(), spark)
+    assert msgspec.json.decode(msgspec.json.encode(result)) == result
+    checked = {f"{name}_floodplain_equals_duckdb" for name in nexmark.STATEFUL}
+    checked |= {f"{name}_spark_equals_duckdb" for name in stock_nexmark.QUERIES}
+    assert result["checks"] == dict.fromkeys(checked, True)
+    assert set(result["ratios"]) == {"nexmark_vs_spark", *(f"{name}_vs_spark" for name in stock_nexmark.QUERIES)}
+    assert set(result["figures"]["spark_cannot"]) == set(stock_nexmark.CANNOT)
+    assert not list(tmp_path.iterdir()), "the benchmark left files behind"
