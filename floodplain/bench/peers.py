@@ -57,7 +57,7 @@ class Sizes:
 
 
 FULL = Sizes()
-QUICK = Sizes(Scale(1_000_000, 500_000, 500_000, 20_000, warm=1, timed=2), rounds=1, quick=True, run_seconds=90)
+QUICK = Sizes(Scale(1_000_000, 500_000, 500_000, 20_000, warm=1, timed=2), rounds=1, quick=True, run_seconds=120)
 
 
 @dataclass(slots=True)
