@@ -1,7 +1,8 @@
 """The peer PyFlink. Runs in an environment of its own, with nothing of ours: ``bench.peers`` says what it is told and tells.
 
 A keyed process function in Python on the DataStream API, between files that the JVM reads and writes. Python runs inside the JVM
-(thread mode), which is some five times as fast as beside it. Two slots of a mini cluster, state on the heap, no checkpoints. Each row of the answer says when it came out.
+(thread mode), which is some five times as fast as beside it. Two slots of a mini cluster, state on the heap, no checkpoints. Each
+row of the answer says when it came out.
 """
 
 import json
