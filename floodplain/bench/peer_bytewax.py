@@ -16,11 +16,11 @@ from pathlib import Path
 import bytewax.operators as op
 import pyarrow as pa
 import pyarrow.parquet as pq
-from bytewax._bytewax import cluster_main
 from bytewax.dataflow import Dataflow
 from bytewax.inputs import DynamicSource, StatelessSourcePartition
 from bytewax.operators import StatefulBatchLogic
 from bytewax.outputs import DynamicSink, StatelessSinkPartition
+from bytewax.testing import cluster_main
 
 BATCH_ROWS = 10_000
 
