@@ -169,7 +169,7 @@ class Answer:
                 f"select min({CAME}) filter (done >= {self.feed.progress(self.feed.warm)}), max({CAME}) "
                 f"from (select {CAME}, sum(step) over (order by {CAME}) as done from steps)"
             ).fetchall()
-        return (ended - began) / 1000
+        return max(ended - began, 1) / 1000
 
     def _found(self, connection: duckdb.DuckDBPyConnection, *more: str) -> Any:
         names = COLUMNS[self.feed.workload]

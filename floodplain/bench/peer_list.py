@@ -70,9 +70,9 @@ PEERS = (
         FLINK,
         "peer_pyflink",
         "dealt",
-        "keyed process function in Python, mini cluster with two slots; CSV files in and out; state on the heap; no checkpoints",
-        {"backend": "hashmap", "mode": "process"},
-        share=100,
+        "keyed process function in Python inside the JVM (thread mode), two slots; text files; state on the heap; no checkpoints",
+        {"backend": "hashmap"},
+        share=20,
     ),
     Peer(
         "quix",

@@ -1,15 +1,18 @@
 """The peer PyFlink. Runs in an environment of its own, with nothing of ours: ``bench.peers`` says what it is told and tells.
 
-A keyed process function in Python on the DataStream API, between files that the JVM reads and writes. Two slots of a mini
-cluster, state on the heap, no checkpoints. Each row of the answer says when it came out.
+A keyed process function in Python on the DataStream API, between files that the JVM reads and writes. Python runs inside the JVM
+(thread mode), which is some five times as fast as beside it. Two slots of a mini cluster, state on the heap, no checkpoints. Each
+row of the answer says when it came out.
 """
 
 import json
+import os
 import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
 
+import pyflink
 from pyflink.common import Configuration, Types, WatermarkStrategy
 from pyflink.common.serialization import Encoder
 from pyflink.common.watermark_strategy import Duration, TimestampAssigner
@@ -98,10 +101,12 @@ def main():
         "taskmanager.memory.managed.size": "1g",
         "pipeline.object-reuse": "true",
         "state.backend.type": asked["backend"],
-        "python.execution-mode": asked["mode"],
+        "python.execution-mode": "thread",
         "python.executable": sys.executable,
         "python.client.executable": sys.executable,
     }
+    # The interpreter inside the JVM does not know of this environment.
+    os.environ["PYTHONPATH"] = str(Path(pyflink.__file__).parents[1])
     configuration = Configuration()
     for name, value in settings.items():
         configuration.set_string(name, value)

@@ -44,6 +44,8 @@ ONLY = "FLOODPLAIN_PEERS_ONLY"
 IVY_SETTINGS = "FLOODPLAIN_IVY_SETTINGS"
 """An Ivy settings file, for a machine that fetches the jars of a broker from a mirror."""
 REBALANCE_DELAY_MS = 5000
+OUR_SECONDS = 900
+"""After which we give up: without ours there is no comparison."""
 RATIOS = {COUNT: "counter_vs_", "join": "join_vs_"}
 
 
@@ -57,7 +59,7 @@ class Sizes:
 
 
 FULL = Sizes()
-QUICK = Sizes(Scale(1_000_000, 500_000, 500_000, 20_000, warm=1, timed=2), rounds=1, quick=True, run_seconds=90)
+QUICK = Sizes(Scale(1_000_000, 500_000, 500_000, 20_000, warm=1, timed=2), rounds=1, quick=True, run_seconds=120)
 
 
 @dataclass(slots=True)
@@ -135,12 +137,13 @@ class _Peers:
             first = number % len(names)
             for name in [*names[first:], *names[:first]]:
                 peer = running[name]
-                if peer is None:
-                    self._time(workload, name, None, runs[name])
-                    continue
                 try:
                     self._time(workload, name, peer, runs[name])
                 except Unavailable as reason:
+                    if peer is None:
+                        raise BadInput(
+                            f"{workload}: our own side could not run, there is nothing to compare with: {reason}"
+                        ) from None
                     self._give_up(peer, workload, reason)
                     del running[name], runs[name]
         timed = {name: lap for name, lap in runs.items() if lap.seconds}
@@ -163,7 +166,8 @@ class _Peers:
         try:
             with brokered(peer) as task:
                 task |= asked(feed, output, peer)
-                told = run_program(self._command(peer), task, self._sizes.run_seconds, own=peer is None)
+                seconds = OUR_SECONDS if peer is None else self._sizes.run_seconds
+                told = run_program(self._command(peer), task, seconds, own=peer is None)
             answer = Answer(feed, told["answer"], Path(told.get("folder", output)))
             right = answer.right()
             self._bench.check(f"{workload}_{name}_equals_duckdb", right)

@@ -211,6 +211,13 @@ def test_peers_that_fail_are_listed_and_the_others_go_on(tmp_path: Path, monkeyp
     assert msgspec.json.decode(msgspec.json.encode(bench.result())) == bench.result()
 
 
+def test_without_our_side_there_is_nothing_to_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    racing = peers._Peers(Bench("peers", ManualClock()), peers.Sizes(TINY, rounds=1), tmp_path, [])
+    monkeypatch.setattr(racing, "_command", lambda _: [sys.executable, "-c", "raise OSError('no Java')"])
+    with pytest.raises(BadInput, match=r"our own side could not run.*no Java"):
+        racing.run()
+
+
 ORACLE = """
 import duckdb, json, sys
 asked = json.loads(sys.argv[1])
