@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.keys import hash_columns, normalize_keys
+from floodplain.operators.pairs import order_of
 from floodplain.store.identity import refine, starts_of
 
 _LEAST = np.iinfo(np.int64).min
@@ -106,13 +107,21 @@ def distinct(owner: np.ndarray, column: pa.Array) -> np.ndarray:
     """Rows that hold different values of their owner, one of each, by owner. Values are equal as keys are."""
     (plain,) = normalize_keys([column])
     simple = pa.types.is_integer(plain.type) or pa.types.is_temporal(plain.type) or pa.types.is_boolean(plain.type)
-    numbers = codes(plain) if simple and not plain.null_count else hash_columns([plain]).view(np.int64)
-    order = np.lexsort((numbers, owner))
+    simple = simple and not plain.null_count
+    numbers = codes(plain) if simple else _shortened(hash_columns([plain]), owner)
+    order = order_of((owner, numbers))
+    order = np.arange(len(owner)) if order is None else order
     first = starts_of(owner[order], numbers[order])
     if not simple:
         first = starts_of(refine(first, [plain], order))
     kept = order[first]
     return kept if (owner[kept][1:] >= owner[kept][:-1]).all() else kept[np.argsort(owner[kept], kind="stable")]
+
+
+def _shortened(hashes: np.ndarray, owner: np.ndarray) -> np.ndarray:
+    """As many of a hash's bits as can be sorted together with its owner and its place in one number."""
+    taken = int(owner.max(initial=0)).bit_length() + len(owner).bit_length()
+    return (hashes >> np.uint64(64 - max(63 - taken, 16))).astype(np.int64)
 
 
 def flattened(lists: pa.Array, groups: Groups) -> tuple[np.ndarray, pa.Array]:

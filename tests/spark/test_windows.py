@@ -19,7 +19,7 @@ def write_bids(folder: Path) -> None:
     folder.mkdir()
     for number in range(3):
         rng = np.random.default_rng(number)
-        micros = rng.integers(0, 60_000_000, 2000) + number * 1_000_000
+        micros = (rng.integers(0, 60_000, 2000) + number * 1_000) * 1_000
         channels = np.array(["apple", "google", "x"])[rng.integers(0, 3, 2000)]
         auction, price = rng.integers(0, 20, 2000), rng.integers(1, 1000, 2000)
         if number == 2:
