@@ -66,6 +66,7 @@ class RunningJoin(KeyedBatchProcess):
         weight = [pa.field(WEIGHT, pa.int64())] if self._weighted else []
         self.output = columns.output(asked.bound.fields, weight, with_right=not self._alone)
         self.side_outputs = {LATE: columns.late()} if asked.bound.ends else {}
+        self.drops_late = asked.bound.ends
         self._left = SideState(columns.left, asked.bound, "left" in self._padded and not self._alone)
         self._right = SideState(columns.right, asked.bound, "right" in self._padded)
 

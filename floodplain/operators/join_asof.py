@@ -43,6 +43,8 @@ class AsOfJoin(KeyedBatchProcess):
 class RunningAsOfJoin(KeyedBatchProcess):
     """A temporal join of sides whose columns are known."""
 
+    drops_late = True
+
     def __init__(self, how: AsOfHow, columns: JoinColumns) -> None:
         self._padded, self._columns = how == "left", columns
         self.output = columns.output()

@@ -295,7 +295,7 @@ def _stage(
 ) -> StagedFile:
     sink, parts = io.BytesIO(), tuple[int, ...]()
     if split is None:
-        pq.write_table(rows, sink, compression="snappy")
+        pq.write_table(rows, sink, **_encoding(rows.schema))
     else:
         parts = _write_split(rows, split, sink)
     name = paths.staged(ticket.start, f"{ticket.token}-{ticket.epoch}-{ticket.attempt}", *named)
@@ -310,9 +310,14 @@ def _write_split(rows: pa.Table, split: _Split, sink: io.BytesIO) -> tuple[int, 
     order = np.argsort(slot_of_row, kind="stable")
     rows, bounds = rows.take(pa.array(order)), np.searchsorted(slot_of_row[order], np.arange(split.slots + 1)).tolist()
     parts: list[int] = []
-    with pq.ParquetWriter(sink, rows.schema, compression="snappy") as writer:
+    with pq.ParquetWriter(sink, rows.schema, **_encoding(rows.schema)) as writer:
         for low, high in pairwise(bounds):
             parts.append(-1 if low == high else max(parts, default=-1) + 1)
             if low < high:
                 writer.write_table(rows.slice(low, high - low), row_group_size=high - low)
     return tuple(parts)
+
+
+def _encoding(schema: pa.Schema) -> dict[str, Any]:
+    """A dictionary pays for text; building one for numbers took two thirds of the time to write them."""
+    return {"compression": "snappy", "use_dictionary": [field.name for field in schema if pa.types.is_string(field.type)]}

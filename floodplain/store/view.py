@@ -36,18 +36,20 @@ class Lookup:
     _needle: np.ndarray
 
     @cached_property
-    def _order(self) -> np.ndarray:
-        return np.argsort(self._needle, kind="stable")
+    def _order(self) -> np.ndarray | None:
+        """None where it is the order they stand in, as when the keys were asked for in that of their hashes."""
+        in_order = bool((self._needle[1:] >= self._needle[:-1]).all())
+        return None if in_order else np.argsort(self._needle, kind="stable")
 
     @cached_property
     def rows(self) -> pa.Table:
         """The rows found, by the number of the key they answer, then by sub-key."""
-        return self._rows.take(pa.array(self._order))
+        return self._rows if self._order is None else self._rows.take(pa.array(self._order))
 
     @cached_property
     def needle(self) -> np.ndarray:
         """Per row, the number of the key that it answers."""
-        return self._needle[self._order]
+        return self._needle if self._order is None else self._needle[self._order]
 
     @property
     def found(self) -> np.ndarray:

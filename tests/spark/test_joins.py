@@ -52,7 +52,7 @@ def test_two_sources_are_joined_within_an_interval(spark, tmp_path):
     found = Counter(rows_of(query.sink))
     wanted = duck(f"""
         select coalesce(ad, id), width, "user", epoch_us(s.at), epoch_us(c.at)
-        from '{tmp_path}/shown/*' s full join '{tmp_path}/clicks/*' c
+        from '{tmp_path}/shown/*.parquet' s full join '{tmp_path}/clicks/*.parquet' c
         on ad = id and c.at between s.at - interval 1 second and s.at + interval 3 seconds
         where c.at is not null and s.at is not null
             or epoch_us(s.at + interval 3 seconds) // 1000 <= {waiting} or epoch_us(c.at + interval 1 second) // 1000 <= {waiting}
@@ -68,7 +68,7 @@ def test_a_stream_is_joined_with_itself(spark, tmp_path):
     joined = small.join(large, "ad", within=("0 seconds", "2 seconds"), suffixes=("", "_next"))
     found = Counter(rows_of(finish(joined.write("memory"), tmp_path).sink))
     wanted = duck(f"""
-        select a.ad, a.at, a.width, b.at, b.width from '{tmp_path}/shown/*' a join '{tmp_path}/shown/*' b
+        select a.ad, a.at, a.width, b.at, b.width from '{tmp_path}/shown/*.parquet' a join '{tmp_path}/shown/*.parquet' b
         on a.ad = b.ad and a.width < 4 and b.width >= 4 and b.at between a.at and a.at + interval 2 seconds
     """)
     assert {(*row[:1], row[1].timestamp(), row[2], row[3].timestamp(), row[4]) for row in found} == {
