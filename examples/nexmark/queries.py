@@ -1,77 +1,18 @@
 """The queries of Nexmark with Floodplain's public API.
 
-Each query reads its rows from the tables ``person``, ``auction`` and ``bid`` in Spark's own SQL, since what has no state is
-Spark's business, and only the columns that it needs; what it gets is a stream for each. Queries over ``event_time`` have a
-watermark and say something once it is final. The others say what is new or has changed since the last epoch.
+Each reads its rows from the tables ``person``, ``auction`` and ``bid`` in Spark's own SQL, since what has no state is Spark's
+business, and only the columns that it needs; it is given a stream for each. Queries with ``time="event"`` have a watermark and
+say something once it is final. The others say what is new or has changed since the last epoch; ``update`` names the columns by
+which rows of their output replace each other.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
-
 import floodplain as fp
-from examples.nexmark.oracle import Changes, side_input
+from examples.nexmark.query import DELAY, QUERIES, query
 
-DELAY = "4 seconds"
-"""How late events may be."""
+__all__ = ["DELAY", "LONGEST", "QUERIES"]
+
 LONGEST = "20 seconds"
 """No auction is open for longer."""
-
-
-@dataclass(frozen=True)
-class Query:
-    name: str
-    title: str
-    reads: Mapping[str, str]
-    """The SQL of each stream that it reads."""
-    build: Callable[..., fp.Stream]
-    changes: Changes
-    """How its output is to be taken together."""
-    time: Literal["", "event", "arrival"]
-
-    @property
-    def closes(self) -> bool:
-        """Whether its results come when the watermark has passed them."""
-        return self.time == "event"
-
-    def on(self, rows: fp.Stream) -> fp.Stream:
-        """The query on what it reads: one stream, or one with several sources."""
-        if self.time == "event":
-            rows = rows.watermark("dateTime", DELAY)
-        elif self.time == "arrival":
-            rows = rows.watermark(fp.ingestion_time())
-        return self.build(*[rows.source(name) for name in self.reads] if len(self.reads) > 1 else [rows])
-
-    def of(self, events: Any) -> fp.Stream:
-        """The query on a DataFrame of events."""
-        frames = {name: table(events, sql) for name, sql in self.reads.items()}
-        return self.on(fp.stream(**frames) if len(frames) > 1 else fp.stream(*frames.values()))
-
-
-QUERIES: dict[str, Query] = {}
-
-
-def query(
-    *, update: str = "", time: Literal["", "event", "arrival"] = "", **reads: str
-) -> Callable[[Callable[..., fp.Stream]], Callable[..., fp.Stream]]:
-    """``update`` names the columns by which rows of its output replace each other; without, they never do."""
-
-    def known(build: Callable[..., fp.Stream]) -> Callable[..., fp.Stream]:
-        changes = Changes("update", tuple(update.split())) if update else Changes()
-        QUERIES[build.__name__] = Query(build.__name__, build.__doc__ or "", reads, build, changes, time)
-        return build
-
-    return known
-
-
-def table(events: Any, sql: str) -> Any:
-    """Rows of events in SQL over the tables ``person``, ``auction``, ``bid`` and ``side_input``."""
-    spark = events.sparkSession
-    for kind in ("person", "auction", "bid"):
-        events.where(f"kind = '{kind}'").select("number", "dateTime", f"{kind}.*").createOrReplaceTempView(kind)
-    if "side_input" in sql:
-        spark.createDataFrame(side_input()).createOrReplaceTempView("side_input")
-    return spark.sql(sql)
 
 
 # --- Queries without state
@@ -311,6 +252,3 @@ def q6(auctions: fp.Stream, bids: fp.Stream) -> fp.Stream:
 def q9(auctions: fp.Stream, bids: fp.Stream) -> fp.Stream:
     """Winning bids: each auction with its highest bid."""
     return winners(auctions, bids, "bidder", "bid_extra")
-
-
-QUERIES = dict(sorted(QUERIES.items(), key=lambda item: int(item[0][1:])))

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import floodplain as fp
 from examples.nexmark.generator import SCHEMA
 from examples.nexmark.oracle import Oracle
-from examples.nexmark.queries import DELAY, Query
+from examples.nexmark.query import DELAY, Query
 from floodplain.state.durations import to_ms
 
 _TYPES = {"int64": "long", "int32": "int", "string": "string", "bool": "boolean", "timestamp[us]": "timestamp"}

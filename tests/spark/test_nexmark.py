@@ -5,7 +5,8 @@ import pytest
 
 from examples.nexmark.generator import ROWS, Nexmark, closing, write_files
 from examples.nexmark.oracle import Changes, Oracle, published
-from examples.nexmark.queries import QUERIES, table
+from examples.nexmark.queries import QUERIES
+from examples.nexmark.query import table
 from floodplain.bench.nexmark import STATEFUL
 from floodplain.settings import StoreSettings
 
