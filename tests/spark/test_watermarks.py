@@ -77,18 +77,24 @@ def test_the_jvm_sees_what_arrow_sees(spark):
 
 
 def test_rows_in_order_and_the_late_ones_with_their_reason(spark, tmp_path):
-    for number, times in enumerate([(5000, 2000, 9000), (1000, 7000, 3000)]):
+    def run():
+        rows = spark.readStream.schema("user string, at timestamp").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+        trail = stream(rows).watermark("at", slack_rows=2).key_by("user").process(Trail(), in_order=True)
+        output = trail.write("memory").also(trail.late().write("memory", name="late"))
+        query = output.start(state=tmp_path / "state", slots=2, trigger=ONCE, settings=StoreSettings(lease_ms=1500))
+        query.await_termination()
+        if query.exception is not None:
+            raise query.exception
+        query.stop()
+        return query
+
+    for number, times in enumerate([(5000, 2000, 9000), (4000, 7000, 3000)]):
         put(tmp_path / "in", number, "ada", *times)
-    rows = spark.readStream.schema("user string, at timestamp").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
-    trail = stream(rows).watermark("at", slack_rows=2).key_by("user").process(Trail(), in_order=True)
-    output = trail.write("memory").also(trail.late().write("memory", name="late"))
-    query = output.start(state=tmp_path / "state", slots=2, trigger=ONCE, settings=StoreSettings(lease_ms=1500))
-    query.await_termination()
-    if query.exception is not None:
-        raise query.exception
-    query.stop()
+    query = run()
     told = sorted((row["number"], int(row["at"].timestamp() * 1000)) for row in query.sink.table().to_pylist())
-    assert told == [(0, 1000), (1, 2000), (2, 3000), (3, 5000)], (
-        "1000 and 3000 come when the watermark is 2000 for the first time"
-    )
-    assert len(query.sinks["late"].table()) == 0 and query.manifest.watermarks[EVENT_TIME] == 5000
+    assert told == [(0, 2000), (1, 3000), (2, 4000), (3, 5000)], "7000 and 9000 are the two rows of slack"
+    assert query.manifest.watermarks[EVENT_TIME] == 5000
+    put(tmp_path / "in", 2, "ada", 4500)
+    (late,) = run().sinks["late"].table().to_pylist()
+    assert late["user"] == "ada"
+    assert late["reason"] == "late for trail by 500 ms: the watermark was 1970-01-01T00:00:05.000Z"
