@@ -31,6 +31,7 @@ from floodplain.settings import StoreSettings
 from floodplain.spark.exchange import to_slots
 from floodplain.spark.java import provide_java
 from floodplain.spark.sink_files import ParquetSink
+from floodplain.spark.worker import encoding
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.create import create_or_read
 from floodplain.tiers.open import open_blobs
@@ -247,7 +248,7 @@ def _stage(rows: pa.Table, location: str, number: int) -> str:
     sums = np.add.reduceat(grouped.column("amount").to_numpy(), grouped.starts[:-1])
     made = pa.table([grouped.space.keys.column("key"), np.diff(grouped.starts), sums], OUTPUT_SCHEMA)
     sink = io.BytesIO()
-    pq.write_table(made, sink, compression="snappy")
+    pq.write_table(made, sink, **encoding(made))
     name = f"staged/{number}-{context.partitionId()}-{context.taskAttemptId()}"
     create_or_read(_blobs(location), name, sink.getbuffer(), StoreSettings().retry, SystemClock(), SystemChance())
     return name
