@@ -10,10 +10,11 @@ import pyarrow.compute as pc
 from floodplain.eventtime.times import END_MS, NONE_MS
 from floodplain.keys import columns_equal
 from floodplain.operators.aggregation import Aggregation
+from floodplain.operators.changes import WEIGHT
 from floodplain.operators.held import Held
 from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger
 
-START, END, WEIGHT = "window_start", "window_end", "weight"
+START, END = "window_start", "window_end"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.operators.batch import Batch, BatchContext
+from floodplain.operators.changes import WEIGHT
 from floodplain.operators.join_bounds import Bound
 from floodplain.operators.join_columns import JoinColumns, join_columns, time_name
 from floodplain.operators.join_match import partners
@@ -23,7 +24,6 @@ from floodplain.state.descriptors import State
 How: TypeAlias = Literal["inner", "left", "right", "full", "semi", "anti"]
 PADDED: dict[str, tuple[str, ...]] = {"left": ("left",), "right": ("right",), "full": ("left", "right"), "anti": ("left",)}
 """The sides whose rows come out without a partner, too."""
-WEIGHT = "weight"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +11,9 @@ from floodplain.errors import BadInput
 from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.aggregation import Aggregation, Partials
 from floodplain.operators.batch import Batch
+from floodplain.operators.changes import WEIGHT, Mode, check_mode
 from floodplain.operators.combining import Combiner, Partial, partials_of
-from floodplain.operators.firing import WEIGHT, same
+from floodplain.operators.firing import same
 from floodplain.operators.groups import Groups, filled
 from floodplain.operators.held import merged
 from floodplain.operators.process import KeyedBatchProcess, Process
@@ -20,7 +21,6 @@ from floodplain.operators.windowprocess import ALL
 from floodplain.state.descriptors import State, Value
 from floodplain.state.tables import safe_names
 
-Mode: TypeAlias = Literal["update", "retract"]
 SEEN = "rows_seen"
 """The state that counts the rows of a key."""
 
@@ -34,8 +34,7 @@ class RunningAggregate(KeyedBatchProcess):
     partial: Partial = "auto"
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
-        if self.mode not in get_args(Mode):
-            raise BadInput(f"mode={self.mode!r} is not known: use {' or '.join(map(repr, get_args(Mode)))}")
+        check_mode("agg", self.mode, "update", "retract")
         for name in self.aggregates:
             if name in (*keys, SEEN, WEIGHT):
                 raise BadInput(f"an aggregate cannot be called {name}: a key or a column of the operator has this name")

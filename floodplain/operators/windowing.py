@@ -9,9 +9,10 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.aggregation import Aggregation
+from floodplain.operators.changes import WEIGHT
 from floodplain.operators.combining import Combiner, Partial
 from floodplain.operators.countwindows import CountWindowProcess
-from floodplain.operators.firing import END, START, WEIGHT, Rules
+from floodplain.operators.firing import END, START, Rules
 from floodplain.operators.process import KeyedBatchProcess, Process
 from floodplain.operators.sessions import SessionProcess
 from floodplain.operators.sliding import SlidingProcess

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from floodplain.errors import BadInput
 from floodplain.operators.aggregate import TIME, Aggregate
+from floodplain.operators.changes import Mode
 from floodplain.operators.combining import Partial
 from floodplain.operators.firing import Rules
-from floodplain.operators.running import Mode, RunningAggregate
+from floodplain.operators.running import RunningAggregate
 from floodplain.operators.windowing import WindowAggregate
 from floodplain.operators.windowprocess import ALL
 from floodplain.operators.windows import Firing, Trigger, Windows

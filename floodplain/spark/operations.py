@@ -16,7 +16,6 @@ from floodplain.operators.last import Latest
 from floodplain.operators.lookup import NOW, LookupHow, StateLookup
 from floodplain.operators.pivot import Pivot, Repeats
 from floodplain.operators.process import Process
-from floodplain.operators.running import Mode as RunningMode
 from floodplain.operators.top import Top
 from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger, Windows
 from floodplain.spark.aggregating import WindowedStream, running, windowed
@@ -69,7 +68,7 @@ class Operations:
         return windowed(cast("Stream", self), windows, lateness=lateness, early=early, late=late, firing=firing, on=on)
 
     def agg(
-        self, *, name: str = "aggregate", mode: RunningMode = "update", partial: Partial = "auto", **aggregates: Aggregate
+        self, *, name: str = "aggregate", mode: Mode = "update", partial: Partial = "auto", **aggregates: Aggregate
     ) -> "Stream":
         """Aggregates of all rows of each key so far (of all rows, without ``key_by``), by name; one row per key that has rows
         in the epoch.
