@@ -2,7 +2,7 @@
 
 Both sides come as one table (``join_columns``). A row looks for its partners among those that came with it and those that wait,
 and then waits itself until no partner can come: then it expires, which nothing has to be read for. Where rows without a partner
-come out, each that waits has a timer at its end.
+come out, a key that has some waiting has a timer at the first of their ends.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from floodplain.operators.changes import WEIGHT
 from floodplain.operators.join_bounds import Bound
 from floodplain.operators.join_columns import JoinColumns, join_columns, time_name
 from floodplain.operators.join_match import partners
-from floodplain.operators.join_rows import Came, SideRows, SideState, distinct
+from floodplain.operators.join_rows import Came, SideRows, SideState, distinct, wake
 from floodplain.operators.lateness import LATE
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.state.descriptors import State
@@ -136,8 +136,10 @@ class RunningJoin(KeyedBatchProcess):
                 self._lonely(batch, state, rows, np.flatnonzero(new & ~hit), 1),
                 self._lonely(batch, state, rows, np.flatnonzero(~new & newly), -1),
             ]
-        waiting = np.flatnonzero(keep & ~hit)
-        batch.timer(rows.ends[waiting], rows.of[waiting])
+        woken = np.zeros(len(batch.keys), bool)
+        woken[batch.keys_due()] = True
+        waiting = ~done & ~hit & ~rows.matched & (new | woken[rows.of])
+        wake(batch, rows.of[waiting], rows.ends[waiting])
         return [self._lonely(batch, state, rows, np.flatnonzero(done & ~hit & ~rows.matched), 1)]
 
     def _hopeless(self, batch: Batch, state: SideState, came: Came, late_ms: int) -> list[pa.Table]:

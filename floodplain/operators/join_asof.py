@@ -15,7 +15,7 @@ from floodplain.operators.batch import Batch, BatchContext
 from floodplain.operators.join_bounds import Interval, Unbounded
 from floodplain.operators.join_columns import JoinColumns, join_columns, time_name
 from floodplain.operators.join_match import newest_before
-from floodplain.operators.join_rows import Came, SideRows, SideState, distinct, micros
+from floodplain.operators.join_rows import Came, SideRows, SideState, distinct, micros, wake
 from floodplain.operators.lateness import LATE
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.state.descriptors import State
@@ -63,9 +63,8 @@ class RunningAsOfJoin(KeyedBatchProcess):
         came = Came.of(batch, timed=True)
         left = self._left.rows(batch, came.left, came.at[came.left], batch.keys_due(), ctx.late_ms)
         ready = left.ends <= ctx.watermark
-        waiting = np.flatnonzero(~ready[: left.new])
-        self._left.keep(batch, left, waiting, ready)
-        batch.timer(left.ends[waiting], left.of[waiting])
+        self._left.keep(batch, left, np.flatnonzero(~ready[: left.new]), ready)
+        wake(batch, left.of[~ready], left.ends[~ready])
         made = self._answered(batch, left, np.flatnonzero(ready), came, ctx.watermark)
         hopeless = came.hopeless[~came.of_right[came.hopeless]]
         if self._padded and len(hopeless):

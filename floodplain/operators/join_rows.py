@@ -184,3 +184,12 @@ def distinct(below: int, *numbers: np.ndarray) -> np.ndarray:
     for some in numbers:
         mask[some] = True
     return np.flatnonzero(mask)
+
+
+def wake(batch: Batch, of: np.ndarray, ends: np.ndarray) -> None:
+    """One timer per key, at the first of these ends: who is woken looks at all that waits, and asks again for what is left."""
+    never = np.iinfo(np.int64).max
+    first = np.full(len(batch.keys), never)
+    np.minimum.at(first, of, ends)
+    numbers = np.flatnonzero(first < never)
+    batch.timer(first[numbers], numbers)
