@@ -52,7 +52,7 @@ class SessionProcess(WindowProcess):
         if order is not None:
             times, key_of = times[order], key_of[order]
         first = starts_of(key_of)
-        first[1:] |= times[1:] - times[:-1] >= self.windows.gap_ms
+        first[1:] |= times[1:] - times[:-1] > self.windows.gap_ms
         groups = Groups(np.flatnonzero(first), len(times))
         last = groups.starts + groups.sizes - 1
         partials, rows = partials_of(self.aggregation, batch, groups, order)
@@ -72,7 +72,7 @@ class SessionProcess(WindowProcess):
 
 
 class _Sessions:
-    """Stored sessions and those of the epoch, those that overlap as one."""
+    """Stored sessions and those of the epoch, those that overlap or touch as one."""
 
     def __init__(self, process: SessionProcess, known: Pairs, found: pa.Array, fresh: Fresh, fresh_ends: np.ndarray) -> None:
         layout = process.layout
@@ -128,12 +128,12 @@ class _Sessions:
 
 
 def _overlapping(key: np.ndarray, start: np.ndarray, end: np.ndarray) -> Groups:
-    """Stretches, by key and start, that overlap with one before them of the same key."""
+    """Stretches, by key and start, that overlap with one before them of the same key, or begin where it ends."""
     _, rank = np.unique(end, return_inverse=True)
     # The latest end so far within the key: the number of the key outweighs every end.
     latest = np.maximum.accumulate(key * (len(end) + 1) + rank) if len(end) else rank
     by_rank = np.sort(np.unique(end))
     before = by_rank[latest - key * (len(end) + 1)] if len(end) else end
     first = starts_of(key)
-    first[1:] |= start[1:] >= before[:-1]
+    first[1:] |= start[1:] > before[:-1]
     return Groups(np.flatnonzero(first), len(end))

@@ -60,7 +60,7 @@ def _floor(times_ms: np.ndarray, step_ms: int, offset_ms: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SessionWindows:
-    """Rows of a key that are less than ``gap`` apart; the window ends ``gap`` after the last."""
+    """Rows of a key that are at most ``gap`` apart; the window ends ``gap`` after the last."""
 
     gap_ms: int
 
@@ -99,7 +99,7 @@ def sliding(size: Duration, slide: Duration, *, offset: Duration = "0 seconds") 
 
 
 def session(gap: Duration) -> SessionWindows:
-    """A window ends when no row of its key came for ``gap``; a row that bridges two makes them one."""
+    """Rows of a key at most ``gap`` apart, as in Spark; a row that bridges two windows makes them one."""
     return SessionWindows(to_ms(gap, "session gap"))
 
 

@@ -104,7 +104,7 @@ class Model:
     def _merged(self, windows: list[Window], out: Counter) -> list[Window]:
         found: list[Window] = []
         for window in windows:
-            if not (found and found[-1].key == window.key and window.start < found[-1].end):
+            if not (found and found[-1].key == window.key and window.start <= found[-1].end):
                 found.append(window)
                 continue
             into = found[-1]
