@@ -86,7 +86,7 @@ def test_each_epoch_equals_the_model(windows, options):
         found = bag(kit.epoch(rows_of(rows), watermark_ms=wm, now_ms=now)["output"])
         assert found == expected, f"epoch {number}: {found - expected} more, {expected - found} less"
     assert sum(progress.late for progress in kit.progress) <= model.late
-    kept_as_map = options.startswith("very") and windows != "session"
+    kept_as_map = windows in ("short", "long")
     assert kit.state("windows__windows" if kept_as_map else "windows") == []
 
 
