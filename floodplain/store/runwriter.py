@@ -139,8 +139,10 @@ class _Sink(io.RawIOBase):
 
 def _in_pieces(rows: pa.Table, chunk_bytes: int) -> pa.Table:
     """The rows as they lie, where each piece of them is large enough for chunks of its own; else in one piece."""
-    sizes = [batch.nbytes for batch in rows.to_batches()]
-    return rows if min(sizes) >= chunk_bytes // 2 else rows.combine_chunks()
+    batches = [batch for batch in rows.to_batches() if len(batch)]
+    if min(batch.nbytes for batch in batches) < chunk_bytes // 2:
+        return rows.combine_chunks()
+    return pa.Table.from_batches(batches, rows.schema)
 
 
 def _write_chunks(sink: _Sink, rows: pa.Table, schema: TableSchema, groups: np.ndarray, options: RunOptions) -> dict[str, bytes]:

@@ -11,6 +11,7 @@ from floodplain.keys import key_group
 from floodplain.metrics import TIER_READ_BYTES, Counters
 from floodplain.settings import RetrySettings
 from floodplain.store.chunkcache import ChunkCache
+from floodplain.store.claims import check_chunk_order
 from floodplain.store.definition import Column, list_table, map_table, timer_table, value_table
 from floodplain.store.runreader import RunReader, open_run
 from floodplain.store.runwriter import ALIGNMENT, BuiltRun, pack
@@ -206,3 +207,16 @@ def test_wide_and_nested_rows_fit_whatever_the_chunk_size() -> None:
     for chunk_bytes in (1, 1 << 20):
         run = forge.built(store, "t", rows, chunk_bytes=chunk_bytes)
         assert len(forge.physical_of(run)) == 50
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 300, 1 << 20])
+def test_rows_in_pieces_make_a_run_with_all_of_them(shape: str, chunk_bytes: int) -> None:
+    """Empty pieces too, and chunks smaller than any piece."""
+    store, run = a_run(shape, 60, 5 if shape != "value" else 1)
+    whole = forge.physical_of(run).combine_chunks()
+    pieces = pa.concat_tables([whole.slice(0, 0), whole.slice(0, 20), whole.slice(20, 0), whole.slice(20), whole.slice(60)])
+    again = forge.raw_run(store, "t", pieces, chunk_bytes=chunk_bytes)
+    assert forge.physical_of(again).combine_chunks().equals(whole)
+    footer = forge.footer_of(again)
+    assert (footer.column("count") > 0).all()
+    check_chunk_order(footer, again.ref)
