@@ -24,6 +24,7 @@ from floodplain.operators.process import KeyedBatchProcess, Process
 from floodplain.operators.reorder import Ordered, Reorder
 from floodplain.operators.tasklevel import TaskLevel
 from floodplain.state.descriptors import EVENT_TIME, Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Timers, Value
+from floodplain.state.expressions import ALL, LAZY
 from floodplain.state.fit import UNFIT
 from floodplain.state.handles import OneEntry, ReducingHandle, ValueHandle, write_values
 from floodplain.state.keyspace import TableCursor
@@ -157,9 +158,9 @@ class KeyedTask:
                 case List():
                     handles[name] = ListHandle(state, place, cursor, self._writer.epoch)
                 case Set():
-                    handles[name] = SetHandle(state, place, cursor, grouped.rows, grouped.starts)
+                    handles[name] = SetHandle(state, place, cursor, _named_by(state, grouped), grouped.starts)
                 case Map():
-                    handles[name] = MapHandle(state, place, cursor, grouped.rows, grouped.starts)
+                    handles[name] = MapHandle(state, place, cursor, _named_by(state, grouped), grouped.starts)
                 case Timers():
                     numbers = grouped.more[offset : offset + len(due[name])]
                     offset += len(numbers)
@@ -192,6 +193,11 @@ class KeyedTask:
                 except UNFIT as reason:
                     key = keys_of(self._operator, grouped)[number]
                     raise UserError.of(self._operator.name, self._writer.epoch, key, None, reason, state=name) from error
+
+
+def _named_by(state: Map | Set, grouped: Grouped) -> pa.Table:
+    """The rows, if they name the entries that are wanted; sorting them all for nothing is dear."""
+    return grouped.given.slice(0, 0) if state.prefetch in (ALL, LAZY) else grouped.rows
 
 
 @contextmanager

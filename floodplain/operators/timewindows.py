@@ -33,7 +33,8 @@ class TimeWindowProcess(WindowProcess):
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
         """Whether a window of the row is still there. Rows without a time are in none."""
         times = as_ms(event_time)
-        ends = self.windows.last_of(pc.fill_null(times, 0).to_numpy(zero_copy_only=False)) + self.windows.size_ms
+        plain = pc.fill_null(times, 0).to_numpy(zero_copy_only=False) - self.inclusive_ms
+        ends = self.windows.last_of(plain) + self.windows.size_ms
         return pa.array((ends + self.rules.lateness_ms > late_ms) & valid(times))
 
     def process(self, batch: Batch, ctx: Any) -> pa.Table:

@@ -1,7 +1,7 @@
 """Windows as users ask for them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
 import pyarrow as pa
@@ -29,6 +29,8 @@ class WindowAggregate(KeyedBatchProcess):
     aggregates: Mapping[str, Aggregate]
     rules: Rules = field(default_factory=Rules)
     partial: Partial = "auto"
+    of_windows: bool = False
+    """Whether the times of rows are ends of windows."""
 
     output_time = END
 
@@ -40,9 +42,11 @@ class WindowAggregate(KeyedBatchProcess):
                 raise BadInput(f"an aggregate cannot be called {name}: a key or a column of the window has this name")
         aggregation = Aggregation(self.aggregates).fitted(rows, event_time)
         process = self._kind(event_time)(self.windows, aggregation, self.rules, rows, keys, event_time)
+        if isinstance(self.windows, TimeWindows):
+            process.inclusive_ms = int(self.of_windows)
         if self.partial and isinstance(self.windows, TimeWindows):
             timed = event_time is not None and not self.windows.is_global
-            windows = self.windows if timed else None
+            windows = replace(self.windows, offset_ms=self.windows.offset_ms + process.inclusive_ms) if timed else None
             process.combiner = Combiner(aggregation, keys, event_time and rows.field(event_time), windows, self.partial)
         return process
 

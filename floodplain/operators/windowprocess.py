@@ -44,6 +44,8 @@ class WindowProcess(KeyedBatchProcess):
 
     output_time = END
     drops_late = True
+    inclusive_ms = 0
+    """1 where the times of rows are ends of windows: such a row belongs to the window that ends there, not to the next."""
     numbers: tuple[str, ...] = ()
     """What is kept of a window besides its partials, and how many rows it has without a result."""
 
@@ -81,4 +83,4 @@ class WindowProcess(KeyedBatchProcess):
         if self.event_time is None:
             return np.zeros(int(batch.starts[-1]), np.int64)
         found: np.ndarray = as_ms(pa.chunked_array([batch.column(self.event_time)])).to_numpy(zero_copy_only=False)
-        return found
+        return found - self.inclusive_ms if self.inclusive_ms else found

@@ -10,13 +10,13 @@ from floodplain.errors import BadInput
 from floodplain.operators.aggregate import TIME, Aggregate
 from floodplain.operators.changes import Mode
 from floodplain.operators.combining import Partial
-from floodplain.operators.firing import Rules
+from floodplain.operators.firing import END, Rules
 from floodplain.operators.running import RunningAggregate
 from floodplain.operators.windowing import WindowAggregate
 from floodplain.operators.windowprocess import ALL
 from floodplain.operators.windows import Firing, Trigger, Windows
 from floodplain.spark.names import quoted
-from floodplain.spark.plan import Keyed, Node, Select
+from floodplain.spark.plan import Keyed, Node, Select, Transform
 from floodplain.state.durations import to_ms
 
 if TYPE_CHECKING:
@@ -43,9 +43,15 @@ class WindowedStream:
         """
         time = self.on or self.stream.time
         columns = Chosen(self.stream.node, self.stream.keys, time)
-        process = WindowAggregate(self.windows, columns.named(aggregates), self.rules, partial)
+        process = WindowAggregate(self.windows, columns.named(aggregates), self.rules, partial, self._of_windows())
         step = Keyed(columns.node, name or "windows", columns.keys, process, event_time=time)
         return replace(self.stream, node=step, keys=())
+
+    def _of_windows(self) -> bool:
+        node = self.stream.node
+        while isinstance(node, Select | Transform):
+            node = node.parent
+        return isinstance(node, Keyed) and node.process.output_time == END and self.on in (None, END)
 
 
 def windowed(

@@ -86,8 +86,7 @@ def test_each_epoch_equals_the_model(windows, options):
         found = bag(kit.epoch(rows_of(rows), watermark_ms=wm, now_ms=now)["output"])
         assert found == expected, f"epoch {number}: {found - expected} more, {expected - found} less"
     assert sum(progress.late for progress in kit.progress) <= model.late
-    kept_as_map = windows in ("short", "long")
-    assert kit.state("windows__windows" if kept_as_map else "windows") == []
+    assert kit.state("windows__windows" if windows in ("short", "long") else "windows") == []
 
 
 def test_windows_of_rows():
@@ -132,6 +131,35 @@ def test_without_keys_all_rows_are_one_group():
     kit = fp.PipelineKit(build, rows=ROWS, slots=3)
     kit.epoch(rows_of([("a", 1, 1), ("b", 2, 1), ("c", 12_000, 1)]), watermark_ms=1)
     assert kit.epoch(watermark_ms=10_000)["output"] == [{"window_start": at(0), "window_end": at(10_000), "n": 2}]
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_window_of_windows_ends_with_them(partial):
+    def build(stream):
+        counts = stream.watermark("ts", "0 seconds").key_by("k").window(fp.tumbling("10 seconds")).agg(n=fp.count())
+        every = counts.window(fp.tumbling("20 seconds")).agg(name="every", partial=partial, n=fp.sum("n"), keys=fp.count())
+        return every.write("memory")
+
+    kit = fp.PipelineKit(build, rows=ROWS)
+    kit.epoch(rows_of([("a", 1, 1), ("b", 2, 1), ("b", 3, 1), ("c", 12_000, 1), ("c", 20_000, 1)]), watermark_ms=1)
+    assert kit.epoch(watermark_ms=19_000)["output"] == []
+    out = kit.epoch(watermark_ms=20_000)["output"]
+    assert out == [{"window_start": at(0), "window_end": at(20_000), "n": 4, "keys": 3}]
+
+
+def test_late_rows_of_windows_come_out_with_a_reason():
+    def build(stream):
+        keyed = stream.watermark("ts", "0 seconds").key_by("k")
+        counts = keyed.window(fp.tumbling("10 seconds"), lateness="5 seconds").agg(n=fp.count(), high=fp.max("v"))
+        return counts.write("memory").also(counts.late().write("memory", name="late"))
+
+    kit = fp.PipelineKit(build, rows=ROWS)
+    kit.epoch(rows_of([("a", 1, 1)]), watermark_ms=14_000)
+    assert kit.epoch(rows_of([("a", 2, 5)]), watermark_ms=15_000)["output"][0]["n"] == 2
+    out = kit.epoch([*rows_of([("a", 3, 6), ("a", 10_000, 7)]), {"k": "b", "ts": None, "v": 8}], watermark_ms=15_000)
+    assert sorted((row["k"], row["v"]) for row in out["late"]) == [("a", 6), ("b", 8)]
+    assert all(row["reason"] for row in out["late"]) and out["output"] == []
+    assert kit.progress[-1].late == 2
 
 
 def test_running_aggregates():
@@ -190,7 +218,7 @@ def test_what_cannot_be_is_refused():
         (lambda s: s.watermark("ts", "0 s").window(fp.tumbling("1 s")).agg(n="count"), "give an aggregate"),
         (lambda s: s.window(fp.count_window(3), lateness="1 s").agg(n=fp.count()), "when they are full"),
         (lambda s: s.watermark("ts", "0 s").window(fp.tumbling("1 s"), firing="x").agg(n=fp.count()), "firing='x' is not known"),
-        (lambda s: s.agg(mode="x", n=fp.count()), "mode='x' is not known"),
+        (lambda s: s.agg(mode="x", n=fp.count()), "mode='x' is not possible"),
     ):
         with pytest.raises(fp.BadInput, match=text):
             fp.PipelineKit(lambda stream, build=build: build(stream).write("memory"), rows=ROWS)
