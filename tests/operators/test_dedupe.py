@@ -78,7 +78,7 @@ def test_crashes_change_nothing():
         timed = stream.watermark("at", "1 second")
         return timed.dedup("user").write("memory").also(timed.dedup("user", within="20 ms", name="again").write("memory"))
 
-    given = events(3, epochs=3, size=12)
+    given = events(3, epochs=2, size=12)
     assert survives_every_crash(lambda: PipelineKit(both, rows=COLUMNS), script(given)) > 20
 
 

@@ -13,7 +13,7 @@ from tests.operators.joining import END_MS, HOWS, ROWS, SOME, ads, click, expect
 
 
 @pytest.mark.parametrize("how", HOWS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     rows=SOME,
     cuts=st.lists(st.integers(0, 39), max_size=6),
@@ -76,7 +76,7 @@ def test_an_epoch_writes_what_came_and_not_what_waits():
     assert runs == []
 
 
-@pytest.mark.parametrize("how", ["inner", "full", "anti"])
+@pytest.mark.parametrize("how", ["inner", *(pytest.param(how, marks=pytest.mark.soak) for how in ("full", "anti"))])
 def test_an_interval_join_survives_every_crash(how):
     script = [
         KitEpoch([shown(1, 5), click(2, 6), shown(3, 7)]),

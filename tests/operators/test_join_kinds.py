@@ -52,7 +52,7 @@ def with_ms(rows: Counter[tuple[Any, ...]]) -> Counter[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("how", HOWS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     rows=SOME,
     cuts=CUTS,
@@ -78,7 +78,7 @@ def test_a_row_is_late_for_a_window_join_when_its_windows_are_over():
 
 
 @pytest.mark.parametrize("how", HOWS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(rows=SOME, cuts=CUTS)
 def test_a_join_without_bounds_gives_all_pairs_in_the_end(how, rows, cuts):
     kit = PipelineKit(ads(how), rows=ROWS)
@@ -127,7 +127,7 @@ def as_of(rows: Sequence[Row], how: How) -> Iterator[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("how", ["inner", "left"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(rows=SOME, cuts=CUTS, disorder=st.integers(1, 20))
 def test_a_temporal_join_gives_the_version_of_the_time(how, rows, cuts, disorder):
     rows = in_order(rows, disorder)
@@ -148,7 +148,12 @@ def test_a_temporal_join_waits_for_versions_that_may_still_come():
 
 
 @pytest.mark.parametrize(
-    "options", [{"how": "full", "window": sliding("10 ms", "5 ms")}, {"how": "full"}, {"how": "left", "as_of": True}]
+    "options",
+    [
+        pytest.param({"how": "full", "window": sliding("10 ms", "5 ms")}, marks=pytest.mark.soak),
+        pytest.param({"how": "full"}, marks=pytest.mark.soak),
+        {"how": "left", "as_of": True},
+    ],
 )
 def test_joins_survive_every_crash(options):
     script = [

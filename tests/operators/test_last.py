@@ -72,6 +72,7 @@ def test_a_key_is_forgotten_after_its_time_to_live():
     assert kit.epoch([{**row, "at": 12}], watermark_ms=11)["output"] == [{**row, "at": 12}]
 
 
+@pytest.mark.soak
 def test_crashes_change_nothing():
     given = events(3, epochs=3, size=12)
     assert survives_every_crash(lambda: PipelineKit(last, rows=COLUMNS), script(given)) > 20

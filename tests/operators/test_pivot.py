@@ -71,6 +71,7 @@ def test_columns_are_named_and_typed():
     assert out["output"] == [{"user": "u", "one": 2.5, "two": None}]
 
 
+@pytest.mark.soak
 def test_crashes_change_nothing():
     given = events(3, epochs=3, size=12)
     assert survives_every_crash(lambda: PipelineKit(last, rows=COLUMNS), script(given)) > 20

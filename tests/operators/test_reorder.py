@@ -146,7 +146,7 @@ def test_a_tick_releases_what_waits_and_explain_says_so():
     assert "in order of event time" in kit.explain() and "told__waiting" in kit.explain()
 
 
-@pytest.mark.parametrize("order", [True, in_order(rows=1)])
+@pytest.mark.parametrize("order", [True, pytest.param(in_order(rows=1), marks=pytest.mark.soak)])
 def test_every_crash(order):
     script = [
         KitEpoch([row("a", 3000, 1), row("b", 1500, 2), row("a", 2000, 3), row("a", 2500, 4)], watermark_ms=1000),

@@ -163,7 +163,7 @@ def as_ms(time):
     return time if isinstance(time, int) else round(time.timestamp() * 1000)
 
 
-@pytest.mark.parametrize("build", [updating, tying])
+@pytest.mark.parametrize("build", [updating, pytest.param(tying, marks=pytest.mark.soak)])
 def test_crashes_change_nothing(build):
     given = events(3, epochs=3, size=12)
     assert survives_every_crash(lambda: PipelineKit(build, rows=COLUMNS), script(given)) > 10
