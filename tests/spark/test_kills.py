@@ -139,14 +139,8 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for name in ("first", "second") for path in (folder / name).glob("*.parquet")}
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        pytest.param("before_first_job", marks=pytest.mark.soak),
-        pytest.param("after_tasks", marks=pytest.mark.soak),
-        "after_commit",
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("point", ["before_first_job", "after_tasks", "after_commit"])
 def test_a_driver_that_was_taken_over_from_in_an_epoch_stops_and_publishes_nothing(spark, java, tmp_path, point):
     write_input(tmp_path, 2)
     drivers = Drivers(tmp_path, java)
