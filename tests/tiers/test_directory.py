@@ -10,12 +10,14 @@ import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from floodplain.clock import ManualClock, SeededChance, SystemClock
 from floodplain.errors import AlreadyExists, FloodplainError, NotFound, Refused, Unavailable
 from floodplain.metrics import Counters
 from floodplain.settings import RetrySettings
+from floodplain.tiers.blobs import Gathered
 from floodplain.tiers.create import create_or_read
 from floodplain.tiers.directory import DirectoryBlobs
 from tests.tiers.conftest import directory
@@ -29,7 +31,7 @@ class Recorder:
         self.calls: list[tuple[str, ...]] = []
         self._root = root
         self._open: dict[int, str] = {}
-        real = {name: getattr(os, name) for name in ("open", "write", "fsync", "link", "rename", "unlink", "mkdir")}
+        real = {name: getattr(os, name) for name in ("open", "writev", "fsync", "link", "rename", "unlink", "mkdir")}
 
         def opened(path: os.PathLike[str], *args: object, **kwargs: object) -> int:
             fd = real["open"](path, *args, **kwargs)
@@ -51,7 +53,7 @@ class Recorder:
             return call
 
         monkeypatch.setattr(os, "open", opened)
-        for name in ("write", "fsync"):
+        for name in ("writev", "fsync"):
             monkeypatch.setattr(os, name, on_fd(name))
         for name in ("link", "rename", "unlink", "mkdir"):
             monkeypatch.setattr(os, name, on_paths(name))
@@ -81,7 +83,7 @@ class TestOrder:
         seen = Recorder(monkeypatch, root)
         warm.create("log/1", b"x")
         assert seen.calls == [
-            ("write", "TEMP"),
+            ("writev", "TEMP"),
             ("fsync", "TEMP"),
             ("link", "TEMP", "log/1"),
             ("fsync", "log"),
@@ -95,7 +97,7 @@ class TestOrder:
         with pytest.raises(AlreadyExists):
             warm.create("log/0", b"x")
         assert seen.calls == [
-            ("write", "TEMP"),
+            ("writev", "TEMP"),
             ("fsync", "TEMP"),
             ("link", "TEMP", "log/0"),
             ("fsync", "log"),
@@ -107,7 +109,7 @@ class TestOrder:
     ) -> None:
         seen = Recorder(monkeypatch, root)
         warm.put("log/0", b"x")
-        steps = [("write", "TEMP"), ("fsync", "TEMP"), ("rename", "TEMP", "log/0"), ("fsync", "log")]
+        steps = [("writev", "TEMP"), ("fsync", "TEMP"), ("rename", "TEMP", "log/0"), ("fsync", "log")]
         assert [call for call in seen.calls if call[0] != "unlink"] == steps
 
     def test_new_directories_are_synced_into_their_parents(
@@ -116,14 +118,14 @@ class TestOrder:
         seen = Recorder(monkeypatch, root)
         directory(root, counters).create("log/1", b"x")
         for made, parent in ((".", ".."), ("log", ".")):
-            assert seen.calls.index(("mkdir", made)) < seen.calls.index(("fsync", parent)) < seen.calls.index(("write", "TEMP"))
+            assert seen.calls.index(("mkdir", made)) < seen.calls.index(("fsync", parent)) < seen.calls.index(("writev", "TEMP"))
 
     def test_directories_that_another_process_made_are_synced_too(
         self, warm: DirectoryBlobs, root: Path, counters: Counters, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         seen = Recorder(monkeypatch, root)
         directory(root, counters).create("log/1", b"x")
-        assert seen.calls.index(("fsync", ".")) < seen.calls.index(("write", "TEMP"))
+        assert seen.calls.index(("fsync", ".")) < seen.calls.index(("writev", "TEMP"))
 
     def test_nothing_is_synced_when_off(self, root: Path, counters: Counters, monkeypatch: pytest.MonkeyPatch) -> None:
         seen = Recorder(monkeypatch, root)
@@ -149,7 +151,7 @@ class TestFaults:
         ],
         ids=lambda value: errno.errorcode.get(value) if isinstance(value, int) else "",
     )
-    @pytest.mark.parametrize("call", ["write", "fsync", "link"])
+    @pytest.mark.parametrize("call", ["writev", "fsync", "link"])
     def test_a_failed_create_stores_nothing_and_leaves_nothing(
         self,
         warm: DirectoryBlobs,
@@ -329,3 +331,16 @@ def test_a_killed_process_leaves_whole_blobs_only(root: Path, counters: Counters
     later = ManualClock(now_ms=int(time.time() * 1000) + 10_000)
     blobs.sweep(later, older_than_ms=0)
     assert list((root / "tmp").iterdir()) == []
+
+
+def test_bytes_in_many_places_are_written_whole_however_little_the_kernel_takes(
+    warm: DirectoryBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [b"", b"abcdefgh", *(bytes([number % 251]) * (number % 5) for number in range(3000)), pa.py_buffer(b"end")]
+    whole = b"".join(parts)
+    warm.create("log/1", Gathered(parts))
+    real = os.writev
+    monkeypatch.setattr(os, "writev", lambda fd, views: real(fd, [views[0], views[1][:2]] if len(views) > 1 else [views[0][:1]]))
+    warm.create("log/2", Gathered(parts))
+    warm.create("log/3", Gathered([]))
+    assert [bytes(warm.get(f"log/{number}")) for number in (1, 2, 3)] == [whole, whole, b""]
