@@ -81,7 +81,7 @@ def test_windows_of_expressions_equal_duckdb(spark, tmp_path):
     assert rows_in(tmp_path / "sessions") == as_rows(
         f"""select channel, min(ts), max(ts) + interval '20 milliseconds', count(*), max(price) from
         (select *, sum(first) over (partition by channel order by ts) as session from
-        (select *, (ts - lag(ts) over (partition by channel order by ts) >= interval '20 milliseconds')::int as first
+        (select *, (ts - lag(ts) over (partition by channel order by ts) > interval '20 milliseconds')::int as first
         from {bids_in})) group by channel, coalesce(session, 0) order by all"""
     )
 
