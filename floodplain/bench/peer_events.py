@@ -90,7 +90,8 @@ class Feed:
                     dealt = rows.take(pa.array(np.arange(worker, len(rows), WORKERS)))
                     _write_csv(dealt, folder / f"{worker}.csv", header=False)
         if form == "csv":
-            return tuple([str(folder / f"{path.stem}.csv") for path in part] for part in (self.warm, self.timed))  # type: ignore[return-value]
+            warm, timed = ([str(folder / f"{path.stem}.csv") for path in part] for part in (self.warm, self.timed))
+            return warm, timed
         return [], sorted(map(str, folder.iterdir()))
 
     @property

@@ -94,8 +94,9 @@ def time_ms(at: int | datetime) -> int:
 
 
 def _slack(delay: Delay) -> Slack:
-    rows = isinstance(delay, int) and not isinstance(delay, bool)
-    return Slack(rows=delay) if rows else Slack(_ms(delay, "delay"))  # type: ignore[arg-type]
+    if isinstance(delay, bool):
+        raise BadInput(f"watermark: a delay is a length of time or a number of rows, not {delay}")
+    return Slack(rows=delay) if isinstance(delay, int) else Slack(_ms(delay, "delay"))
 
 
 def _ms(duration: str | timedelta | None, what: str) -> int | None:
