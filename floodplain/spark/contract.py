@@ -9,6 +9,7 @@ import pyarrow as pa
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.operators.combining import Combiner
 from floodplain.settings import StoreSettings
+from floodplain.spark.onepass import OnePass
 from floodplain.spark.worker import Job, Staged, StageJob, TaskReport, Work
 from floodplain.store.store import Store, Writer
 from floodplain.tiers.blobs import Blobs
@@ -27,6 +28,7 @@ class Engine(Protocol):
         """Rows put together, to be run on so many slots."""
 
     def union(self, members: Sequence[Any]) -> Any: ...
+    def parted(self, rows: Any, parts: OnePass) -> Any: ...
     def read(self, staged: Staged, work: Work) -> Any: ...
     def run(self, rows: Any | Staged, keys: Sequence[str], assignment: Assignment, job: Job) -> list[TaskReport]:
         """One report per slot."""

@@ -1,7 +1,7 @@
 """Steps of a pipeline as Spark jobs."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -17,7 +17,9 @@ from floodplain.operators.combining import Combiner
 from floodplain.spark.exchange import to_slots
 from floodplain.spark.names import quoted
 from floodplain.spark.observe import observed
+from floodplain.spark.onepass import OnePass
 from floodplain.spark.plan import Rest
+from floodplain.spark.sessions import settings
 from floodplain.spark.worker import REPORT_SCHEMA, Job, Staged, StageJob, TaskReport, Work, open_for, read_staged, worker
 from floodplain.store.layout import HASH
 from floodplain.versions.edit import Assignment
@@ -73,6 +75,9 @@ class SparkEngine:
     def union(self, members: Sequence[DataFrame]) -> DataFrame:
         return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), members)
 
+    def parted(self, rows: DataFrame, parts: OnePass) -> DataFrame:
+        return rows.where(parts.where()).selectExpr(*parts.sql())
+
     def read(self, staged: Staged, work: Work) -> DataFrame:
         """A DataFrame whose tasks read the staged files themselves, wherever they are."""
         count = max(len(staged.files), 1)
@@ -89,20 +94,13 @@ class SparkEngine:
         with self._shuffles():
             return _reports(given, job)
 
-    @contextmanager
-    def _shuffles(self) -> Iterator[None]:
+    def _shuffles(self) -> AbstractContextManager[None]:
         """Rows that are put together are shuffled by Spark, to as many partitions as there are slots: not 200, nor what the
         user's own steps have."""
         if self._shuffled is None:
-            yield
-            return
+            return nullcontext()
         (session, slots), self._shuffled = self._shuffled, None
-        before = session.conf.get(_SHUFFLE_PARTITIONS) or "200"
-        session.conf.set(_SHUFFLE_PARTITIONS, str(slots))
-        try:
-            yield
-        finally:
-            session.conf.set(_SHUFFLE_PARTITIONS, before)
+        return settings(session, {_SHUFFLE_PARTITIONS: str(slots)})
 
     def stage(self, rows: DataFrame, job: StageJob) -> list[TaskReport]:
         return _reports(rows, job)
@@ -128,13 +126,11 @@ def _reports(rows: DataFrame, job: Job | StageJob) -> list[TaskReport]:
 
 
 def _reader(staged: Staged, work: Work) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    files, schema = staged.files, staged.schema.serialize().to_pybytes()
-
     def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        blobs, columns = open_for(work).blobs, pa.ipc.read_schema(pa.py_buffer(schema))
+        blobs = open_for(work).blobs
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from read_staged(files[number : number + 1], blobs, columns).to_batches()
+                yield from read_staged(replace(staged, files=staged.files[number : number + 1]), blobs).to_batches()
 
     return read
 

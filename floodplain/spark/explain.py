@@ -23,6 +23,7 @@ from floodplain.spark.plan import (
     Union,
     output_of,
     parents,
+    some_of,
 )
 from floodplain.spark.sink import Sink
 
@@ -143,10 +144,18 @@ class _Drawing:
         side = f"{named[1]}: " if named is not None and named[1] != MAIN else ""
         if isinstance(node, Keyed):
             by = ", ".join(node.keys)
-            if named is not None and self._plan.split_by(*named) == node.keys:
+            if self._straight(parent, node.keys):
                 return Arrow(start, end, "staged", f"{side}staged by {by}")
             return Arrow(start, end, "exchange", f"{side}shuffle by {by}")
         return Arrow(start, end, "spark" if named is None else "files", side.removesuffix(": "))
+
+    def _straight(self, parent: Node, keys: tuple[str, ...]) -> bool:
+        """Whether tasks read these rows from staged files themselves."""
+        named, conditions = some_of(parent)
+        if named is None or self._plan.split_by(*named) != keys:
+            return False
+        columns = self._about.schemas.get(named)
+        return columns is None or all(condition.fits(columns) for condition in conditions)
 
     def _outlet(self, outlet: Outlet) -> None:
         columns = self._about.schemas.get(outlet.staged_as)

@@ -27,6 +27,7 @@ from floodplain.spark.epochs import EpochProgress, Epochs
 from floodplain.spark.explain_text import Form
 from floodplain.spark.kit_expressions import evaluated, holds, rest
 from floodplain.spark.kit_faults import Captured, CountedBlobs, Crashed, CrashPoint, Steps, crash
+from floodplain.spark.onepass import OnePass, Part
 from floodplain.spark.plan import Input, Plan, Rest
 from floodplain.spark.stream import SOURCE, Output, StartOptions, Stream
 from floodplain.spark.worker import Job, Staged, StageJob, TaskReport, Work, read_staged, run_task, stage_task
@@ -294,9 +295,22 @@ class LocalEngine:
     def union(self, members: Sequence[pa.Table]) -> pa.Table:
         return pa.concat_tables(members, promote_options="permissive")
 
+    def parted(self, rows: pa.Table, parts: OnePass) -> pa.Table:
+        return self.union([self._part_of(rows.filter(pc.field(parts.column) == part.value), part) for part in parts.parts])
+
+    @staticmethod
+    def _part_of(rows: pa.Table, part: Part) -> pa.Table:
+        found = {}
+        for name, made in part.columns:
+            fields = pa.table(
+                {field: evaluated(value, rows) for field, value in ([(name, made)] if isinstance(made, str) else made)}
+            )
+            found[name] = fields.column(0) if isinstance(made, str) else rest((), fields)
+        return pa.table(found)
+
     def read(self, staged: Staged, work: Work) -> pa.Table:
         assert work.blobs is not None
-        return read_staged(staged.files, work.blobs, staged.schema)
+        return read_staged(staged, work.blobs)
 
     def run(self, rows: pa.Table | Staged, keys: Sequence[str], assignment: Assignment, job: Job) -> list[TaskReport]:
         if isinstance(rows, Staged):

@@ -24,6 +24,7 @@ from floodplain.spark.explain import About
 from floodplain.spark.explain_text import Form
 from floodplain.spark.housekeeper import Housekeeper
 from floodplain.spark.plan import Input, Plan
+from floodplain.spark.sessions import light_checkpoint
 from floodplain.spark.sink import Sink
 from floodplain.spark.stream import SOURCE, StartOptions, Stream
 from floodplain.state.descriptors import EVENT_TIME
@@ -89,13 +90,10 @@ def _follow(driver: Driver, inputs: dict[str, DataFrame], options: StartOptions)
     head = driver.store.head
     checkpoint.agree(folder, head.source, head.watermarks.get(EVENT_TIME, 0))
     driver.follow(folder)
-    return (
-        tagged(inputs)
-        .writeStream.foreachBatch(driver.on_batch)
-        .option("checkpointLocation", str(folder))
-        .trigger(**dict(options.trigger or {"processingTime": "0 seconds"}))
-        .start()
-    )
+    rows = tagged(inputs)
+    writing = rows.writeStream.foreachBatch(driver.on_batch).option("checkpointLocation", str(folder))
+    with light_checkpoint(rows.sparkSession):
+        return writing.trigger(**dict(options.trigger or {"processingTime": "0 seconds"})).start()
 
 
 class Query:

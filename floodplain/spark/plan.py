@@ -10,6 +10,7 @@ from floodplain.operators.lateness import LATE
 from floodplain.operators.operator import OnError
 from floodplain.operators.process import Process
 from floodplain.operators.reorder import InOrder
+from floodplain.spark.conditions import Comparison, comparison
 from floodplain.spark.sink import Sink
 
 MAIN = "main"
@@ -151,7 +152,7 @@ class Plan:
 
     def split_by(self, operator: str, output: str) -> tuple[str, ...]:
         """The keys by which this output is staged: operators that have them read the rows of their slots without an exchange."""
-        return next((reader.keys for reader in self.readers(operator, output) if isinstance(reader, Keyed)), ())
+        return next((reader.keys for reader in self.operators if some_of(reader.parent)[0] == (operator, output)), ())
 
     def wants_late(self, operator: Keyed) -> bool:
         """Whether somebody reads the rows that come too late for it."""
@@ -181,6 +182,14 @@ def output_of(node: Node) -> tuple[str, str] | None:
             return parent.name, output
         case _:
             return None
+
+
+def some_of(node: Node) -> tuple[tuple[str, str] | None, tuple[Comparison, ...]]:
+    """Operator and output, of what an operator gives out, as far as these conditions hold, which tasks can check."""
+    if isinstance(node, Extend) and not node.columns and (found := comparison(node.where)) is not None:
+        named, conditions = some_of(node.parent)
+        return named, (*conditions, found)
+    return output_of(node), ()
 
 
 def parents(node: Node) -> tuple[Node, ...]:

@@ -13,8 +13,9 @@ from floodplain.eventtime.times import EpochTimes
 from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.tasklevel import put_task_values, task_values_at
 from floodplain.spark.contract import Engine, Place
+from floodplain.spark.onepass import one_pass
 from floodplain.spark.partials import Measured, combiner_of
-from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Plan, Select, Side, Transform, Union, output_of
+from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Plan, Select, Side, Transform, Union, some_of
 from floodplain.spark.worker import Job, Staged, StagedFile, StageJob, TaskReport, Work
 from floodplain.store.epoch import Epoch
 from floodplain.store.view import Snapshot
@@ -46,7 +47,10 @@ def derived(node: Transform | Select | Extend | Union, engine: Engine, rows: Cal
         case Extend(parent=parent, columns=columns, where=where):
             return engine.extend(rows(parent), columns, where)
         case Union(members=members):
-            return engine.union([rows(member) for member in members])
+            found = one_pass(node)
+            return (
+                engine.union([rows(member) for member in members]) if found is None else engine.parted(rows(found.parent), found)
+            )
 
 
 class Steps:
@@ -79,6 +83,8 @@ class Steps:
             match node:
                 case Input(tag=tag):
                     self._made[node] = self._inputs[tag]
+                case Extend() if (some := self._some_of(node)) is not None:
+                    self._made[node] = some
                 case Transform() | Select() | Extend() | Union():
                     self._made[node] = derived(node, self._engine, self._frame)
                 case Side(parent=parent, output=output):
@@ -94,12 +100,20 @@ class Steps:
         made = self._made[node]
         return self._engine.read(made, self._work) if isinstance(made, Staged) else made
 
+    def _some_of(self, node: Extend) -> Staged | None:
+        """Staged rows with conditions that their readers can check."""
+        named, conditions = some_of(node)
+        whole = None if named is None else self._staged(*named)
+        if whole is None or not all(condition.fits(whole.schema) for condition in conditions):
+            return None
+        return replace(whole, where=conditions)
+
     def _staged(self, operator: str, output: str) -> Staged:
         return Staged(tuple(self.files((operator, output))), self._compiled.schemas[operator, output])
 
     def _run_operator(self, step: Keyed) -> None:
         rows = self._made[step.parent]
-        named = output_of(step.parent)
+        named, _ = some_of(step.parent)
         if named is not None and self._plan.split_by(*named) != step.keys:
             rows = self._frame(step.parent)
         fitted, outputs = self._compiled.operators[step.name], self._outputs(step)
@@ -118,7 +132,7 @@ class Steps:
             outputs=outputs,
             task_values=tuple(before.of(slot) for slot in range(self._assignment.slots)),
             broadcast=self._broadcast(step),
-            staged=rows.files if isinstance(rows, Staged) else None,
+            staged=rows if isinstance(rows, Staged) else None,
         )
         reports = self._engine.run(rows, step.keys, self._assignment, job)
         if sorted(report.slot for report in reports) != list(range(self._assignment.slots)):

@@ -4,6 +4,7 @@ import io
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.spill import Spill, run_buckets
 from floodplain.operators.tasklevel import TaskLevel
 from floodplain.settings import StoreSettings
+from floodplain.spark.conditions import Comparison
 from floodplain.spark.plan import MAIN
 from floodplain.spark.sink import open_staged
 from floodplain.store.readers import Readers
@@ -56,6 +58,8 @@ class Staged:
 
     files: tuple[StagedFile, ...]
     schema: pa.Schema
+    where: tuple[Comparison, ...] = ()
+    """Only rows for which all of these hold."""
 
 
 class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -108,7 +112,7 @@ class Job:
     """Slot → the task values that it begins with."""
     broadcast: bytes
     """The rows of the broadcast input, as an Arrow stream."""
-    staged: tuple[StagedFile, ...] | None = None
+    staged: Staged | None = None
     """Where the rows are, if they come straight from another operator."""
 
 
@@ -172,7 +176,7 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch]) 
     place = open_for(job.work)
     started_s = place.clock.monotonic_s()
     schema = pa.ipc.read_schema(pa.py_buffer(job.rows))
-    waiting = _Waiting(batches if job.staged is None else staged_batches(job.staged, place.blobs, schema, slot), place.clock)
+    waiting = _Waiting(batches if job.staged is None else staged_batches(job.staged, place.blobs, slot), place.clock)
     snapshot = _snapshot(job, ticket, place)
     spill = Spill(job.work.settings.epoch_bytes, Path(tempfile.gettempdir()), ticket.key_groups, list(job.operator.keys))
     level = TaskLevel(
@@ -259,21 +263,20 @@ def stage_task(job: StageJob, slot: int, part: str, batches: Iterable[pa.RecordB
     return TaskReport(slot=slot, outputs=outputs, rows=len(rows), busy_ms=busy_ms)
 
 
-def read_staged(files: Iterable[StagedFile], blobs: Blobs, schema: pa.Schema) -> pa.Table:
+def read_staged(staged: Staged, blobs: Blobs) -> pa.Table:
     """All rows of staged files."""
-    return pa.Table.from_batches(staged_batches(files, blobs, schema), schema)
+    return pa.Table.from_batches(staged_batches(staged, blobs), staged.schema)
 
 
-def staged_batches(
-    files: Iterable[StagedFile], blobs: Blobs, schema: pa.Schema, slot: int | None = None
-) -> Iterator[pa.RecordBatch]:
+def staged_batches(staged: Staged, blobs: Blobs, slot: int | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of staged files, file by file: all, or those for one slot of the operator that they were split for."""
-    for file in sorted(files, key=lambda file: file.name):
+    for file in sorted(staged.files, key=lambda file: file.name):
         part = -1 if slot is None or not file.parts else file.parts[slot]
         if slot is not None and file.parts and part < 0:
             continue
         opened = open_staged(file.name, blobs)
-        yield from (opened.read() if part < 0 else opened.read_row_group(part)).cast(schema).to_batches()
+        for batch in (opened.read() if part < 0 else opened.read_row_group(part)).cast(staged.schema).to_batches():
+            yield reduce(lambda rows, condition: condition.kept(rows), staged.where, batch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,24 @@ def test_a_foreign_checkpoint_is_refused(spark, tmp_path):
         run(spark, tmp_path / "mine")
 
 
+def test_a_checkpoint_is_written_fast_and_a_changed_bit_in_it_is_found(spark, tmp_path):
+    write_inputs(tmp_path, 2)
+    names = ("spark.sql.streaming.checkpointFileManagerClass", "spark.sql.streaming.checkpoint.fileChecksum.enabled")
+    before = [spark.conf.get(name, None) for name in names]
+    run(spark, tmp_path)
+    assert [spark.conf.get(name, None) for name in names] == before
+    log = tmp_path / "state" / "checkpoint" / "offsets"
+    last = max((path for path in log.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+    assert {path.name for path in log.iterdir()} >= {f".{last.name}.crc"} and not list(log.glob(f"{last.name}?*"))
+    last.write_bytes(last.read_bytes().replace(b'"logOffset":1', b'"logOffset":3'))
+    write_inputs(tmp_path, 1, first=2)
+    with pytest.raises(Exception, match="(?i)checksum error"):
+        run(spark, tmp_path)
+    shutil.rmtree(tmp_path / "state" / "checkpoint")
+    run(spark, tmp_path)
+    assert state_of(tmp_path) == expected(pq.read_table(tmp_path / "in"))
+
+
 def test_a_second_driver_waits_its_turn_or_forces_its_way(spark, tmp_path):
     write_inputs(tmp_path, 1)
     store = Store.open(tmp_path / "state", create=True, settings=StoreSettings(lease_ms=60_000))

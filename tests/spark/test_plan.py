@@ -5,7 +5,9 @@ import pytest
 
 from floodplain.errors import BadInput
 from floodplain.operators.process import KeyedProcess
+from floodplain.spark.conditions import Comparison, comparison
 from floodplain.spark.kit import PipelineKit
+from floodplain.spark.onepass import OnePass, one_pass
 from floodplain.spark.plan import Union
 from floodplain.spark.stream import Stream
 from tests.spark.processes import Tally
@@ -102,3 +104,90 @@ def test_an_output_that_depends_on_the_input():
     assert sorted(row["user"] for row in out["output"]) == sorted(row["user"] for row in out["first"]) == sorted(USERS)
     with pytest.raises(BadInput, match="widest has no side output 'last'; it has: first"):
         PipelineKit(lambda s: s.key_by("user").process(Widest()).side("last").write("memory"), rows="user string, amount long")
+
+
+class ByAd(KeyedProcess):
+    output = "ad long, rows long"
+
+    def process(self, key, rows, ctx):
+        yield key.ad, len(rows)
+
+
+SIDES = {"shown": "ad long, width long, at long", "clicks": "ad long, limit long"}
+SHOWN = [{"ad": ad, "width": ad % 5, "at": ad, "source": "shown"} for ad in range(30)]
+CLICKS = [{"ad": ad, "limit": 2, "source": "clicks"} for ad in range(0, 40, 2)]
+
+
+def test_two_sources_are_joined_in_one_pass_over_the_input():
+    unions = []
+
+    def build(stream: Stream):
+        narrow = stream.source("clicks").select(key="ad", most="limit")
+        joined = stream.source("shown").join(narrow, on={"ad": "key"})
+        unions.append(joined.node.parent)
+        return joined.write("memory")
+
+    out = PipelineKit(build, rows=SIDES).epoch(SHOWN + CLICKS)["output"]
+    assert sorted(row["ad"] for row in out) == list(range(0, 30, 2))
+    assert all(row["most"] == 2 and row["at"] == row["ad"] for row in out)
+    found = one_pass(unions[0])
+    assert found is not None and found.column == "source" and [part.value for part in found.parts] == ["shown", "clicks"]
+    assert found.where() == "`source` in ('shown', 'clicks')"
+    assert (
+        "case when `source` = 'shown' then (`ad`) when `source` = 'clicks' then (`ad`) end as `ad`" in found.sql()
+        and "case when `source` = 'clicks' then struct(`limit` as `most`) end as `_right`" in found.sql()
+    )
+
+
+def test_what_takes_more_than_names_is_not_done_in_one_pass():
+    def union(left, right) -> OnePass | None:
+        found = []
+
+        def build(stream: Stream):
+            joined = left(stream).join(right(stream), on={"ad": "key"})
+            found.append(joined.node.parent)
+            return joined.write("memory")
+
+        PipelineKit(build, rows=SIDES)
+        return one_pass(found[0])
+
+    def clicks(stream: Stream) -> Stream:
+        return stream.source("clicks").select(key="ad")
+
+    assert union(lambda stream: stream.source("shown"), clicks) is not None
+    assert union(lambda stream: stream.source("shown").where("width < at"), clicks) is None
+    assert union(lambda stream: stream.source("shown"), lambda stream: stream.source("shown").select(key="ad")) is None
+    assert union(lambda stream: stream.select("ad", "at"), lambda stream: stream.select(key="ad")) is None
+
+
+@pytest.mark.parametrize(
+    ("condition", "straight"),
+    [("width < limit", True), ("limit > width", True), ("width < 2", False), ("width + 0 < limit", False)],
+)
+def test_rows_between_operators_are_compared_by_the_tasks_that_read_them(condition, straight):
+    def build(stream: Stream):
+        joined = stream.source("shown").join(stream.source("clicks"), on="ad")
+        return joined.where(condition).key_by("ad").process(ByAd()).write("memory")
+
+    if "+" in condition:
+        with pytest.raises(BadInput, match="needs Spark"):
+            PipelineKit(build, rows=SIDES)
+        return
+    kit = PipelineKit(build, rows=SIDES, slots=3)
+    out = kit.epoch(SHOWN + CLICKS)["output"]
+    assert sorted(row["ad"] for row in out) == [ad for ad in range(0, 30, 2) if ad % 5 < 2]
+    assert ("staged by ad" in kit.explain()) == straight
+
+
+def test_a_comparison_fits_columns_that_arrow_and_spark_compare_alike():
+    found = comparison(" left <= right ")
+    assert found == Comparison("left", "<=", "right")
+    assert all(
+        comparison(other) is None for other in ("left <= 1", "a.b = c", "left", "a = b and c = d", "a = true", "a <=> b", None)
+    )
+    for kind, fits in ((pa.int64(), True), (pa.timestamp("us", "UTC"), True), (pa.float64(), False), (pa.string(), False)):
+        assert found.fits(pa.schema({"left": kind, "right": kind})) == fits
+    assert not found.fits(pa.schema({"left": pa.int64(), "right": pa.int32()}))
+    assert not found.fits(pa.schema({"left": pa.int64()}))
+    rows = pa.record_batch({"left": [1, 2, None, 3], "right": [1, None, 1, 2]})
+    assert found.kept(rows).to_pylist() == [{"left": 1, "right": 1}]
