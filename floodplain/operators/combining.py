@@ -56,6 +56,12 @@ class Combiner:
     windows: TimeWindows | None
     when: Partial = "auto"
 
+    def schema(self, rows: pa.Schema) -> pa.Schema:
+        """The columns of what comes out, given those of what goes in."""
+        kept = [rows.field(name) for name in (*self.keys, *([] if self.time is None else [self.time.name]))]
+        partials = [pa.field(f"{_PARTIAL}{i}", field.type) for i, field in enumerate(self.aggregation.partial)]
+        return pa.schema([*kept, pa.field(ROWS, pa.int64()), *partials])
+
     def sql(self) -> list[tuple[str, str]] | None:
         """The columns that Spark computes of each group, by name; None if one of the aggregates has no SQL."""
         found: list[tuple[str, str]] = [(ROWS, "count(1)")]

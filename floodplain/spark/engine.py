@@ -25,6 +25,7 @@ from floodplain.store.layout import HASH
 from floodplain.versions.edit import Assignment
 
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+COMBINED_ROWS = 1 << 18
 TAG = "_input"
 """The column that tells the inputs of a pipeline apart while they travel as one streaming DataFrame."""
 
@@ -65,12 +66,15 @@ class SparkEngine:
         return rows.withColumns({name: F.expr(made) if isinstance(made, str) else made for name, made in columns})
 
     def combined(self, rows: DataFrame, combiner: Combiner, slots: int) -> DataFrame:
-        made = [F.expr(expression).alias(name) for name, expression in combiner.sql() or ()]
-        by = [F.expr(expression).alias(f"_group_{i}") for i, expression in enumerate(combiner.groups_sql())]
-        grouped = rows.groupBy(*by).agg(*made)
+        made = combiner.sql()
+        if made is None:
+            schema = self.schema(rows)
+            return rows.mapInArrow(_combining(combiner, schema), from_arrow_schema(combiner.schema(schema)))
+        by = [f"{expression} as _group_{i}" for i, expression in enumerate(combiner.groups_sql())]
+        grouped = rows.groupBy(*map(F.expr, by)).agg(*[F.expr(f"{expression} as {quoted(name)}") for name, expression in made])
         self._shuffled = (rows.sparkSession, slots)
-        keys = [F.col(f"_group_{i}").alias(key) for i, key in enumerate(combiner.keys)]
-        return grouped.select(*keys, *[F.col(quoted(name)) for name, _ in combiner.sql() or ()])
+        keys = [f"_group_{i} as {quoted(key)}" for i, key in enumerate(combiner.keys)]
+        return grouped.selectExpr(*keys, *[quoted(name) for name, _ in made])
 
     def union(self, members: Sequence[DataFrame]) -> DataFrame:
         return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), members)
@@ -123,6 +127,30 @@ def _columns(rows: DataFrame, made: Any) -> list[Any]:
 def _reports(rows: DataFrame, job: Job | StageJob) -> list[TaskReport]:
     found = rows.mapInArrow(worker(job), REPORT_SCHEMA).collect()
     return [msgspec.msgpack.decode(row.report, type=TaskReport) for row in found]
+
+
+def _combining(combiner: Combiner, schema: pa.Schema) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Puts rows together where they are read, so many at a time."""
+    columns, made = schema.serialize().to_pybytes(), combiner.schema(schema).serialize().to_pybytes()
+
+    def combine(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        given, wanted = (pa.ipc.read_schema(pa.py_buffer(each)) for each in (columns, made))
+        for rows in in_tables(batches, COMBINED_ROWS):
+            yield from combiner(rows.cast(given)).cast(wanted).to_batches()
+
+    return combine
+
+
+def in_tables(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """The batches in tables of at least so many rows, but for the last; none is empty."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held += [batch] if len(batch) else []
+        if sum(map(len, held)) >= rows:
+            yield pa.Table.from_batches(held)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held)
 
 
 def _reader(staged: Staged, work: Work) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

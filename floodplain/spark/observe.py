@@ -5,7 +5,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
-from pyspark.sql.types import DataType, TimestampNTZType, TimestampType
+from pyspark.sql.types import AtomicType, DataType, TimestampNTZType, TimestampType
 
 from floodplain.eventtime.times import NONE_MS
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
@@ -20,7 +20,7 @@ def observed(rows: DataFrame, rule: WatermarkRule, now_ms: int) -> tuple[DataFra
     As ``eventtime/measure.py`` has it. It costs no pass of its own: Spark aggregates beside the job's work.
     """
     if rule.ingestion:
-        return rows.withColumn(rule.column, F.timestamp_millis(F.lit(now_ms))), dict
+        return rows.withColumn(rule.column, F.expr(f"timestamp_millis({_same_in_every_row(rows, now_ms)})")), dict
     observation = Observation()
     measured = [metric for number, source in enumerate(rule.sources) for metric in _metrics(rows, rule, number, source)]
     kept = rows.observe(observation, *measured)
@@ -32,6 +32,13 @@ def observed(rows: DataFrame, rule: WatermarkRule, now_ms: int) -> tuple[DataFra
         return {source: _seen(found, number) for number, source in enumerate(rule.sources)}
 
     return kept, seen
+
+
+def _same_in_every_row(rows: DataFrame, number: int) -> str:
+    """SQL for a number that is another one in the next epoch. As a literal it would be part of the code that Spark generates,
+    which would have to be compiled anew in each epoch; an element of an array is data."""
+    hashed = next((field.name for field in rows.schema if isinstance(field.dataType, AtomicType)), None)
+    return f"{number}L" if hashed is None else f"array({number}L, {number}L)[shiftrightunsigned(hash({quoted(hashed)}), 31)]"
 
 
 def _metrics(rows: DataFrame, rule: WatermarkRule, number: int, source: str) -> list[Column]:

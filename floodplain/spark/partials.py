@@ -43,6 +43,6 @@ def pays(when: object, last: Measured | None) -> bool:
 def combiner_of(process: Any, outputs: Sequence[str], last: Measured | None) -> Combiner | None:
     """How to put rows together now, if at all. Where late rows are read they must come as they are."""
     combiner: Combiner | None = process.combiner
-    if combiner is None or LATE in outputs or not pays(combiner.when, last) or combiner.sql() is None:
+    if combiner is None or LATE in outputs or not pays(combiner.when, last):
         return None
     return combiner
