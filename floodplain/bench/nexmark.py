@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -38,11 +38,16 @@ GOAL = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    events: int = 200_000
+    events: int = 500_000
     """Of an epoch."""
-    block: int = 3
+    small_events: int = 1_000
+    small_epochs: int = 40
+    """Before all others and not counted: Java compiles what runs often, and takes dozens of epochs to be done with it."""
+    block: int = 1
     """Epochs that a contender is fed at a time."""
-    rounds: int = 3
+    rounds: int = 5
+    warm_up: int = 2
+    """Rounds that do not count."""
     rate: float = 10_000.0
     disorder_ms: int = 3_000
     slots: int = stock_spark.CORES
@@ -50,12 +55,12 @@ class Sizes:
 
     @property
     def epochs(self) -> int:
-        """The first block warms up."""
-        return self.block * (self.rounds + 1)
+        """Of full size."""
+        return self.block * (self.rounds + self.warm_up)
 
 
 FULL = Sizes()
-QUICK = Sizes(events=100_000, block=1)
+QUICK = Sizes(small_epochs=15, rounds=3, warm_up=1)
 
 
 def run(sizes: Sizes, clock: Clock, spark: Any = None) -> dict[str, Any]:
@@ -101,12 +106,16 @@ class _Nexmark:
         self._bench, self._sizes, self._home, self._parts = bench, sizes, home, parts
         self._events = stock_spark.files(session, parts.generator.ROWS)
         stream = parts.generator.Nexmark(rate=sizes.rate, disorder_ms=sizes.disorder_ms)
-        total = sizes.epochs * sizes.events
-        self._files = parts.generator.write_files(stream.slices(total, sizes.events), home / "files")
-        last = parts.generator.closing(stream, total)
-        self._closing = parts.generator.write_files(last, home / "files", first=len(self._files))
-        self._total = total
-        bench.say(f"{total:,} events in {len(self._files)} files")
+        first = sizes.small_epochs * sizes.small_events
+        self._total = first + sizes.epochs * sizes.events
+        self._small = self._written(stream.slices(first, sizes.small_events), 0)
+        self._files = self._written(stream.slices(self._total - first, sizes.events, first), len(self._small))
+        self._closing = self._written(parts.generator.closing(stream, self._total), len(self._small) + len(self._files))
+        bench.say(f"{self._total:,} events in {len(self._small) + len(self._files)} files")
+
+    def _written(self, tables: Iterable[pa.Table], first: int) -> list[Path]:
+        found: list[Path] = self._parts.generator.write_files(tables, self._home / "files", first=first)
+        return found
 
     def run(self) -> None:
         for name in self._sizes.queries:
@@ -114,7 +123,7 @@ class _Nexmark:
 
     def _query(self, name: str) -> dict[str, Any]:
         query, home = self._parts.queries.QUERIES[name], self._home / name
-        oracle = self._parts.oracle.Oracle([str(path) for path in self._files])
+        oracle = self._parts.oracle.Oracle([str(path) for path in (*self._small, *self._files)])
         alone_s, _ = timed(self._bench.clock, lambda _: oracle.answer(name))
         with ExitStack() as stack:
             mine = Lane(OURS, home, self._events, self._ours(query))
@@ -126,7 +135,9 @@ class _Nexmark:
                 stack.callback(lanes[1].stop)
                 key = stock_nexmark.KEYS.get(name, ())
                 changes[SPARK] = self._parts.oracle.Changes("update" if key else "append", key)
-            laps = race(self._bench, name, self._entries(lanes), self._sizes.rounds)
+            for lane in lanes:
+                lane.feed(self._small)
+            laps = race(self._bench, name, self._entries(lanes), self._sizes.rounds, warm_up=self._sizes.warm_up)
             sizes = {lane.name: _state_bytes(lane) for lane in lanes}
             for lane in lanes:
                 if query.closes:

@@ -1,5 +1,7 @@
 """Watermarks of our own on a real Spark: measured in the JVM while the rows are read, the same as from Arrow."""
 
+import os
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,9 +20,12 @@ ONCE = {"availableNow": True}
 
 
 def put(folder, number, user, *times_ms):
+    """Files come in the order of their numbers, however fast they are written."""
     folder.mkdir(exist_ok=True)
     rows = {"user": [user] * len(times_ms), "at": pa.array([at * 1000 for at in times_ms], STAMP)}
-    pq.write_table(pa.table(rows), folder / f"{number}.parquet")
+    path = folder / f"{number}.parquet"
+    pq.write_table(pa.table(rows), path)
+    os.utime(path, (1_700_000_000 + number,) * 2)
 
 
 def test_two_sources_one_of_them_idle(spark, tmp_path):
