@@ -111,7 +111,7 @@ def test_a_checkpoint_is_written_fast_and_a_changed_bit_in_it_is_found(spark, tm
     assert {path.name for path in log.iterdir()} >= {f".{last.name}.crc"} and not list(log.glob(f"{last.name}?*"))
     last.write_bytes(last.read_bytes().replace(b'"logOffset":1', b'"logOffset":3'))
     write_inputs(tmp_path, 1, first=2)
-    with pytest.raises(Exception, match="(?i)checksum error"):
+    with pytest.raises(Exception, match=r"(?i)checksum error"):
         run(spark, tmp_path)
     shutil.rmtree(tmp_path / "state" / "checkpoint")
     run(spark, tmp_path)
