@@ -181,7 +181,7 @@ def state_types(result: Result) -> Figure:
         axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}×"))
         axes.set_xlabel("their time by ours, log scale: right of the line we are faster")
         axes.set_title(f"How many times our time {title} takes")
-    panels[1].legend(title="state", loc="lower right")
+    panels[1].legend(title="state", loc="lower left")
     panels[1].tick_params(labelleft=False)
     return made
 

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
+from floodplain.bench.ports import free_ports
 from tests.kafka_broker import Unfetchable, broker
 from tests.spark_session import local_spark
 
@@ -55,17 +55,6 @@ class S3Server:
 
     def url(self, path: str) -> str:
         return f"s3://{self.bucket}/{path}"
-
-
-def free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in held]
-    finally:
-        for one in held:
-            one.close()
 
 
 @pytest.fixture(scope="session")
