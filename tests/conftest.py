@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     root = str(Path(__file__).resolve().parents[1])
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     yield from local_spark(tmp_path_factory.mktemp("spark"))
+
+
+@pytest.fixture(scope="session")
+def figures() -> Iterator[Any]:
+    """The module that makes the tables of the docs; ``plots`` can be imported beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "docs"))
+        yield import_module("figures")
 
 
 @dataclass(frozen=True)

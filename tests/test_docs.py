@@ -2,9 +2,9 @@
 
 import hashlib
 import re
-import sys
 from importlib import import_module
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -13,14 +13,6 @@ PAGE = DOCS / "benchmarks.md"
 RESULTS = sorted((DOCS / "results").glob("*.json"))
 PLACE = re.compile(r"(?<![\w.])[/~]\w+/|[A-Z]:\\|://|localhost|\d+\.\d+\.\d+\.\d+")
 """An absolute path, a URL or an address."""
-
-
-@pytest.fixture(scope="module")
-def figures():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(DOCS))
-        yield import_module("figures")
-        sys.modules.pop("figures")
 
 
 def test_the_tables_are_those_of_the_results(figures):
@@ -34,6 +26,15 @@ def test_the_plots_are_those_of_the_results(figures):
     assert shown == set(wanted) == {f"plots/{path.name}" for path in (DOCS / "plots").iterdir()}
     for plot, result in wanted.items():
         assert hashlib.sha256(result.read_bytes()).hexdigest() in (DOCS / plot).read_text(), f"{plot} is old: run `make docs`"
+
+
+def test_the_same_results_give_the_same_plots(figures, tmp_path):
+    plots = import_module("plots")
+    drawn = [plots.draw(tmp_path / folder) for folder in "ab"]
+    assert {path.stem for path in drawn[0]} == {plot for name in figures.results() for plot in figures.PLOTS[name]}
+    assert [path.read_bytes() for path in drawn[0]] == [path.read_bytes() for path in drawn[1]]
+    assert all(ElementTree.parse(path).getroot().tag.endswith("svg") for path in drawn[0])
+    assert set(plots.DRAWN) == {plot for drawn in figures.PLOTS.values() for plot in drawn}
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
