@@ -42,6 +42,16 @@ def swap(blobs: Blobs, one: str, two: str) -> None:
     blobs.put(two, first)
 
 
+def trimmed_store() -> tuple[Blobs, History]:
+    """Forty epochs; the log before the last checkpoints is gone."""
+    blobs = memory()
+    history = create(blobs, ManualClock())
+    for _ in range(4):
+        epochs(history, 10)
+        collect(history)
+    return blobs, history
+
+
 def test_the_format_file_flipped_at_every_bit() -> None:
     blobs = memory()
     history = create(blobs)
@@ -177,12 +187,7 @@ def test_swapped_checkpoints_and_those_of_other_stores() -> None:
 
 
 def test_one_damaged_checkpoint_is_survived_even_after_trimming() -> None:
-    blobs = memory()
-    clock = ManualClock()
-    history = create(blobs, clock)
-    for _ in range(4):
-        epochs(history, 10)
-        collect(history)
+    blobs, history = trimmed_store()
     newest, older = positions(blobs, paths.MANIFESTS)[-1], positions(blobs, paths.MANIFESTS)[-2]
     flip(blobs, paths.manifest(newest))
     assert reopen(blobs).head == history.head
@@ -193,12 +198,7 @@ def test_one_damaged_checkpoint_is_survived_even_after_trimming() -> None:
 
 
 def test_all_checkpoints_damaged_and_the_log_trimmed() -> None:
-    blobs = memory()
-    clock = ManualClock()
-    history = create(blobs, clock)
-    for _ in range(4):
-        epochs(history, 10)
-        collect(history)
+    blobs, _ = trimmed_store()
     for position in positions(blobs, paths.MANIFESTS):
         flip(blobs, paths.manifest(position))
     with pytest.raises(Corrupt) as caught:
