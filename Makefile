@@ -29,6 +29,8 @@ bench: $(READY)
 	$(BIN)/floodplain bench peers --json
 
 docs: $(READY)
+	$(BIN)/python docs/figures.py
+	$(BIN)/python docs/plots.py
 	$(BIN)/python docs/build.py
 
 $(READY): requirements.lock pyproject.toml

@@ -2,6 +2,7 @@
 
 import html
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ body { font: 16px/1.55 system-ui, sans-serif; max-width: 54rem; margin: 2rem aut
 code, pre { font: 14px/1.45 ui-monospace, monospace; background: #f2f5f8 } pre { padding: .8rem; overflow-x: auto }
 table { border-collapse: collapse } td, th { border: 1px solid #ccd5de; padding: .25rem .6rem; text-align: left }
 nav a { margin-right: 1rem } blockquote { border-left: 4px solid #4b8bbe; margin-left: 0; padding-left: 1rem }
+img { max-width: 100% }
 """
 
 
@@ -50,6 +52,7 @@ def main() -> int:
             failed += 1
         target(page).parent.mkdir(parents=True, exist_ok=True)
         target(page).write_text(render(page, text))
+    shutil.copytree(ROOT / "docs" / "plots", SITE / "docs" / "plots", dirs_exist_ok=True)
     print(f"{len(pages())} pages in {SITE.relative_to(ROOT)}/, {failed} broken links")
     return 1 if failed else 0
 

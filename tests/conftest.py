@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -11,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
+from floodplain.bench.ports import free_ports
 from tests.kafka_broker import Unfetchable, broker
 from tests.spark_session import local_spark
 
@@ -30,6 +31,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     root = str(Path(__file__).resolve().parents[1])
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     yield from local_spark(tmp_path_factory.mktemp("spark"))
+
+
+@pytest.fixture(scope="session")
+def figures() -> Iterator[Any]:
+    """The module that makes the tables of the docs; ``plots`` can be imported beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "docs"))
+        yield import_module("figures")
 
 
 @dataclass(frozen=True)
@@ -55,17 +64,6 @@ class S3Server:
 
     def url(self, path: str) -> str:
         return f"s3://{self.bucket}/{path}"
-
-
-def free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in held]
-    finally:
-        for one in held:
-            one.close()
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,6 @@ is compared with DuckDB's. A peer that cannot be installed or run is listed with
 import json
 import os
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -35,6 +34,7 @@ from floodplain.bench.peer_environments import Unavailable, cache_folder, provid
 from floodplain.bench.peer_environments import run as run_command
 from floodplain.bench.peer_events import COUNT, WORKERS, WORKLOADS, Answer, Feed, Scale
 from floodplain.bench.peer_list import PEERS, Peer
+from floodplain.bench.ports import free_ports
 from floodplain.clock import Clock
 from floodplain.errors import BadInput
 
@@ -195,7 +195,7 @@ def brokered(peer: Peer | None) -> Iterator[dict[str, Any]]:
             jars = Jars(cache_folder() / "jars", os.environ.get(IVY_SETTINGS))
             try:
                 # Both members are there before partitions are handed out: state does not move.
-                task["servers"] = stack.enter_context(broker(_free_ports(2), jars, rebalance_delay_ms=REBALANCE_DELAY_MS))
+                task["servers"] = stack.enter_context(broker(free_ports(2), jars, rebalance_delay_ms=REBALANCE_DELAY_MS))
             except (Unfetchable, subprocess.SubprocessError) as reason:
                 raise Unavailable(f"no Kafka broker: {reason}") from None
         yield task
@@ -211,7 +211,7 @@ def asked(feed: Feed, output: Path, peer: Peer | None) -> dict[str, Any]:
         "input": str(Path(timed[0]).parent),
         "output": str(output),
         "workers": WORKERS,
-        "ports": _free_ports(WORKERS),
+        "ports": free_ports(WORKERS),
         "within_ms": adverts.WITHIN_MS,
         "disorder_ms": adverts.DISORDER_MS,
         "span_ms": feed.scale.span_ms,
@@ -229,14 +229,3 @@ def run_program(command: Sequence[str], task: Mapping[str, Any], seconds: float,
     except (IndexError, ValueError):
         raise Unavailable("it ended without a result") from None
     return told
-
-
-def _free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in held]
-    finally:
-        for one in held:
-            one.close()

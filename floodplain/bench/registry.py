@@ -10,10 +10,8 @@ from floodplain.errors import BadInput
 
 
 def _state_types(quick: bool) -> dict[str, Any]:
-    result: dict[str, Any] = import_module("floodplain.bench.state_types").run(
-        sizes.QUICK if quick else sizes.FULL, SystemClock()
-    )
-    return result
+    bench = import_module("floodplain.bench.state_types")
+    return _told(bench.run(sizes.QUICK if quick else sizes.FULL, SystemClock()), quick)
 
 
 def _counter(quick: bool) -> dict[str, Any]:
@@ -34,8 +32,12 @@ def _peers(quick: bool) -> dict[str, Any]:
 
 def _on_spark(name: str, quick: bool) -> dict[str, Any]:
     bench = import_module(name)
-    result: dict[str, Any] = bench.run(bench.QUICK if quick else bench.FULL, SystemClock())
-    return result
+    return _told(bench.run(bench.QUICK if quick else bench.FULL, SystemClock()), quick)
+
+
+def _told(result: dict[str, Any], quick: bool) -> dict[str, Any]:
+    """A result that says how it came to be."""
+    return {**result, "figures": {**result["figures"], "quick": quick}}
 
 
 _BENCHES: dict[str, Callable[[bool], dict[str, Any]]] = {

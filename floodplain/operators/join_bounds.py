@@ -1,7 +1,7 @@
 """How long rows of a join wait for partners, and which are near enough: within an interval, in one window, or always."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -15,40 +15,50 @@ from floodplain.state.descriptors import List, TimeKind, Type
 MOST_MS = 1000 * 366 * 86_400_000
 
 
-class Bound(Protocol):
+class Bound(ABC):
     """Times are in microseconds, ends in milliseconds: what the watermark must reach for a row to be of no more use."""
 
     @property
-    def low(self) -> int: ...
+    def low(self) -> int:
+        return 0
+
     @property
     def high(self) -> int:
         """Partners are those with ``low <= right.on - left.on <= high``."""
+        return 0
 
     @property
     def ends(self) -> bool:
         """Whether it is ever sure that no partner comes any more."""
-
-    def spread(self, at: np.ndarray, side: str, late_ms: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """For rows of these times: the row number, what it is matched by and its end, once for each time that it takes part."""
-
-    def on(self, at: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """What stored rows are matched by."""
-
-    def state(self, type_: Type) -> List:
-        """Where rows wait."""
+        return True
 
     @property
     def fields(self) -> tuple[pa.Field, ...]:
         """Columns that it adds to what comes out."""
+        return ()
 
-    def made(self, ends: np.ndarray) -> list[pa.Array]:
+    def made(self, ends: np.ndarray) -> list[pa.Array]:  # noqa: ARG002
         """Those columns of rows with these ends."""
+        return []
 
+    @abstractmethod
+    def spread(self, at: np.ndarray, side: str, late_ms: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """For rows of these times: the row number, what it is matched by and its end, once for each time that it takes part."""
+
+    @abstractmethod
+    def on(self, at: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """What stored rows are matched by."""
+
+    @abstractmethod
+    def state(self, type_: Type) -> List:
+        """Where rows wait."""
+
+    @abstractmethod
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array: ...
 
 
 @dataclass(frozen=True)
-class Interval:
+class Interval(Bound):
     """``right.time - left.time`` within bounds."""
 
     low_ms: int
@@ -71,22 +81,11 @@ class Interval:
     def high(self) -> int:
         return self.high_ms * 1000
 
-    @property
-    def ends(self) -> bool:
-        return True
-
     def spread(self, at: np.ndarray, side: str, late_ms: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # noqa: ARG002
         return np.arange(len(at)), at, (at + (self.high if side == "left" else -self.low)) // 1000
 
     def on(self, at: np.ndarray, ends: np.ndarray) -> np.ndarray:  # noqa: ARG002
         return at
-
-    @property
-    def fields(self) -> tuple[pa.Field, ...]:
-        return ()
-
-    def made(self, ends: np.ndarray) -> list[pa.Array]:  # noqa: ARG002
-        return []
 
     def state(self, type_: Type) -> List:
         return List(type_, ttl=f"{max(self.high_ms - self.low_ms, 1)} ms", ttl_clock="event")
@@ -96,7 +95,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class SameWindow:
+class SameWindow(Bound):
     """In one window. A row is there once for each window it is in, and is matched by the end of that window."""
 
     windows: TimeWindows
@@ -104,18 +103,6 @@ class SameWindow:
     def __post_init__(self) -> None:
         if not isinstance(self.windows, TimeWindows) or self.windows.size_ms > MOST_MS:
             raise BadInput(f"join: {self.windows} has no ends that both sides share: use tumbling or sliding windows")
-
-    @property
-    def low(self) -> int:
-        return 0
-
-    @property
-    def high(self) -> int:
-        return 0
-
-    @property
-    def ends(self) -> bool:
-        return True
 
     def spread(self, at: np.ndarray, side: str, late_ms: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # noqa: ARG002
         times = at // 1000
@@ -153,19 +140,11 @@ _TIMESTAMP = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True)
-class Unbounded:
+class Unbounded(Bound):
     """All rows of a key, for as long as they live."""
 
     ttl: str | None = None
     ttl_clock: TimeKind = "processing"
-
-    @property
-    def low(self) -> int:
-        return 0
-
-    @property
-    def high(self) -> int:
-        return 0
 
     @property
     def ends(self) -> bool:
@@ -176,13 +155,6 @@ class Unbounded:
 
     def on(self, at: np.ndarray, ends: np.ndarray) -> np.ndarray:  # noqa: ARG002
         return np.zeros(len(at), np.int64)
-
-    @property
-    def fields(self) -> tuple[pa.Field, ...]:
-        return ()
-
-    def made(self, ends: np.ndarray) -> list[pa.Array]:  # noqa: ARG002
-        return []
 
     def state(self, type_: Type) -> List:
         return List(type_, ttl=self.ttl, ttl_clock=self.ttl_clock)

@@ -8,22 +8,30 @@ import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import as_ms
+from floodplain.store.layout import one_array
 
 LATE = "late"
 """The side output that late rows come out of, if it is declared or read."""
 REASON = "reason"
 """The column of a ``late`` output that says what a row was too late for, by how much, and what the watermark was."""
+WHOLE = "_whole_row"
+"""The column, a struct, that has all columns of the input where an operator is given others and its late rows are read."""
 
 
 def late_columns(operator: str, rows: pa.Schema) -> pa.Schema:
     """The columns of late rows: those of the input and the reason."""
+    if WHOLE in rows.names:
+        rows = pa.schema([pa.field(field.name, field.type) for field in rows.field(WHOLE).type])
     if REASON in rows.names:
         raise BadInput(f"operator {operator}: late() adds a column {REASON}, and its input has one: rename that")
     return rows.append(pa.field(REASON, pa.string()))
 
 
 def with_reasons(late: pa.Table, operator: str, event_time: str | None, late_ms: int) -> pa.Table:
-    """The rows with their reasons. One that the input has stays."""
+    """The rows, whole, with their reasons. One that the input has stays."""
+    if WHOLE in late.column_names:
+        whole = one_array(late.column(WHOLE))
+        late = pa.Table.from_arrays(whole.flatten(), names=[field.name for field in whole.type])
     if REASON in late.column_names:
         return late
     reason = f": the watermark was {moment(late_ms)}"

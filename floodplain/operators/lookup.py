@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from floodplain.errors import BadInput
+from floodplain.errors import BadInput, StoreNotFound
 from floodplain.operators.batch import Batch, BatchContext
 from floodplain.operators.join_match import partners
 from floodplain.operators.process import KeyedBatchProcess
@@ -43,7 +43,7 @@ class StateLookup(KeyedBatchProcess):
     options: Mapping[str, str] = field(default_factory=dict)
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RunningLookup":  # noqa: ARG002
-        with self.open(Store.open(self.location, options=self.options), pinned=False) as snapshot:
+        with self.open(self.store(), pinned=False) as snapshot:
             schema = snapshot.table(self.table).schema
         named = {column.name for column in schema.keys}
         if set(self.on.values()) != named:
@@ -56,6 +56,14 @@ class StateLookup(KeyedBatchProcess):
             if column.name in rows.names:
                 raise BadInput(f"lookup: there is a column {column.name} already: add something to the names with prefix=")
         return RunningLookup(self, keys, tuple(rows), tuple(found))
+
+    def store(self) -> Store:
+        try:
+            return Store.open(self.location, options=self.options)
+        except StoreNotFound as missing:
+            raise StoreNotFound(
+                f"lookup: there is no state at {self.location}: start the pipeline that keeps it first, or check the location"
+            ) from missing
 
     def open(self, store: Store, *, pinned: bool) -> Snapshot:
         if self.at == NOW:
@@ -137,7 +145,7 @@ _stores: dict[tuple[str, tuple[tuple[str, str], ...]], Store] = {}
 def _opened(asked: StateLookup) -> Store:
     place = asked.location, tuple(sorted(asked.options.items()))
     if place not in _stores:
-        _stores[place] = Store.open(asked.location, options=asked.options)
+        _stores[place] = asked.store()
     return _stores[place]
 
 

@@ -1,4 +1,7 @@
-"""Windows and aggregates on streams: expressions become columns before the operator, and nothing else is exchanged."""
+"""Windows and aggregates on streams: expressions become columns before the operator, and nothing else is exchanged.
+
+But for late rows: where they are read, rows travel whole.
+"""
 
 import re
 from collections.abc import Mapping
@@ -87,7 +90,7 @@ class Chosen:
 
     @property
     def node(self) -> Select:
-        return Select(self._parent, tuple(self._made.items()))
+        return Select(self._parent, tuple(self._made.items()), chosen=True)
 
     def named(self, aggregates: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
         """The aggregates with columns for their expressions."""

@@ -132,7 +132,7 @@ class Epochs:
                 case Input(tag=tag):
                     rows[node] = self._empty[tag]
                 case Transform() | Select() | Extend() | Union():
-                    rows[node] = derived(node, self._engine, rows.__getitem__)
+                    rows[node] = derived(node, self._plan, self._engine, rows.__getitem__)
                 case Side(parent=parent, output=output):
                     rows[node] = self._engine.empty(self._side_schema(parent.name, output))
                 case Keyed():

@@ -1,8 +1,12 @@
-"""What the rows of an epoch show of their sources, measured in the JVM while the first job of the epoch reads them."""
+"""What the rows of an epoch show of their sources, measured in the JVM while the first job of the epoch reads them.
+
+Where no job reads them, as when a step of the user's passes its input over, a job of its own does.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 from pyspark.sql.types import AtomicType, DataType, TimestampNTZType, TimestampType
@@ -13,22 +17,25 @@ from floodplain.spark.names import quoted
 from floodplain.spark.stream import SOURCE
 from floodplain.state.expressions import Path
 
+_LOOK_MS, _LOOKS = 20, 500
+"""How often to look whether the metrics have come while Spark's listeners have work to do, and how many times."""
+
 
 def observed(rows: DataFrame, rule: WatermarkRule, now_ms: int) -> tuple[DataFrame, Callable[[], dict[str, Seen]]]:
-    """The rows as operators get them, and what they show once a job has read them all.
+    """The rows as operators get them, and what they show, to be asked once the jobs of the epoch have run.
 
-    As ``eventtime/measure.py`` has it. It costs no pass of its own: Spark aggregates beside the job's work.
+    As ``eventtime/measure.py`` has it. It costs no pass of its own if a job has read them: Spark aggregates beside its work.
     """
     if rule.ingestion:
         return rows.withColumn(rule.column, F.expr(f"timestamp_millis({_same_in_every_row(rows, now_ms)})")), dict
     observation = Observation()
     measured = [metric for number, source in enumerate(rule.sources) for metric in _metrics(rows, rule, number, source)]
-    kept = rows.observe(observation, *measured)
+    watched = kept = rows.observe(observation, *measured)
     if rule.heartbeat is not None:
         kept = kept.where(f"{_sql(rule.heartbeat)} is null")
 
     def seen() -> dict[str, Seen]:
-        found = observation.get
+        found = _collected(observation, rows) or watched.agg(*measured).collect()[0].asDict()
         return {source: _seen(found, number) for number, source in enumerate(rule.sources)}
 
     return kept, seen
@@ -39,6 +46,30 @@ def _same_in_every_row(rows: DataFrame, number: int) -> str:
     which would have to be compiled anew in each epoch; an element of an array is data."""
     hashed = next((field.name for field in rows.schema if isinstance(field.dataType, AtomicType)), None)
     return f"{number}L" if hashed is None else f"array({number}L, {number}L)[shiftrightunsigned(hash({quoted(hashed)}), 31)]"
+
+
+def _collected(observation: Observation, rows: DataFrame) -> dict[str, Any]:
+    """The metrics of the first job that read the rows; empty if none did, or if Spark left them out of its plan.
+
+    Spark tells of them by a listener, a moment after the job has ended. Once its listeners have nothing left to do they will not
+    come any more; ``Observation.get`` would wait for ever.
+    """
+    bridge: Any = observation._jo
+    bus = rows.sparkSession.sparkContext._jsc.sc().listenerBus()
+    for _ in range(_LOOKS):
+        if bridge.future().isCompleted() or _idle(bus):
+            break
+    done = bridge.future().value()
+    found = done.isDefined() and done.get().isSuccess() and done.get().get().size() > 0
+    return observation.get if found else {}
+
+
+def _idle(bus: Any) -> bool:
+    try:
+        bus.waitUntilEmpty(_LOOK_MS)
+    except Py4JJavaError:
+        return False
+    return True
 
 
 def _metrics(rows: DataFrame, rule: WatermarkRule, number: int, source: str) -> list[Column]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.watermarks import WatermarkRule
-from floodplain.operators.lateness import LATE
+from floodplain.operators.lateness import LATE, WHOLE
 from floodplain.operators.operator import OnError
 from floodplain.operators.process import Process
 from floodplain.operators.reorder import InOrder
@@ -49,6 +49,8 @@ class Select:
     parent: "Node"
     columns: tuple[tuple[str, Any], ...]
     only: tuple[str, str] | None = None
+    chosen: bool = False
+    """Whether the operator behind it chose them. Its late rows are those of the parent: if they are read, these come along."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +159,11 @@ class Plan:
     def wants_late(self, operator: Keyed) -> bool:
         """Whether somebody reads the rows that come too late for it."""
         return any(isinstance(node, Side) and node.parent is operator and node.output == LATE for node in self.nodes)
+
+    def columns(self, node: Select) -> tuple[tuple[str, Any], ...]:
+        """What it makes here: also the whole row, where somebody reads the late rows of the operator that chose its columns."""
+        whole = node.chosen and any(operator.parent is node and self.wants_late(operator) for operator in self.operators)
+        return (*node.columns, (WHOLE, Rest(()))) if whole else node.columns
 
     def reads_input(self, operator: Keyed) -> bool:
         """Whether its rows come straight from the input, so that they can be late."""

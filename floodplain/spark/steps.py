@@ -37,13 +37,13 @@ class Compiled:
     """Operator → what the last epoch that had rows has shown."""
 
 
-def derived(node: Transform | Select | Extend | Union, engine: Engine, rows: Callable[[Node], Any]) -> Any:
+def derived(node: Transform | Select | Extend | Union, plan: Plan, engine: Engine, rows: Callable[[Node], Any]) -> Any:
     """What a step without state makes of the rows of those before it."""
     match node:
         case Transform(parent=parent, function=function):
             return engine.transform(rows(parent), function)
-        case Select(parent=parent, columns=columns, only=only):
-            return engine.select(rows(parent), columns, only)
+        case Select(parent=parent, only=only):
+            return engine.select(rows(parent), plan.columns(node), only)
         case Extend(parent=parent, columns=columns, where=where):
             return engine.extend(rows(parent), columns, where)
         case Union(members=members):
@@ -86,7 +86,7 @@ class Steps:
                 case Extend() if (some := self._some_of(node)) is not None:
                     self._made[node] = some
                 case Transform() | Select() | Extend() | Union():
-                    self._made[node] = derived(node, self._engine, self._frame)
+                    self._made[node] = derived(node, self._plan, self._engine, self._frame)
                 case Side(parent=parent, output=output):
                     self._made[node] = self._staged(parent.name, output)
                 case Keyed():

@@ -1,6 +1,8 @@
 """``state-types`` at a size where times mean nothing and answers still must be right."""
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -34,7 +36,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_result_has_the_form_every_ratio_and_only_true_checks(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    temporary: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], figures: Any
 ) -> None:
     monkeypatch.setattr(sizes, "QUICK", TINY)
     result = registry.run("state-types", quick=True)
@@ -55,6 +57,8 @@ def test_the_result_has_the_form_every_ratio_and_only_true_checks(
         assert 0 <= result["figures"]["lookup_rss_anon_mb"] < 100
     assert "rmw_update" in err
     assert not list(temporary.iterdir()), "the benchmark left files behind"
+    assert "`floodplain bench state-types --quick --json`" in figures.figures(result)
+    assert import_module("plots").state_types(result).axes
 
 
 def test_too_little_space_is_said_before_anything_is_written(temporary: Path) -> None:

@@ -6,7 +6,9 @@ import pytest
 
 import floodplain as fp
 from floodplain.operators.firing import Rules
+from floodplain.operators.lateness import WHOLE
 from floodplain.spark.partials import Measured, pays
+from floodplain.spark.plan import Select
 from tests.operators.window_model import Model, Window, at, result, script
 
 AGGREGATES = {
@@ -147,19 +149,33 @@ def test_a_window_of_windows_ends_with_them(partial):
     assert out == [{"window_start": at(0), "window_end": at(20_000), "n": 4, "keys": 3}]
 
 
-def test_late_rows_of_windows_come_out_with_a_reason():
+def late_windows(*, read):
     def build(stream):
         keyed = stream.watermark("ts", "0 seconds").key_by("k")
         counts = keyed.window(fp.tumbling("10 seconds"), lateness="5 seconds").agg(n=fp.count(), high=fp.max("v"))
-        return counts.write("memory").also(counts.late().write("memory", name="late"))
+        output = counts.write("memory")
+        return output.also(counts.late().write("memory", name="late")) if read else output
 
-    kit = fp.PipelineKit(build, rows=ROWS)
+    return fp.PipelineKit(build, rows=ROWS)
+
+
+def test_late_rows_of_windows_come_out_whole_with_a_reason():
+    kit = late_windows(read=True)
     kit.epoch(rows_of([("a", 1, 1)]), watermark_ms=14_000)
     assert kit.epoch(rows_of([("a", 2, 5)]), watermark_ms=15_000)["output"][0]["n"] == 2
-    out = kit.epoch([*rows_of([("a", 3, 6), ("a", 10_000, 7)]), {"k": "b", "ts": None, "v": 8}], watermark_ms=15_000)
-    assert sorted((row["k"], row["v"]) for row in out["late"]) == [("a", 6), ("b", 8)]
+    rows = [{**row, "unused": "x"} for row in rows_of([("a", 3, 6), ("a", 10_000, 7)])]
+    out = kit.epoch([*rows, {"k": "b", "ts": None, "v": 8}], watermark_ms=15_000)
+    assert [list(row) for row in out["late"]] == [["k", "ts", "v", "unused", "reason"]] * 2
+    assert sorted((row["k"], row["v"], row["unused"]) for row in out["late"]) == [("a", 6, "x"), ("b", 8, None)]
     assert all(row["reason"] for row in out["late"]) and out["output"] == []
     assert kit.progress[-1].late == 2
+
+
+def test_rows_are_exchanged_whole_only_where_late_ones_are_read():
+    for read, more in ((False, []), (True, [WHOLE])):
+        plan = late_windows(read=read)._plan
+        (select,) = (node for node in plan.nodes if isinstance(node, Select))
+        assert [name for name, _ in plan.columns(select)] == ["k", "ts", "v", *more]
 
 
 def test_running_aggregates():

@@ -1,10 +1,12 @@
 """Watermarks of our own on a real Spark: measured in the JVM while the rows are read, the same as from Arrow."""
 
 import os
+from threading import Thread
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
 from floodplain.eventtime.measure import seen_in, timed
 from floodplain.eventtime.watermarks import Slack, WatermarkRule
@@ -79,6 +81,43 @@ def test_the_jvm_sees_what_arrow_sees(spark):
         assert seen() == seen_in(rows, rule, "source")
     kept, seen = observed(frame.select("source"), WatermarkRule("came", {}, ingestion=True), 1_234)
     assert [row.ms for row in kept.selectExpr("unix_millis(came) as ms").collect()] == [1234] * 6 and seen() == {}
+
+
+def test_rows_that_no_job_reads_are_measured_all_the_same(spark):
+    rows = pa.table({"ts": pa.array([1_000_000, 3_000_000], STAMP), "beat": pa.array([None, 2500], pa.int64())})
+    rule = WatermarkRule("ts", {"": Slack(0, 1)}, heartbeat=("beat",))
+    jobs = {
+        "none": lambda kept: None,
+        "of other rows": lambda kept: spark.range(3).count(),
+        "whose plan leaves them out": lambda kept: kept.where("false").count(),
+    }
+    told = {}
+
+    def measure():
+        for which, job in jobs.items():
+            kept, seen = observed(spark.createDataFrame(rows), rule, 0)
+            job(kept)
+            told[which] = seen()
+
+    asking = Thread(target=measure, daemon=True)
+    asking.start()
+    asking.join(60)
+    assert told == dict.fromkeys(jobs, seen_in(rows, rule, "source"))
+
+
+def instead(rows):
+    return rows.sparkSession.createDataFrame([("eve",)], "user string").withColumn("at", F.timestamp_millis(F.lit(0)))
+
+
+def test_a_step_that_passes_its_input_over_does_not_stop_time(spark, tmp_path):
+    put(tmp_path / "in", 0, "ada", 5000)
+    rows = spark.readStream.schema("user string, at timestamp").parquet(str(tmp_path / "in"))
+    seen = stream(rows).watermark("at", "1 second", idle="1 hour").transform(instead).key_by("user").process(LastSeen())
+    query = seen.write("memory").start(state=tmp_path / "state", slots=1, trigger=ONCE, settings=StoreSettings(lease_ms=1500))
+    assert query.await_termination(60), "the epoch did not end"
+    assert query.exception is None
+    query.stop()
+    assert query.manifest.watermarks[EVENT_TIME] == 4000
 
 
 def test_rows_in_order_and_the_late_ones_with_their_reason(spark, tmp_path):

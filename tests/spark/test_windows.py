@@ -86,5 +86,29 @@ def test_windows_of_expressions_equal_duckdb(spark, tmp_path):
     )
 
 
+def test_late_rows_of_windows_come_out_whole(spark, tmp_path):
+    (tmp_path / "in").mkdir()
+    for number, seconds in enumerate((50, 60, 7)):
+        rows = {"price": [number], "channel": ["apple"], "ts": pa.array([seconds * 10**6], pa.timestamp("us", "UTC"))}
+        pq.write_table(pa.table(rows), tmp_path / "in" / f"{number}.parquet")
+    source = spark.readStream.schema("price long, channel string, ts timestamp").option("maxFilesPerTrigger", 1)
+    bids = fp.stream(source.parquet(str(tmp_path / "in"))).watermark("ts", "0 seconds").with_column("two", "2")
+    counts = bids.key_by(first="left(channel, 1)").window(fp.tumbling("10 seconds")).agg(n=fp.count(), high=fp.max("price * 2"))
+    output = counts.write("memory").also(counts.late().write("memory", name="late"))
+    query = output.start(state=tmp_path / "state", slots=2, trigger={"availableNow": True}, settings=FAST)
+    query.await_termination()
+    assert query.exception is None
+    query.stop()
+    (late,) = query.sinks["late"].table().to_pylist()
+    assert late.pop("ts").timestamp() == 7
+    assert late == {
+        "price": 2,
+        "channel": "apple",
+        "two": 2,
+        "first": "a",
+        "reason": "late for windows by 43000 ms: the watermark was 1970-01-01T00:00:50.000Z",
+    }
+
+
 def as_rows(sql: str) -> list[tuple]:
     return [tuple(round(value, 6) if isinstance(value, float) else value for value in row) for row in duckdb.sql(sql).fetchall()]

@@ -1,5 +1,7 @@
 """Every back end, behind one fixture."""
 
+import fcntl
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +55,48 @@ def cached(lower: Blobs, root: Path, counters: Counters, *, size_bytes: int = 1 
     policy = more.pop("policy", "lru")
     clock = more.pop("clock", SystemClock())
     return CachedBlobs(lower, CacheSettings(str(root), size_bytes, policy), clock=clock, counters=counters, **more)
+
+
+def files(root: Path) -> list[Path]:
+    return sorted((root / "entries").iterdir()) if (root / "entries").exists() else []
+
+
+def disk_bytes(root: Path) -> int:
+    """What ``du`` says, directories included.
+
+    Under the lock: otherwise a file could be counted before it goes, and the one that takes its room after it came.
+    """
+    if not (root / "lock").exists():
+        return 0
+    with (root / "lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return walked_bytes(root)
+
+
+def walked_bytes(root: Path) -> int:
+    total = 0
+    for folder, _, names in os.walk(root):
+        for path in (folder, *(os.path.join(folder, name) for name in names)):
+            try:
+                total += os.lstat(path).st_blocks * 512
+            except FileNotFoundError:
+                continue
+    return total
+
+
+@pytest.fixture
+def below(counters: Counters) -> MemoryBlobs:
+    return MemoryBlobs("memory://below", counters)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def cache(below: MemoryBlobs, root: Path, counters: Counters, clock: ManualClock) -> CachedBlobs:
+    return cached(below, root, counters, clock=clock)
 
 
 @pytest.fixture(params=BACK_ENDS)

@@ -9,6 +9,7 @@ from floodplain.settings import RetentionSettings, RetrySettings, StoreSettings
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.memory import MemoryBlobs
+from floodplain.versions.checkpoint import maybe_checkpoint
 from floodplain.versions.commit import commit
 from floodplain.versions.edit import CommitEpoch, PutSchema, ReplaceRuns, RunRef, Update
 from floodplain.versions.garbage import collect
@@ -146,3 +147,13 @@ def sweep(blobs: Blobs, clock: Clock | None = None) -> History:
     for _ in range(3):
         collect(history, horizon=history.refresh().position)
     return history
+
+
+def long_store(count: int = 20) -> tuple[Blobs, History]:
+    """Checkpoints at 8 and 16; nothing trimmed."""
+    blobs = memory()
+    history = create(blobs)
+    for _ in range(count):
+        next_epoch(history)
+        maybe_checkpoint(history)
+    return blobs, history

@@ -1,0 +1,235 @@
+"""Brings the figures of ``docs/benchmarks.md`` in line with ``docs/results/*.json``: ``python docs/figures.py``.
+
+A result file is the last line that ``floodplain bench NAME --json`` printed, nothing changed. What stands in the page between
+``<!-- figures:NAME -->`` and ``<!-- end -->`` is made from it; a block without a result file stays as it is.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent
+PAGE = DOCS / "benchmarks.md"
+RESULTS = DOCS / "results"
+BLOCK = re.compile(r"(?<=<!-- figures:)([a-z-]+)( -->\n)(.*?)(?=<!-- end -->)", re.DOTALL)
+OURS = "floodplain"
+KINDS = ("value", "list", "map", "nested")
+OPERATIONS = ("update", "point", "multi_get", "scan", "checkpoint", "restore", "repartition", "merge")
+
+Result = dict[str, Any]
+
+
+def results(folder: Path = RESULTS) -> dict[str, Result]:
+    """Name of a benchmark → its result."""
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    for name, result in found.items():
+        if result.get("bench") != name:
+            raise ValueError(f"{name}.json is a result of {result.get('bench')!r}: give the file its name")
+    return found
+
+
+def renewed(page: str, found: dict[str, Result]) -> str:
+    """The page with the figures of these results."""
+
+    def block(match: re.Match[str]) -> str:
+        name, mark, before = match.groups()
+        return f"{name}{mark}{figures(found[name]) if name in found else before}"
+
+    left = set(found) - {name for name, _, _ in BLOCK.findall(page)}
+    if left:
+        raise ValueError(
+            f"the page has no place for figures of {', '.join(sorted(left))}: add <!-- figures:NAME --> and <!-- end -->"
+        )
+    return BLOCK.sub(block, page)
+
+
+def figures(result: Result) -> str:
+    """Plots and tables of one benchmark, in Markdown."""
+    pictures = [f"![{title}](plots/{plot}.svg)" for plot, title in PLOTS[result["bench"]].items()]
+    return "\n" + "\n\n".join([_run(result), *pictures, *filter(None, _TABLES[result["bench"]](result))]) + "\n\n"
+
+
+PLOTS = {
+    "counter": {"counter": "Rows per second of each contender", "counter-slots": "Throughput and latency by number of slots"},
+    "process": {"process": "Rows per second of each contender"},
+    "nexmark": {"nexmark": "Events per second and core of each query"},
+    "peers": {"peers": "Rows per second of each stream processor"},
+    "state-types": {"state-types": "How many times our time RocksDB and a dict took"},
+}
+"""Benchmark → its plots, which ``plots.py`` draws, with what they show."""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [f"| {' | '.join(map(str, line))} |" for line in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
+
+
+def number(found: float | None) -> str:
+    """As people write it: thousands apart, no digits that mean nothing."""
+    if found is None:
+        return ""
+    return f"{round(found):,}" if abs(found) >= 1000 else f"{found:g}"
+
+
+def _run(result: Result) -> str:
+    """What ran, on what, how large, and whether the answers were right."""
+    figures, checks = result["figures"], result["checks"]
+    machine = dict(figures["machine"])
+    cores = machine.pop("cores")
+    quick = figures.get("quick", figures["sizes"].get("quick"))
+    command = "A run" if quick is None else f"`floodplain bench {result['bench']}{' --quick' if quick else ''} --json`"
+    wrong = [f"`{name}`" for name, holds in checks.items() if not holds]
+    return (
+        f"{command} on {cores} cores, {round(figures['took_s'])} s; "
+        f"{', '.join(f'{name} {version}' for name, version in machine.items())}. "
+        f"Sizes: {', '.join(f'`{name}` {number(size)}' for name, size in _sizes(figures['sizes']))}. "
+        + (f"**Wrong answers: {', '.join(wrong)}.**" if wrong else f"All {len(checks)} checks held.")
+    )
+
+
+def _sizes(sizes: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, size in sizes.items():
+        if isinstance(size, dict):
+            yield from _sizes(size)
+        elif isinstance(size, int | float) and not isinstance(size, bool):
+            yield name, size
+
+
+def _targets(result: Result, names: Iterable[str] | None = None, more: Sequence[Sequence[object]] = ()) -> str:
+    rows = []
+    for name, target in result["figures"]["targets"].items():
+        if names is None or name in names:
+            word, bound = next((word, bound) for word, bound in target.items() if word != "met")
+            rows.append([f"`{name}`", f"{word} {bound:g}", number(result["ratios"][name]), _met(target["met"])])
+    return table(["target", "wanted", "found", "met"], [*rows, *more])
+
+
+def _met(met: bool) -> str:
+    return "yes" if met else "**no**"
+
+
+def _others(result: Result, names: Iterable[str]) -> str:
+    return table(["ratio", "found"], [[f"`{name}`", number(result["ratios"][name])] for name in names])
+
+
+def _epochs(head: str, found: dict[str, Any], names: dict[str, str] | None = None) -> str:
+    """Rows a second and the time of an epoch, by contender or by what else is compared."""
+    rows = [
+        [(names or {}).get(name, name), *(number(one[what]) for what in ("rows_per_s", "epoch_p50_ms", "epoch_p99_ms"))]
+        for name, one in found.items()
+    ]
+    return table([head, "rows/s", "epoch p50, ms", "p99, ms"], rows)
+
+
+def _counter(result: Result) -> list[str]:
+    figures, sizes = result["figures"], result["figures"]["sizes"]
+    keys = {OURS: number(sizes["keys"]), f"{OURS}_large": number(sizes["keys"] * sizes["factor"])}
+    return [
+        _targets(result),
+        _epochs("contender", figures["counter"]),
+        _epochs(f"epochs of {number(sizes['small_rows'])} rows", figures["small_epoch"]),
+        _epochs("slots, ours alone", figures["slots"]),
+        _epochs("keys held, ours alone", figures["growth"], keys),
+    ]
+
+
+def _process(result: Result) -> list[str]:
+    others = [name for name in result["ratios"] if name not in result["figures"]["targets"]]
+    return [_targets(result), _epochs("contender", result["figures"]["process"]), _others(result, others)]
+
+
+def queries(result: Result) -> list[str]:
+    return sorted((name for name in result["figures"] if re.fullmatch(r"q\d+", name)), key=lambda name: int(name[1:]))
+
+
+def _nexmark(result: Result) -> list[str]:
+    ratios = {name: result["ratios"].get(f"{name}_vs_spark") for name in queries(result)}
+    lowest = min((name for name, ratio in ratios.items() if ratio is not None), key=lambda name: ratios[name])
+    below = [f"`{lowest}_vs_spark`, the lowest", "at least 1", number(ratios[lowest]), _met(ratios[lowest] >= 1)]
+    rows = []
+    for name, ratio in ratios.items():
+        found = result["figures"][name]
+        both = (found[OURS], found.get("spark", {}))
+        ours, spark = (number(one.get("events_per_s_and_core")) for one in both)
+        epochs = [number(one.get("epoch_p50_ms")) for one in both]
+        held = [f"{one['state_bytes'] / 1e6:.1f}" if one else "" for one in both]
+        ceiling = number(found["duckdb_in_one_batch"]["events_per_s_and_core"])
+        rows.append([name, ours, spark or "cannot", number(ratio), *epochs, *held, ceiling])
+    head = ["query", "ours, events/s and core", "Spark", "ratio", "our epoch p50, ms", "Spark's", "our state, MB", "Spark's"]
+    return [_targets(result, ["nexmark_vs_spark"], [below]), table([*head, "DuckDB in one batch, events/s"], rows)]
+
+
+def _peers(result: Result) -> list[str]:
+    figures, ratios = result["figures"], result["ratios"]
+    rows = []
+    for name in figures["count"]:
+        speeds = [number(figures[which].get(name, {}).get("rows_per_s")) for which in ("count", "join")]
+        by = [number(ratios.get(f"{which}_vs_{name}")) for which in ("counter", "join")]
+        share = "all" if name == OURS else f"one in {figures['peers'][name]['share']}".replace("one in 1", "all")
+        rows.append([name, speeds[0], by[0], speeds[1], by[1], share])
+    missing = [[name, peer["unavailable"]] for name, peer in figures["peers"].items() if "unavailable" in peer]
+    head = ["", "count, rows/s", "ours by theirs", "join, rows/s", "ours by theirs", "of the rows"]
+    return [table(head, rows), table(["not there", "why"], missing) if missing else ""]
+
+
+def _state_types(result: Result) -> list[str]:
+    figures, ratios = result["figures"], result["ratios"]
+    memory_mb = figures.get("lookup_rss_anon_mb")
+    memory = [] if memory_mb is None else [["`lookup_rss_anon_mb`", "below 100", number(memory_mb), _met(memory_mb < 100)]]
+    others = [name for name in ratios if name.startswith(("rmw_", "repartition_")) and name not in figures["targets"]]
+    kinds = [
+        [f"{what} vs {other}", *(number(ratios[f"{kind}_{what}_vs_{other}"]) for kind in KINDS)]
+        for what in OPERATIONS
+        for other in ("rocksdb", "dict")
+    ]
+    return [
+        _targets(result, None, memory),
+        _others(result, others),
+        _milliseconds(figures["rmw"], figures["repartition"]),
+        _growth(figures["growth"]),
+        f"The four kinds, {number(figures['sizes']['type_keys'])} users each: how many times our time RocksDB and dict took.",
+        table(["", *KINDS], kinds),
+    ]
+
+
+def _milliseconds(rmw: dict[str, Any], moved: dict[str, Any]) -> str:
+    contenders = [OURS, "rocksdb", "dict", "rewrite", "copy"]
+    spent = {
+        f"read-modify-write of {number(rmw['changed_keys'])} of {number(rmw['keys'])} keys, mean": rmw["mean_ms"],
+        "the same, median": rmw["median_ms"],
+        "repartition {} keys, {} to {} slots".format(number(moved["keys"]), *moved["slots"]): moved["median_ms"],
+        "the same, until each slot answered": moved["answers_median_ms"],
+    }
+    return table(
+        ["milliseconds", *contenders], [[what, *(number(ms.get(one)) for one in contenders)] for what, ms in spent.items()]
+    )
+
+
+def _growth(growth: dict[str, Any]) -> str:
+    sizes = ("small", "large")
+    rows = [[what, *(number(growth[f"{what}_ms"][size]) for size in sizes)] for what in ("open", "repartition", "commit")]
+    rows += [[f"{what} (s)", *(number(growth[size][f"{what}_s"]) for size in sizes)] for what in ("load", "compact")]
+    return table(["our milliseconds", *(f"{number(growth[size]['rows'])} rows" for size in sizes)], rows)
+
+
+_TABLES: dict[str, Callable[[Result], list[str]]] = {
+    "counter": _counter,
+    "process": _process,
+    "nexmark": _nexmark,
+    "peers": _peers,
+    "state-types": _state_types,
+}
+
+
+def main() -> int:
+    found = results()
+    PAGE.write_text(renewed(PAGE.read_text(), found))
+    print(f"figures of {', '.join(found)} in {PAGE.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
