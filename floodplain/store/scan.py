@@ -102,13 +102,14 @@ def _newest_rows(rows: pa.Table, schema: TableSchema) -> pa.Table | None:
     hashes = layout.numbers(rows, HASH)
     order = np.argsort(hashes, kind="stable")
     first = starts_of(hashes[order])
-    later = np.flatnonzero(~first)
+    # Places, not masks: NumPy picks by places several times faster.
+    heads, later = np.flatnonzero(first), np.flatnonzero(~first)
     if len(later):
         keys = layout.column_arrays(rows, schema.keys)
         at, before = pa.array(order[later]), pa.array(order[later - 1])
         if not columns_equal([key.take(at) for key in keys], [key.take(before) for key in keys]).all():
             return None
-    return rows.take(pa.array(order[first]))
+    return rows.take(pa.array(order[heads]))
 
 
 def _without_deletes(rows: pa.Table, bottom: np.ndarray | None) -> pa.Table:
