@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -23,6 +24,7 @@ from floodplain.store.store import Store
 FIRST_MTIME_S = 1_700_000_000
 GROUPS_PER_FILE = 4
 """Row groups: without them one of the two cores would read a file alone."""
+_TURNS_SEED = 11
 
 
 class Running(Protocol):
@@ -176,12 +178,24 @@ class Entry:
     """Files for before the block, untimed: Spark ends Python workers that were idle for a minute, and they must start anew."""
 
 
+def turns(entries: int, rounds: int) -> list[list[int]]:
+    """The order of the entries in each round: shuffled, the same in every run, and none follows itself from round to round.
+
+    Who runs leaves caches and garbage to who runs next; among several no entry shall always follow the same other.
+    """
+    rng, orders = np.random.default_rng(_TURNS_SEED), list[list[int]]()
+    while len(orders) < rounds:
+        order = rng.permutation(entries).tolist()
+        if entries < 2 or not orders or order[0] != orders[-1][-1]:
+            orders.append(order)
+    return orders
+
+
 def race(bench: Bench, what: str, entries: Sequence[Entry], rounds: int, *, warm_up: int = 1) -> dict[str, Laps]:
-    """Feed the entries in turn, round by round, another one first in each; the first ``warm_up`` rounds of each do not count."""
+    """Feed the entries in turn, round by round, in the order of ``turns``; the first ``warm_up`` rounds of each do not count."""
     laps = {entry.name: Laps() for entry in entries}
-    for number in range(warm_up + rounds):
-        first = number % len(entries)
-        for entry in [*entries[first:], *entries[:first]]:
+    for number, order in enumerate(turns(len(entries), warm_up + rounds)):
+        for entry in [entries[turn] for turn in order]:
             files = entry.files(number)
             if not files:
                 continue

@@ -160,10 +160,12 @@ def run_buckets(
     buckets: Generator[Bucket, None, None],
     level: TaskLevel,
     writer_of: Callable[[int], TaskWriter],
+    store: Callable[[Callable[[], None]], None] = lambda write: write(),
 ) -> tuple[Outcome, Report]:
     """Run a task bucket by bucket, each with a writer of its own, so that deltas do not pile up. ``writer_of(number)`` makes it.
 
     Keys are independent and each is in one bucket; what belongs to no key goes on from bucket to bucket in ``level``.
+    ``store`` is given what writes the runs of a bucket, and may return before that is done.
     """
     outcomes: list[Outcome] = []
     reports: list[Report] = []
@@ -172,9 +174,11 @@ def run_buckets(
             writer = writer_of(len(reports))
             outcome = KeyedTask(operator, snapshot, writer, times, bucket.groups, level).run(bucket.rows)
             outcomes.append(replace(outcome, warnings=_warnings(operator.name, bucket)))
-            reports.append(writer.finish())
+            report, write = writer.built()
+            reports.append(report)
+            store(write)
             # Before the next one is read.
-            del bucket
+            del bucket, writer, write
     report = Report(
         runs=tuple(run for report in reports for run in report.runs),
         inline=tuple(run for report in reports for run in report.inline),

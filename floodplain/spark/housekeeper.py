@@ -1,13 +1,18 @@
 """Beside the epochs: the heartbeat that keeps the lease and fires timers when no data comes, compaction, garbage collection."""
 
+import os
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from floodplain.errors import FloodplainError
 from floodplain.spark.driver import Driver
 
 COLLECT_EVERY = 64
 """Epochs between two garbage collections."""
+NICENESS = 10
+"""Of compaction: it runs in what time epochs leave."""
 
 
 class Housekeeper:
@@ -48,6 +53,7 @@ class Housekeeper:
                 return
 
     def _tidy(self) -> None:
+        _give_way()
         store, collected = self._driver.store, self._driver.store.head.epoch
         while self._running():
             self._untidy.wait(1.0)
@@ -65,3 +71,10 @@ class Housekeeper:
             except FloodplainError as error:
                 self.failure = self.failure or error
                 return
+
+
+def _give_way() -> None:
+    """Lower the priority of this thread, where threads have one of their own."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -3,10 +3,12 @@
 import io
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import pairwise
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -189,17 +191,18 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch]) 
             ticket, place.blobs, job.work.settings, place.clock, place.chance, operator=name, part=f"{part}-{bucket}"
         )
 
-    outcome, state = run_buckets(
-        job.operator, snapshot, job.times, spill.buckets(waiting, schema, job.slots[slot]), level, writer
-    )
-    made = {MAIN: outcome.output, **outcome.sides}
-    outputs = {
-        output: _stage(
-            made[output], _split(job, keys, ticket.key_groups), job.work, ticket, place, (job.operator.name, output, part)
+    with _Beside() as beside:
+        outcome, state = run_buckets(
+            job.operator, snapshot, job.times, spill.buckets(waiting, schema, job.slots[slot]), level, writer, beside.start
         )
-        for output, keys in job.outputs.items()
-        if len(made[output])
-    }
+        made = {MAIN: outcome.output, **outcome.sides}
+        outputs = {
+            output: _stage(
+                made[output], _split(job, keys, ticket.key_groups), job.work, ticket, place, (job.operator.name, output, part)
+            )
+            for output, keys in job.outputs.items()
+            if len(made[output])
+        }
     return TaskReport(
         slot=slot,
         state=state,
@@ -215,6 +218,31 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch]) 
         busy_ms=int((place.clock.monotonic_s() - started_s - waiting.waited_s) * 1000),
         warnings=outcome.warnings,
     )
+
+
+class _Beside:
+    """Has runs written while the task goes on: syncing is mostly waiting. All is written when the block is left without error."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._running: Future[None] | None = None
+
+    def start(self, write: Callable[[], None]) -> None:
+        """One at a time, so that runs do not pile up in memory."""
+        self._settle()
+        self._running = self._pool.submit(write)
+
+    def _settle(self) -> None:
+        if self._running is not None:
+            self._running.result()
+
+    def __enter__(self) -> "_Beside":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._pool.shutdown()
+        if error is None:
+            self._settle()
 
 
 class _Waiting:

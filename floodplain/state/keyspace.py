@@ -42,6 +42,8 @@ class TableCursor:
         self.prefetch_bytes = writer.settings.prefetch_bytes
         self._snapshot = snapshot
         self._writer = writer
+        self._columns = [field.name for field in (*self.schema.subkeys, *self.schema.values)] or None
+        """What is read. The keys are known."""
         self._lookup: Lookup | None = None
         self._aligned: pa.Table | None = None
 
@@ -78,7 +80,7 @@ class TableCursor:
 
     def _read(self, needles: pa.Table, now_ms: int | None = None) -> Lookup:
         now_ms = self.now_ms if now_ms is None else now_ms
-        return self._snapshot.table(self.name).multi_get(needles, now_ms=now_ms, expiries=True)
+        return self._snapshot.table(self.name).multi_get(needles, columns=self._columns, now_ms=now_ms, expiries=True)
 
     def write(self, rows: pa.Table, op: str) -> None:
         self._writer.write(self.name, rows, op)

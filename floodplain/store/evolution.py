@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from floodplain.errors import SchemaMismatch
 from floodplain.store import layout
-from floodplain.store.layout import EXPIRES, MERGE, OP
+from floodplain.store.layout import EXPIRES, HASH, MERGE, OP
 from floodplain.store.merge import default_array
 from floodplain.versions.schema import Field, TableSchema, field_named, same_definition, value_from_bytes
 
@@ -68,7 +68,10 @@ def _check_renames(old: TableSchema, wanted: TableSchema, renames: Mapping[str, 
 
 
 def adapt(rows: pa.Table, old: TableSchema, new: TableSchema) -> pa.Table:
-    """Physical rows written under ``old`` as rows of ``new``, a later version of the same table."""
+    """Physical rows written under ``old`` as rows of ``new``, a later version of the same table.
+
+    Keys and hashes, which never change, may be left out.
+    """
     if old.id == new.id:
         return rows
     had = {field.id: field for field in old.values}
@@ -85,7 +88,9 @@ def adapt(rows: pa.Table, old: TableSchema, new: TableSchema) -> pa.Table:
             columns[layout.expires_column(field)] = pa.nulls(len(rows), pa.int64())
     if new.ttl_ms and not old.ttl_ms:
         columns[EXPIRES] = pa.nulls(len(rows), pa.int64())
-    return pa.Table.from_arrays([columns[name] for name in target.names], schema=target)
+    left_out = {HASH, *map(layout.column, new.keys)}.difference(rows.column_names)
+    fields = [field for field in target if field.name not in left_out]
+    return pa.Table.from_arrays([columns[field.name] for field in fields], schema=pa.schema(fields))
 
 
 def _added(field: Field, merging: np.ndarray) -> pa.Array:

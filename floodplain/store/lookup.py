@@ -8,10 +8,10 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from floodplain.keys import columns_equal, key_group
+from floodplain.keys import columns_equal, group_bounds, key_group
 from floodplain.store import layout
 from floodplain.store.evolution import adapt
-from floodplain.store.layout import CLEAR, MERGE, OP, PUT
+from floodplain.store.layout import CLEAR, HASH, MERGE, OP, PUT
 from floodplain.store.merge import Rules, resolve
 from floodplain.store.runreader import FETCH_BYTES, Hits, RunReader
 from floodplain.versions.schema import TableSchema
@@ -86,33 +86,39 @@ def footprint(hashes: np.ndarray, sources: Sequence[Source]) -> Footprint:
     return Footprint(at_least, at_most)
 
 
-def multi_get(needles: Needles, sources: Sequence[Source], schema: TableSchema, rules: Rules) -> tuple[pa.Table, np.ndarray]:
-    """Physical rows that count for the needles, and the needle of each; in no particular order. Sources come newest first."""
-    order = np.arange(len(needles.hashes))
+def multi_get(
+    needles: Needles, sources: Sequence[Source], schema: TableSchema, rules: Rules, *, keys: bool = True
+) -> tuple[pa.Table, np.ndarray]:
+    """Physical rows that count for the needles, and the needle of each; in no particular order. Sources come newest first.
+
+    ``keys``: whether rows have their keys and hashes. Who asked has them, and copying them costs more than finding the rows.
+    """
+    order = None
     if (needles.hashes[1:] < needles.hashes[:-1]).any():
         order = np.argsort(needles.hashes)
         needles = needles.take(order)
-    pending = np.arange(len(order))
+    pending, unsettled = np.arange(len(needles.hashes)), np.ones(len(needles.hashes), bool)
     held = _prefetch(needles, pending, sources)
     parts: list[_Found] = []
     for age, source in enumerate(sources):
         if not len(pending):
             break
-        found = _search(source, needles, pending, schema, -age, held.get(age, {}))
-        settled = np.zeros(len(order), bool)
+        found = _search(source, needles, pending, schema, -age, held.get(age, {}), keys)
+        if not found:
+            continue
         for part in found:
-            settled[part.needle[_settles(part, needles, schema)]] = True
+            unsettled[_settled(part, needles, schema)] = False
         parts += found
-        pending = pending[~settled[pending]]
+        pending = np.flatnonzero(unsettled)
     if not parts:
-        return layout.physical(schema).empty_table(), np.empty(0, np.int64)
+        return layout.physical(schema).empty_table().select(_columns(schema, keys)), np.empty(0, np.int64)
     rows = pa.concat_tables([part.rows for part in parts]).combine_chunks()
     needle = np.concatenate([part.needle for part in parts])
-    if _plain(rows, schema):
-        put = layout.numbers(rows, OP) == PUT
-        return (rows, order[needle]) if put.all() else (rows.filter(pa.array(put)), order[needle[put]])
-    rows, needle = resolve(rows, needle, np.concatenate([part.rank for part in parts]), schema, rules)
-    return rows, order[needle]
+    if not _plain(rows, schema):
+        rows, needle = resolve(rows, needle, np.concatenate([part.rank for part in parts]), schema, rules)
+    elif not (put := layout.numbers(rows, OP) == PUT).all():
+        rows, needle = rows.filter(pa.array(put)), needle[put]
+    return rows, needle if order is None else order[needle]
 
 
 def _plain(rows: pa.Table, schema: TableSchema) -> bool:
@@ -122,54 +128,83 @@ def _plain(rows: pa.Table, schema: TableSchema) -> bool:
     return not (layout.numbers(rows, OP) == MERGE).any()
 
 
-def _settles(part: _Found, needles: Needles, schema: TableSchema) -> np.ndarray:
-    """Rows below which nothing older matters for their needle."""
+def _settled(part: _Found, needles: Needles, schema: TableSchema) -> np.ndarray:
+    """The needles for which nothing older than these rows matters."""
     op = layout.numbers(part.rows, OP)
-    if schema.shape == "value" or needles.subs is not None:
-        return op != MERGE
-    return op == CLEAR
+    settles = op != MERGE if schema.shape == "value" or needles.subs is not None else op == CLEAR
+    return part.needle if settles.all() else part.needle[settles]
 
 
-def _search(source: Source, needles: Needles, pending: np.ndarray, schema: TableSchema, rank: int, held: _Chunks) -> list[_Found]:
+def _columns(schema: TableSchema, keys: bool) -> list[str]:
+    left_out = set() if keys else {HASH, *map(layout.column, schema.keys)}
+    return [name for name in layout.physical(schema).names if name not in left_out]
+
+
+def _search(
+    source: Source, needles: Needles, pending: np.ndarray, schema: TableSchema, rank: int, held: _Chunks, keys: bool
+) -> list[_Found]:
     number = _candidates(source, needles, pending)
     if not len(number):
         return []
     hashes, subs = needles.hashes[number], None if needles.subs is None else needles.subs[number]
     finds = source.reader.find(hashes, subs, held)
-    found = [_verified(hits, number, needles, source, schema, clears=False) for hits in finds]
+    found = [_verified(hits, number, needles, source, schema, keys, clears=False) for hits in finds if len(hits.row)]
     if subs is not None and source.reader.ref.deletes:
         clears = source.reader.find(hashes, np.zeros_like(subs), held)
-        found += [_verified(hits, number, needles, source, schema, clears=True) for hits in clears]
+        found += [_verified(hits, number, needles, source, schema, keys, clears=True) for hits in clears if len(hits.row)]
     return [_Found(rows, needle, np.full(len(needle), rank, np.int64)) for rows, needle in found if len(needle)]
 
 
 def _candidates(source: Source, needles: Needles, pending: np.ndarray) -> np.ndarray:
     """The pending needles that this run may answer, still in hash order."""
-    hashes = needles.hashes[pending]
-    wanted = pending if source.member.all() else pending[source.member[key_group(hashes, len(source.member))]]
+    wanted = _of_members(source.member, needles, pending)
     if source.reader.mapped:
         return wanted
     return wanted[source.reader.may_contain(needles.hashes[wanted])]
 
 
+def _of_members(member: np.ndarray, needles: Needles, pending: np.ndarray) -> np.ndarray:
+    """The pending needles of these key groups. Mostly they are neighbours, and so are their needles."""
+    groups = np.flatnonzero(member)
+    if not len(groups):
+        return pending[:0]
+    low, high = int(groups[0]), int(groups[-1]) + 1
+    first, last = group_bounds(low, high, len(member))
+    begin, end = (
+        np.searchsorted(needles.hashes, np.uint64(first), "left"),
+        np.searchsorted(needles.hashes, np.uint64(last), "right"),
+    )
+    near = pending[slice(*np.searchsorted(pending, (begin, end)))]
+    if len(groups) == high - low:
+        return near
+    return near[member[key_group(needles.hashes[near], len(member))]]
+
+
 def _verified(
-    hits: Hits, number: np.ndarray, needles: Needles, source: Source, schema: TableSchema, *, clears: bool
+    hits: Hits, number: np.ndarray, needles: Needles, source: Source, schema: TableSchema, keys: bool, *, clears: bool
 ) -> tuple[pa.Table, np.ndarray]:
     """Hits whose keys (and sub-keys) are equal, not only their hashes, as rows of the newest schema; and their needles."""
     needle, row = number[hits.needle], hits.row
     if needles.subs is not None and len(row):
         is_clear = layout.numbers(hits.chunk, OP)[row] == CLEAR
         needle, row = needle[is_clear == clears], row[is_clear == clears]
-    rows = pa.Table.from_batches([hits.chunk.take(pa.array(row))])
+    at = pa.array(row)
+    rows = pa.Table.from_batches([hits.chunk.select(_columns(source.schema, keys)).take(at)])
     fields, columns = source.schema.keys, list(needles.keys)
     if needles.subkeys and not clears:
         fields += layout.stored_subkeys(source.schema)
         columns += needles.subkeys
     if len(row):
-        same = columns_equal(layout.column_arrays(rows, fields), [layout.at_rows(column, needle) for column in columns])
+        stored = [_taken(rows, hits.chunk, layout.column(field), at) for field in fields]
+        same = columns_equal(stored, [layout.at_rows(column, needle) for column in columns])
         if not same.all():
             rows, needle = rows.filter(pa.array(same)), needle[same]
     return adapt(rows, source.schema, schema), needle
+
+
+def _taken(rows: pa.Table, chunk: pa.RecordBatch, name: str, at: pa.Array) -> pa.Array:
+    """A column of the rows, which were taken from the chunk ``at`` these places, maybe without it."""
+    return layout.one_array(rows.column(name)) if name in rows.column_names else chunk.column(name).take(at)
 
 
 def _prefetch(needles: Needles, pending: np.ndarray, sources: Sequence[Source]) -> dict[int, _Chunks]:

@@ -229,10 +229,12 @@ class RunReader:
         return needle[~(before | after)]
 
     def _match(self, batch: pa.RecordBatch, needle: np.ndarray, hashes: np.ndarray, subs: np.ndarray | None) -> Hits:
-        present, wanted = layout.numbers(batch, HASH), hashes[needle]
+        present = layout.numbers(batch, HASH)
+        # Without sub-keys the needles of a chunk are neighbours.
+        wanted = hashes[needle[0] : needle[-1] + 1] if subs is None else hashes[needle]
         low = np.searchsorted(present, wanted, "left")
         if self.unique and subs is None:
-            hit = present[np.minimum(low, len(present) - 1)] == wanted
+            hit = np.flatnonzero(present.take(low, mode="clip") == wanted)
             return Hits(batch, needle[hit], low[hit])
         high = np.searchsorted(present, wanted, "right")
         if subs is not None:

@@ -138,11 +138,15 @@ class _Sink(io.RawIOBase):
 
 
 def _in_pieces(rows: pa.Table, chunk_bytes: int) -> pa.Table:
-    """The rows as they lie, where each piece of them is large enough for chunks of its own; else in one piece."""
-    batches = [batch for batch in rows.to_batches() if len(batch)]
-    if min(batch.nbytes for batch in batches) < chunk_bytes // 2:
-        return rows.combine_chunks()
-    return pa.Table.from_batches(batches, rows.schema)
+    """The rows as they lie; pieces of them that are too small for chunks of their own are put together with their neighbours."""
+    pieces: list[list[pa.RecordBatch]] = [[]]
+    for batch in filter(len, rows.to_batches()):
+        if pieces[-1] and sum(other.nbytes for other in pieces[-1]) >= chunk_bytes // 2:
+            pieces.append([])
+        pieces[-1].append(batch)
+    if len(pieces) > 1 and sum(batch.nbytes for batch in pieces[-1]) < chunk_bytes // 2:
+        pieces[-2] += pieces.pop()
+    return pa.concat_tables(pa.Table.from_batches(piece, rows.schema).combine_chunks() for piece in pieces)
 
 
 def _write_chunks(sink: _Sink, rows: pa.Table, schema: TableSchema, groups: np.ndarray, options: RunOptions) -> dict[str, bytes]:
@@ -218,14 +222,13 @@ def _append(sink: _Sink, data: bytes) -> Place:
 def _traits(batch: pa.Table, schema: TableSchema) -> dict[str, Any]:
     """What readers and the compaction policy want to know of a run without opening it."""
     op = layout.numbers(batch, OP)
-    traits: dict[str, Any] = {"deletes": bool(np.isin(op, (DELETE, CLEAR)).any()), "merges": bool((op == MERGE).any())}
+    traits: dict[str, Any] = {"deletes": bool(((op == DELETE) | (op == CLEAR)).any()), "merges": bool((op == MERGE).any())}
     ends = [EXPIRES] if schema.ttl_ms else []
     ends += [layout.expires_column(field) for field in schema.values if field.ttl_ms]
     first = min((int(layout.expiries(batch, name).min()) for name in ends), default=layout.NEVER)
     if first < layout.NEVER:
         traits["first_expiry_ms"] = max(first, 1)
-    lasting = np.isin(op, (PUT, MERGE))
-    if schema.ttl_ms and lasting.any():
+    if schema.ttl_ms and (lasting := (op == PUT) | (op == MERGE)).any():
         last = int(layout.expiries(batch, EXPIRES)[lasting].max())
         traits["last_expiry_ms"] = max(last, 1) if last < layout.NEVER else 0
     return traits

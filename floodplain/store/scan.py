@@ -102,13 +102,23 @@ def _newest_rows(rows: pa.Table, schema: TableSchema) -> pa.Table | None:
     hashes = layout.numbers(rows, HASH)
     order = np.argsort(hashes, kind="stable")
     first = starts_of(hashes[order])
-    later = np.flatnonzero(~first)
-    if len(later):
-        keys = layout.column_arrays(rows, schema.keys)
-        at, before = pa.array(order[later]), pa.array(order[later - 1])
-        if not columns_equal([key.take(at) for key in keys], [key.take(before) for key in keys]).all():
-            return None
-    return rows.take(pa.array(order[first]))
+    # Places, not masks: NumPy picks by places several times faster.
+    newest = order[np.flatnonzero(first)]
+    found = rows.take(pa.array(newest))
+    return found if len(found) == len(rows) or _same_keys(rows, order, first, found, schema) else None
+
+
+def _same_keys(rows: pa.Table, order: np.ndarray, first: np.ndarray, found: pa.Table, schema: TableSchema) -> bool:
+    """Whether all rows have the key of the row found for their hash. Goes through rows as they stand, run by run: both sides of
+    the comparison are then read from front to back."""
+    place = np.empty(len(order), np.int64)
+    place[order] = np.cumsum(first) - 1
+    older = np.ones(len(order), bool)
+    older[order[np.flatnonzero(first)]] = False
+    at = np.flatnonzero(older)
+    theirs, ours = (layout.column_arrays(table, schema.keys) for table in (rows, found))
+    which, of = pa.array(at), pa.array(place[at])
+    return bool(columns_equal([key.take(which) for key in theirs], [key.take(of) for key in ours]).all())
 
 
 def _without_deletes(rows: pa.Table, bottom: np.ndarray | None) -> pa.Table:

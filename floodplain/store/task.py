@@ -1,7 +1,8 @@
 """Writing a task's share of an epoch: rows in, one report out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import msgspec
 import pyarrow as pa
@@ -14,7 +15,7 @@ from floodplain.store.delta import physical_rows, settle
 from floodplain.store.readers import LOCAL_TIERS, Readers
 from floodplain.store.runwriter import BuiltRun, RunOptions, build_run, pack
 from floodplain.tiers import paths
-from floodplain.tiers.blobs import Blobs
+from floodplain.tiers.blobs import Blobs, Writable
 from floodplain.tiers.create import create_or_read
 from floodplain.versions.edit import RunRef
 from floodplain.versions.history import History
@@ -93,16 +94,24 @@ class TaskWriter:
 
     def finish(self) -> Report:
         """Write what was collected; nothing refers to it until its report is committed."""
+        report, store = self.built()
+        store()
+        return report
+
+    def built(self) -> tuple[Report, Callable[[], None]]:
+        """The report of what was collected, and what writes it: to be called, from any thread, before the report is handed on."""
         runs = [self._build(table, parts) for table, parts in sorted(self._deltas.items())]
         self._deltas = {}
         if not runs:
-            return Report()
+            return Report(), _nothing
         rows = sum(run.ref.rows for run in runs)
         if sum(len(run.data) for run in runs) < self.settings.inline_bytes:
             inline = tuple(InlineRun(run.ref, bytes(run.data)) for run in runs)
-            return Report(inline=inline, rows=rows)
-        refs = write_object(runs, self._name, self._blobs, self.settings, self._clock, self._chance)
-        return Report(runs=refs, rows=rows)
+            return Report(inline=inline, rows=rows), _nothing
+        data, refs = pack(runs, self._name)
+        return Report(runs=refs, rows=rows), partial(
+            _create, data, self._name, self._blobs, self.settings, self._clock, self._chance
+        )
 
     def _build(self, table: str, parts: list[pa.Table]) -> BuiltRun:
         ticket = self._ticket
@@ -126,9 +135,17 @@ def write_object(
 ) -> tuple[RunRef, ...]:
     """Store runs as one object; returns where each is."""
     data, refs = pack(runs, name)
+    _create(data, name, blobs, settings, clock, chance)
+    return refs
+
+
+def _create(data: Writable, name: str, blobs: Blobs, settings: StoreSettings, clock: Clock, chance: Chance) -> None:
     if create_or_read(blobs, name, data, settings.retry, clock, chance) is not None:
         raise BadInput(f"{name} was written already by another task: operator and part must name a task once per try")
-    return refs
+
+
+def _nothing() -> None:
+    """What is left to write of runs that travel in the report."""
 
 
 @contextmanager

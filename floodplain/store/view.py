@@ -67,13 +67,15 @@ class Lookup:
         place[self._needle] = np.arange(len(self._needle))
         if np.count_nonzero(place < len(self._needle)) < len(self._needle):
             raise BadInput(f"table {self.schema.table} has several rows per key: use rows and needle")
-        columns = {}
+        columns, at = {}, pa.array(place)
         defaults = {field.name: default_array(field, 1) for field in self.schema.values}
         for name in self._rows.column_names:
             if name in defaults or name.startswith(EXPIRES):
                 found = layout.one_array(self._rows.column(name))
-                absent = defaults[name] if name in defaults else pa.nulls(1, pa.int64())
-                columns[name] = pa.concat_arrays([found, absent]).take(pa.array(place))
+                if len(self._needle) < len(place):
+                    absent = defaults[name] if name in defaults else pa.nulls(1, pa.int64())
+                    found = pa.concat_arrays([found, absent])
+                columns[name] = found.take(at)
         return pa.table(columns)
 
 
@@ -107,9 +109,10 @@ class TableView:
         ``expiries`` adds the columns ``_expires`` and ``_expires_<column>``.
         """
         needles, rules = self._needles(keys), self._rules(now_ms)
+        with_keys = columns is None or any(field.name in columns for field in self.schema.keys)
         with self._reading():
             sources = self._readers.sources(self._manifest, self.schema.table, now_ms=rules.now_ms)
-            rows, needle = lookup.multi_get(needles, sources, self.schema, rules)
+            rows, needle = lookup.multi_get(needles, sources, self.schema, rules, keys=with_keys)
         self._count(len(rows))
         return Lookup(self.schema, needles.hashes, self._logical(rows, columns, expiries), needle)
 

@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -150,6 +151,15 @@ def test_a_race_leaves_out_the_warm_up_and_those_that_have_no_files(tmp_path: Pa
     assert [len(laps[name].blocks) for name in ("slow", "quick")] == [1, 2]
     assert laps["slow"].rows_per_s == pytest.approx(4)
     assert laps["quick"].rows_per_s == pytest.approx(40)
+
+
+def test_each_has_its_turn_in_every_round_and_follows_different_others() -> None:
+    orders = lanes.turns(5, 8)
+    assert orders == lanes.turns(5, 8)
+    assert all(sorted(order) == list(range(5)) for order in orders)
+    sequence = [turn for order in orders for turn in order]
+    followed = {turn: {before for before, after in pairwise(sequence) if after == turn} for turn in range(5)}
+    assert all(len(others) > 1 and turn not in others for turn, others in followed.items())
 
 
 def test_both_are_known_by_name() -> None:

@@ -1,0 +1,91 @@
+"""A task on its own: what it reports is stored, and what could not be stored is not reported."""
+
+from dataclasses import replace
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from floodplain.bench.counting import Count
+from floodplain.clock import ManualClock, SeededChance
+from floodplain.errors import Refused
+from floodplain.eventtime.times import EpochTimes
+from floodplain.metrics import Counters
+from floodplain.operators.operator import KeyedOperator
+from floodplain.settings import StoreSettings
+from floodplain.spark.plan import MAIN
+from floodplain.spark.worker import Job, TaskReport, Work, run_task
+from floodplain.state.tables import define
+from floodplain.store.epoch import Epoch
+from floodplain.store.store import Store
+from floodplain.tiers import paths
+from floodplain.tiers.blobs import Writable
+from floodplain.tiers.memory import MemoryBlobs
+from floodplain.versions.assignment import even, groups_of
+from floodplain.versions.history import History
+
+ROWS = pa.table({"key": ["a", "b", "a"], "amount": [1, 2, 3]})
+SETTINGS = StoreSettings(key_groups=4, inline_bytes=0)
+
+
+class Picky(MemoryBlobs):
+    """Refuses names that start with this."""
+
+    refused = "nothing"
+
+    def create(self, name: str, data: Writable) -> None:
+        if name.startswith(self.refused):
+            raise Refused(f"there is no room for {name}")
+        super().create(name, data)
+
+
+class Scene:
+    """A store with one operator, and its next epoch."""
+
+    def __init__(self, settings: StoreSettings = SETTINGS) -> None:
+        self.blobs = Picky("memory://worker", Counters())
+        history = History.create(self.blobs, settings.key_groups, settings=settings, clock=ManualClock(0), chance=SeededChance(7))
+        self.store = Store(history, Counters())
+        self._settings = settings
+        self._writer = self.store.writer("test")
+        self._operator = KeyedOperator("count", Count(), {"key": pa.string()})
+        define(self._writer, self._operator.tables)
+
+    def run(self, rows: pa.Table) -> tuple[Epoch, TaskReport]:
+        epoch = self._writer.epoch(now_ms=1)
+        nothing = pa.BufferOutputStream()
+        with pa.ipc.new_stream(nothing, pa.schema([])):
+            pass
+        job = Job(
+            work=Work("memory://worker", self._settings, {}, msgspec.msgpack.encode(epoch.ticket), self.blobs),
+            manifest=msgspec.msgpack.encode(self.store.head),
+            operator=self._operator,
+            times=EpochTimes(1),
+            slots=groups_of(even(1, self._settings.key_groups, 1), self._settings.key_groups),
+            rows=rows.schema.serialize().to_pybytes(),
+            outputs={MAIN: ()},
+            task_values=(b"",),
+            broadcast=nothing.getvalue().to_pybytes(),
+        )
+        return epoch, run_task(job, 0, "0-0", rows.to_batches())
+
+
+@pytest.mark.parametrize("epoch_bytes", [1, 1 << 20])
+def test_what_a_task_reports_is_stored(epoch_bytes: int) -> None:
+    """In several buckets too, each with runs of its own."""
+    scene = Scene(replace(SETTINGS, epoch_bytes=epoch_bytes))
+    epoch, report = scene.run(ROWS)
+    stored = {info.name for info in scene.blobs.list("")}
+    assert report.state.runs and {run.object for run in report.state.runs} <= stored
+    assert {file.name for file in report.outputs.values()} <= stored
+    epoch.commit([report.state])
+    found = scene.store.snapshot().table("count").to_arrow().select(["key", "n", "total"]).sort_by("key").to_pylist()
+    assert found == [{"key": "a", "n": 2, "total": 4}, {"key": "b", "n": 1, "total": 2}]
+
+
+@pytest.mark.parametrize("refused", [paths.RUNS, paths.STAGED])
+def test_a_task_fails_if_its_runs_or_its_output_cannot_be_stored(refused: str) -> None:
+    scene = Scene()
+    scene.blobs.refused = refused
+    with pytest.raises(Refused, match=f"no room for {refused}"):
+        scene.run(ROWS)
