@@ -3,7 +3,6 @@
 from threading import Thread
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
@@ -13,6 +12,7 @@ from floodplain.settings import StoreSettings
 from floodplain.spark.observe import observed
 from floodplain.spark.pipeline import stream
 from floodplain.state.descriptors import EVENT_TIME
+from tests.spark.files import put_table
 from tests.spark.processes import LastSeen, Trail
 
 pytestmark = pytest.mark.spark
@@ -21,9 +21,8 @@ ONCE = {"availableNow": True}
 
 
 def put(folder, number, user, *times_ms):
-    folder.mkdir(exist_ok=True)
     rows = {"user": [user] * len(times_ms), "at": pa.array([at * 1000 for at in times_ms], STAMP)}
-    pq.write_table(pa.table(rows), folder / f"{number}.parquet")
+    put_table(folder, number, pa.table(rows))
 
 
 def test_two_sources_one_of_them_idle(spark, tmp_path):
