@@ -1,6 +1,5 @@
 """One or two operators in a row over files, and the check that nothing is lost, repeated or of two minds."""
 
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from floodplain.spark.pipeline import Query, stream
 from floodplain.store.store import Store
 from floodplain.store.view import Snapshot
 from tests.spark.fault_processes import BUCKETS, Fault, First, Second
+from tests.spark.files import put_table
 
 FILES_PER_EPOCH = 2
 USERS = 40
@@ -23,15 +23,11 @@ SETTINGS = StoreSettings(key_groups=64, lease_ms=1500, retention=RetentionSettin
 def write_input(folder: Path, epochs: int) -> None:
     """Files for this many more epochs."""
     source = folder / "in"
-    source.mkdir(parents=True, exist_ok=True)
     first = len(list(source.glob("*.parquet")))
     for number in range(first, first + epochs * FILES_PER_EPOCH):
         rng = np.random.default_rng(number)
         rows = pa.table({"user": [f"u{n}" for n in rng.integers(0, USERS, 60)], "amount": rng.integers(0, 100, 60)})
-        temp = folder / "temp.parquet"
-        pq.write_table(rows, temp)
-        os.utime(temp, (1_700_000_000 + number, 1_700_000_000 + number))  # Spark takes files in the order of their times
-        temp.rename(source / f"{number:04d}.parquet")
+        put_table(source, number, rows)
 
 
 def start(

@@ -12,6 +12,7 @@ from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.settings import StoreSettings
 from floodplain.spark.pipeline import Query, stream
 from floodplain.store.store import Store
+from tests.spark.files import put_table
 from tests.spark.processes import ByCount, BySource, Count, LastSeen, Priced, Tally
 
 pytestmark = pytest.mark.spark
@@ -20,8 +21,7 @@ ONCE = {"availableNow": True}
 
 
 def put_file(folder: Path, number: int, **columns: Any) -> None:
-    folder.mkdir(exist_ok=True, parents=True)
-    pq.write_table(pa.table(columns), folder / f"{number:04d}.parquet")
+    put_table(folder, number, pa.table(columns))
 
 
 def users(folder: Path, number: int, *names: str) -> None:

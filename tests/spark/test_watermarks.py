@@ -1,10 +1,8 @@
 """Watermarks of our own on a real Spark: measured in the JVM while the rows are read, the same as from Arrow."""
 
-import os
 from threading import Thread
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
@@ -14,6 +12,7 @@ from floodplain.settings import StoreSettings
 from floodplain.spark.observe import observed
 from floodplain.spark.pipeline import stream
 from floodplain.state.descriptors import EVENT_TIME
+from tests.spark.files import put_table
 from tests.spark.processes import LastSeen, Trail
 
 pytestmark = pytest.mark.spark
@@ -22,12 +21,8 @@ ONCE = {"availableNow": True}
 
 
 def put(folder, number, user, *times_ms):
-    """Files come in the order of their numbers, however fast they are written."""
-    folder.mkdir(exist_ok=True)
     rows = {"user": [user] * len(times_ms), "at": pa.array([at * 1000 for at in times_ms], STAMP)}
-    path = folder / f"{number}.parquet"
-    pq.write_table(pa.table(rows), path)
-    os.utime(path, (1_700_000_000 + number,) * 2)
+    put_table(folder, number, pa.table(rows))
 
 
 def test_two_sources_one_of_them_idle(spark, tmp_path):

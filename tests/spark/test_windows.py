@@ -5,10 +5,10 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import floodplain as fp
+from tests.spark.files import put_table
 
 pytestmark = pytest.mark.spark
 FAST = fp.StoreSettings(lease_ms=1500)
@@ -16,7 +16,6 @@ FAST = fp.StoreSettings(lease_ms=1500)
 
 def write_bids(folder: Path) -> None:
     """Three files; the last row of all lets every window before it end."""
-    folder.mkdir()
     for number in range(3):
         rng = np.random.default_rng(number)
         micros = (rng.integers(0, 60_000, 2000) + number * 1_000) * 1_000
@@ -26,7 +25,7 @@ def write_bids(folder: Path) -> None:
             micros, channels = np.append(micros, 10**10), np.append(channels, "end")
             auction, price = np.append(auction, 10**6), np.append(price, 1)
         rows = {"auction": auction, "price": price, "channel": channels, "ts": pa.array(micros, pa.timestamp("us", "UTC"))}
-        pq.write_table(pa.table(rows), folder / f"{number}.parquet")
+        put_table(folder, number, pa.table(rows))
 
 
 def rows_in(folder: Path) -> list[tuple]:
@@ -87,10 +86,9 @@ def test_windows_of_expressions_equal_duckdb(spark, tmp_path):
 
 
 def test_late_rows_of_windows_come_out_whole(spark, tmp_path):
-    (tmp_path / "in").mkdir()
     for number, seconds in enumerate((50, 60, 7)):
         rows = {"price": [number], "channel": ["apple"], "ts": pa.array([seconds * 10**6], pa.timestamp("us", "UTC"))}
-        pq.write_table(pa.table(rows), tmp_path / "in" / f"{number}.parquet")
+        put_table(tmp_path / "in", number, pa.table(rows))
     source = spark.readStream.schema("price long, channel string, ts timestamp").option("maxFilesPerTrigger", 1)
     bids = fp.stream(source.parquet(str(tmp_path / "in"))).watermark("ts", "0 seconds").with_column("two", "2")
     counts = bids.key_by(first="left(channel, 1)").window(fp.tumbling("10 seconds")).agg(n=fp.count(), high=fp.max("price * 2"))
