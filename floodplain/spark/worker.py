@@ -191,7 +191,7 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch]) 
             ticket, place.blobs, job.work.settings, place.clock, place.chance, operator=name, part=f"{part}-{bucket}"
         )
 
-    with _Beside() as beside:
+    with _Beside(apart=job.work.blobs is None) as beside:
         outcome, state = run_buckets(
             job.operator, snapshot, job.times, spill.buckets(waiting, schema, job.slots[slot]), level, writer, beside.start
         )
@@ -221,14 +221,21 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch]) 
 
 
 class _Beside:
-    """Has runs written while the task goes on: syncing is mostly waiting. All is written when the block is left without error."""
+    """Has runs written while the task goes on: syncing is mostly waiting. All is written when the block is left without error.
 
-    def __init__(self) -> None:
+    ``apart``: in a thread of its own; else at once, so that steps have one order and a fault can be put between any two.
+    """
+
+    def __init__(self, apart: bool) -> None:
+        self._apart = apart
         self._pool = ThreadPoolExecutor(1)
         self._running: Future[None] | None = None
 
     def start(self, write: Callable[[], None]) -> None:
         """One at a time, so that runs do not pile up in memory."""
+        if not self._apart:
+            write()
+            return
         self._settle()
         self._running = self._pool.submit(write)
 
