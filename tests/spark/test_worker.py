@@ -13,6 +13,7 @@ from floodplain.eventtime.times import EpochTimes
 from floodplain.metrics import Counters
 from floodplain.operators.operator import KeyedOperator
 from floodplain.settings import StoreSettings
+from floodplain.spark import worker
 from floodplain.spark.plan import MAIN
 from floodplain.spark.worker import Job, TaskReport, Work, run_task
 from floodplain.state.tables import define
@@ -40,13 +41,16 @@ class Picky(MemoryBlobs):
 
 
 class Scene:
-    """A store with one operator, and its next epoch."""
+    """A store with one operator, and its next epoch. ``apart``: the process opens the store itself, as workers of Spark do."""
 
-    def __init__(self, settings: StoreSettings = SETTINGS) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, settings: StoreSettings = SETTINGS, *, apart: bool = True) -> None:
         self.blobs = Picky("memory://worker", Counters())
         history = History.create(self.blobs, settings.key_groups, settings=settings, clock=ManualClock(0), chance=SeededChance(7))
         self.store = Store(history, Counters())
         self._settings = settings
+        self._apart = apart
+        monkeypatch.setattr(worker, "open_blobs", lambda *_, **__: self.blobs)
+        monkeypatch.setattr(worker, "_places", {})
         self._writer = self.store.writer("test")
         self._operator = KeyedOperator("count", Count(), {"key": pa.string()})
         define(self._writer, self._operator.tables)
@@ -57,7 +61,9 @@ class Scene:
         with pa.ipc.new_stream(nothing, pa.schema([])):
             pass
         job = Job(
-            work=Work("memory://worker", self._settings, {}, msgspec.msgpack.encode(epoch.ticket), self.blobs),
+            work=Work(
+                "memory://worker", self._settings, {}, msgspec.msgpack.encode(epoch.ticket), None if self._apart else self.blobs
+            ),
             manifest=msgspec.msgpack.encode(self.store.head),
             operator=self._operator,
             times=EpochTimes(1),
@@ -70,10 +76,11 @@ class Scene:
         return epoch, run_task(job, 0, "0-0", rows.to_batches())
 
 
+@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("epoch_bytes", [1, 1 << 20])
-def test_what_a_task_reports_is_stored(epoch_bytes: int) -> None:
+def test_what_a_task_reports_is_stored(monkeypatch: pytest.MonkeyPatch, epoch_bytes: int, apart: bool) -> None:
     """In several buckets too, each with runs of its own."""
-    scene = Scene(replace(SETTINGS, epoch_bytes=epoch_bytes))
+    scene = Scene(monkeypatch, replace(SETTINGS, epoch_bytes=epoch_bytes), apart=apart)
     epoch, report = scene.run(ROWS)
     stored = {info.name for info in scene.blobs.list("")}
     assert report.state.runs and {run.object for run in report.state.runs} <= stored
@@ -83,9 +90,12 @@ def test_what_a_task_reports_is_stored(epoch_bytes: int) -> None:
     assert found == [{"key": "a", "n": 2, "total": 4}, {"key": "b", "n": 1, "total": 2}]
 
 
+@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("refused", [paths.RUNS, paths.STAGED])
-def test_a_task_fails_if_its_runs_or_its_output_cannot_be_stored(refused: str) -> None:
-    scene = Scene()
+def test_a_task_fails_if_its_runs_or_its_output_cannot_be_stored(
+    monkeypatch: pytest.MonkeyPatch, refused: str, apart: bool
+) -> None:
+    scene = Scene(monkeypatch, apart=apart)
     scene.blobs.refused = refused
     with pytest.raises(Refused, match=f"no room for {refused}"):
         scene.run(ROWS)
