@@ -41,11 +41,11 @@ class Sizes:
     events: int = 500_000
     """Of an epoch."""
     small_events: int = 1_000
-    small_epochs: int = 40
+    small_epochs: int = 30
     """Before all others and not counted: Java compiles what runs often, and takes dozens of epochs to be done with it."""
     block: int = 1
     """Epochs that a contender is fed at a time."""
-    rounds: int = 5
+    rounds: int = 4
     warm_up: int = 2
     """Rounds that do not count."""
     rate: float = 10_000.0
