@@ -135,7 +135,7 @@ class _Nexmark:
                 stack.callback(lanes[1].stop)
                 key = stock_nexmark.KEYS.get(name, ())
                 changes[SPARK] = self._parts.oracle.Changes("update" if key else "append", key)
-            for lane in lanes:
+            for lane in lanes if self._small else ():
                 lane.feed(self._small)
             laps = race(self._bench, name, self._entries(lanes), self._sizes.rounds, warm_up=self._sizes.warm_up)
             sizes = {lane.name: _state_bytes(lane) for lane in lanes}

@@ -83,10 +83,6 @@ class Steps:
             match node:
                 case Input(tag=tag):
                     self._made[node] = self._inputs[tag]
-                case Extend() if (some := self._some_of(node)) is not None:
-                    self._made[node] = some
-                case Transform() | Select() | Extend() | Union():
-                    self._made[node] = derived(node, self._plan, self._engine, self._frame)
                 case Side(parent=parent, output=output):
                     self._made[node] = self._staged(parent.name, output)
                 case Keyed():
@@ -96,9 +92,17 @@ class Steps:
             if not isinstance(outlet.node, Keyed | Side):
                 self._stage(outlet.name, outlet.node)
 
+    def _rows(self, node: Node) -> Any:
+        """What the step gives: staged rows as such, else a frame, which is made when it is first asked for."""
+        if node not in self._made:
+            assert isinstance(node, Transform | Select | Extend | Union)
+            some = self._some_of(node) if isinstance(node, Extend) else None
+            self._made[node] = some or derived(node, self._plan, self._engine, self._frame)
+        return self._made[node]
+
     def _frame(self, node: Node) -> Any:
-        made = self._made[node]
-        return self._engine.read(made, self._work) if isinstance(made, Staged) else made
+        rows = self._rows(node)
+        return self._engine.read(rows, self._work) if isinstance(rows, Staged) else rows
 
     def _some_of(self, node: Extend) -> Staged | None:
         """Staged rows with conditions that their readers can check."""
@@ -112,7 +116,7 @@ class Steps:
         return Staged(tuple(self.files((operator, output))), self._compiled.schemas[operator, output])
 
     def _run_operator(self, step: Keyed) -> None:
-        rows = self._made[step.parent]
+        rows = self._rows(step.parent)
         named, _ = some_of(step.parent)
         if named is not None and self._plan.split_by(*named) != step.keys:
             rows = self._frame(step.parent)
@@ -148,7 +152,7 @@ class Steps:
 
     def _broadcast(self, step: Keyed) -> bytes:
         """Broadcast rows are few: they travel with the job."""
-        rows = pa.table({}) if step.broadcast is None else self._engine.collect(self._made[step.broadcast])
+        rows = pa.table({}) if step.broadcast is None else self._engine.collect(self._frame(step.broadcast))
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as stream:
             stream.write_table(rows)
