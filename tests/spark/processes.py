@@ -1,5 +1,6 @@
 """Process functions that the workers of the Spark tests import."""
 
+import os
 from typing import ClassVar
 
 from floodplain.operators.process import KeyedProcess
@@ -15,6 +16,15 @@ class Count(KeyedProcess):
         self.n.set(self.n.get() + len(rows))
         self.total.set(self.total.get() + sum(row.amount for row in rows))
         yield key.user, self.n.get(), self.total.get()
+
+
+class Whereabouts(KeyedProcess):
+    """In which process a key was processed."""
+
+    output = "user string, process long"
+
+    def process(self, key, rows, ctx):
+        yield key.user, os.getpid()
 
 
 class ByCount(KeyedProcess):

@@ -13,7 +13,7 @@ from floodplain.settings import StoreSettings
 from floodplain.spark.pipeline import Query, stream
 from floodplain.store.store import Store
 from tests.spark.files import put_table
-from tests.spark.processes import ByCount, BySource, Count, LastSeen, Priced, Tally
+from tests.spark.processes import ByCount, BySource, Count, LastSeen, Priced, Tally, Whereabouts
 
 pytestmark = pytest.mark.spark
 FAST = StoreSettings(lease_ms=1500)
@@ -155,3 +155,13 @@ def test_state_in_an_object_store_goes_on_where_it_was(spark, tmp_path, s3_serve
     assert sorted(rows_of(finish(counted.write("memory"), tmp_path, **place).sink)) == [(1, ["bob"]), (2, ["ada"])]
     users(tmp_path / "in", 1, "ada", "bob", "bob")
     assert sorted(rows_of(finish(counted.write("memory"), tmp_path, **place).sink)) == [(3, ["ada", "bob"])]
+
+
+def test_workers_go_on_from_epoch_to_epoch_behind_operators_that_read_staged_rows(spark, tmp_path):
+    epochs = 8
+    for number in range(epochs):
+        users(tmp_path / "in", number, "ada", "bob")
+    counted = stream(source(spark, tmp_path / "in")).key_by("user").process(Count())
+    finish(counted.key_by("user").process(Whereabouts()).write("parquet", path=str(tmp_path / "out")), tmp_path)
+    found = pq.read_table(tmp_path / "out").column("process").to_pylist()
+    assert len(found) == 2 * epochs and len(set(found)) <= epochs, "a worker that Spark ends serves one task"
