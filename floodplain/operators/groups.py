@@ -46,13 +46,29 @@ class Groups:
     def extreme(self, keys: Sequence[np.ndarray], valid: np.ndarray, greatest: bool) -> np.ndarray:
         """Per group the valid row whose keys are the least (or greatest), the first key first; -1 where no row is valid."""
         left = valid
-        worst, better = (_LEAST, np.maximum) if greatest else (_REST, np.minimum)
         for key in keys:
-            best = self.reduced(better, np.where(left, key, worst))
-            left = left & (key == best[self.of_row])
-        hits = np.flatnonzero(left)
-        found = np.full(len(self), -1)
-        groups = self.of_row[hits]
+            left = self._best(key, left, greatest)
+        return self._first(np.flatnonzero(left))
+
+    def extreme_by(self, by: np.ndarray, valid: np.ndarray, value: pa.Array, greatest: bool) -> np.ndarray:
+        """As ``extreme`` of ``by`` and then of the values, which are looked at only where several rows are alike in ``by``."""
+        hits = np.flatnonzero(self._best(by, valid, greatest))
+        owner = self.of_row[hits]
+        alike = groups_of(owner)
+        if len(alike) < len(hits):
+            some = value.take(pa.array(hits))
+            hits = hits[alike.extreme([codes(some)], np.ones(len(hits), bool), greatest)]
+        return self._first(hits)
+
+    def _best(self, key: np.ndarray, valid: np.ndarray, greatest: bool) -> np.ndarray:
+        """The valid rows whose key is the least (or greatest) of their group, marked."""
+        worst, better = (_LEAST, np.maximum) if greatest else (_REST, np.minimum)
+        best = self.reduced(better, key if valid.all() else np.where(valid, key, worst))
+        return valid & (key == np.repeat(best, self.sizes))
+
+    def _first(self, hits: np.ndarray) -> np.ndarray:
+        """Per group the first of these rows; -1 where there is none."""
+        found, groups = np.full(len(self), -1), self.of_row[hits]
         first = starts_of(groups)
         found[groups[first]] = hits[first]
         return found
@@ -99,7 +115,9 @@ def codes(column: pa.Array) -> np.ndarray:
     elif pa.types.is_nested(type_):
         found = hash_columns([column]).view(np.int64)
     else:
-        found = pc.rank(column, tiebreaker="dense").to_numpy().astype(np.int64)
+        coded = column.dictionary_encode()
+        ranks = pc.rank(coded.dictionary, tiebreaker="dense").to_numpy().astype(np.int64)
+        found = ranks[filled(coded.indices, 0)] if len(ranks) else np.zeros(len(column), np.int64)
     return found if there.all() else np.where(there, found, _LEAST)
 
 

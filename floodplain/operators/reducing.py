@@ -158,7 +158,7 @@ class ExtremeBy(Aggregate):
 
     def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
         value, by = columns
-        rows = groups.extreme([codes(by), codes(value)], valid(by), self.greatest)
+        rows = groups.extreme_by(codes(by), valid(by), value, self.greatest)
         return [at(value, rows), at(by, rows)]
 
     def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:

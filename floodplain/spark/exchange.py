@@ -9,6 +9,9 @@ from floodplain.spark.names import quoted
 from floodplain.store.layout import HASH
 from floodplain.versions.edit import Assignment
 
+FEW_RANGES = 16
+"""Of key groups; so many comparisons cost less than to look a slot up."""
+
 
 def to_slots(rows: DataFrame, keys: Sequence[str], assignment: Assignment, key_groups: int) -> DataFrame:
     """``rows`` with their hash, spread so that partition i has the rows of slot i; empty slots have a partition too."""
@@ -20,8 +23,10 @@ def _slot(assignment: Assignment, key_groups: int) -> str:
     """The slot of a row as SQL: one call into the JVM, where an expression built in Python makes one per node."""
     bits = key_groups.bit_length() - 1
     group = f"cast(shiftrightunsigned({HASH}, {64 - bits}) as int)" if bits else "0"
-    slots: list[str] = []
     ends = [start for start, _ in assignment.starts[1:]] + [key_groups]
-    for (start, slot), end in zip(assignment.starts, ends, strict=True):
-        slots += [str(slot)] * (end - start)
+    ranges = [(slot, start, end) for (start, slot), end in zip(assignment.starts, ends, strict=True)]
+    if len(ranges) <= FEW_RANGES:
+        cases = " ".join(f"when {group} < {end} then {slot}" for slot, _, end in ranges[:-1])
+        return f"case {cases} else {ranges[-1][0]} end" if cases else str(ranges[-1][0])
+    slots = [str(slot) for slot, start, end in ranges for _ in range(start, end)]
     return f"cast(element_at(split('{','.join(slots)}', ','), {group} + 1) as int)"
