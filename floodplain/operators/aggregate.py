@@ -54,8 +54,7 @@ class Aggregate:
         return partials[0]
 
     def sql(self, arguments: Sequence[str], where: str, types: Types) -> list[str] | None:  # noqa: ARG002
-        """The partials as Spark computes them, given arguments and filter clause as SQL; None if it cannot, or only by sorting
-        the rows: what it keeps of a group in place are numbers and times."""
+        """The partials as Spark computes them, given arguments and filter clause as SQL; None if it cannot."""
         return None
 
     def with_arguments(self, arguments: Sequence[Expression], where: Expression) -> "Aggregate":

@@ -130,9 +130,7 @@ class Extreme(Aggregate):
     def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
         return self.of(partials, groups)
 
-    def sql(self, arguments: Sequence[str], where: str, types: Types) -> list[str] | None:
-        if not (_is_plain_number(types[0]) or pa.types.is_temporal(types[0])):
-            return None
+    def sql(self, arguments: Sequence[str], where: str, types: Types) -> list[str] | None:  # noqa: ARG002
         return [f"{'max' if self.greatest else 'min'}({arguments[0]}){where}"]
 
 
@@ -163,6 +161,15 @@ class ExtremeBy(Aggregate):
 
     def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
         return self.of(partials, groups)
+
+    def sql(self, arguments: Sequence[str], where: str, types: Types) -> list[str] | None:
+        """A struct is compared field by field; types whose order is not Spark's stay here."""
+        value, by = arguments
+        if pa.types.is_nested(types[0]):
+            return None
+        pair = f"case when {by} is not null then struct({by} as by, {value} as value) end"
+        found = f"{'max' if self.greatest else 'min'}({pair}){where}"
+        return [f"{found}.value", f"{found}.by"]
 
 
 def check_comparable(type_: pa.DataType) -> None:
