@@ -88,7 +88,7 @@ QUICK = Sizes(
 def run(sizes: Sizes, clock: Clock, spark: Any = None) -> dict[str, Any]:
     """Runs on ``spark`` if given, else on a local Spark of its own. Temporary files are removed at the end."""
     bench = Bench("counter", clock)
-    with tempfile.TemporaryDirectory(prefix="floodplain-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="floodplain-bench-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
         if shutil.disk_usage(home).free < sizes.disk_bytes:
             raise BadInput(f"{home} has less than {sizes.disk_bytes >> 20} MB free: set TMPDIR to a place that has")

@@ -66,7 +66,7 @@ QUICK = Sizes(small_epochs=15, rounds=3, warm_up=1)
 def run(sizes: Sizes, clock: Clock, spark: Any = None) -> dict[str, Any]:
     """Runs on ``spark`` if given, else on a local Spark of its own. Temporary files are removed at the end."""
     bench, parts = Bench("nexmark", clock), _Parts()
-    with tempfile.TemporaryDirectory(prefix="floodplain-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="floodplain-bench-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
         with nullcontext(spark) if spark is not None else stock_spark.local_session(home) as session:
             _Nexmark(bench, sizes, home, session, parts).run()

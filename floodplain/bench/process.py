@@ -54,7 +54,7 @@ QUICK = Sizes(rounds=3, slow_rows=8_000, slow_rounds=1, pandas_rows=2_000)
 def run(sizes: Sizes, clock: Clock, spark: Any = None) -> dict[str, Any]:
     """Runs on ``spark`` if given, else on a local Spark of its own. Temporary files are removed at the end."""
     bench = Bench("process", clock)
-    with tempfile.TemporaryDirectory(prefix="floodplain-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="floodplain-bench-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
         with nullcontext(spark) if spark is not None else stock_spark.local_session(home) as session:
             _measure(bench, sizes, home, session)
