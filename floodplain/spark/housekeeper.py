@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from floodplain.errors import FloodplainError
 from floodplain.spark.driver import Driver
 
 COLLECT_EVERY = 64
@@ -68,7 +67,7 @@ class Housekeeper:
                     store.collect_garbage()
                     self._driver.epochs.sweep_staged()
                     collected = store.head.epoch
-            except FloodplainError as error:
+            except Exception as error:
                 self.failure = self.failure or error
                 return
 

@@ -145,7 +145,8 @@ def _in_pieces(rows: pa.Table, chunk_bytes: int) -> pa.Table:
             pieces.append([])
         pieces[-1].append(batch)
     if len(pieces) > 1 and sum(batch.nbytes for batch in pieces[-1]) < chunk_bytes // 2:
-        pieces[-2] += pieces.pop()
+        last = pieces.pop()
+        pieces[-1] += last
     return pa.concat_tables(pa.Table.from_batches(piece, rows.schema).combine_chunks() for piece in pieces)
 
 

@@ -1,5 +1,7 @@
 """The format of runs: what is cut where, what the footer says of it, and that a reader takes only what it needs."""
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -220,3 +222,16 @@ def test_rows_in_pieces_make_a_run_with_all_of_them(shape: str, chunk_bytes: int
     footer = forge.footer_of(again)
     assert (footer.column("count") > 0).all()
     check_chunk_order(footer, again.ref)
+
+
+@pytest.mark.parametrize("cuts", [(58,), (20, 58), (15, 30, 45, 59), tuple(range(3, 60, 3)), (1, 2, 40, 41)])
+def test_small_pieces_join_their_neighbours_and_no_row_is_lost_or_moved(cuts: tuple[int, ...]) -> None:
+    """Wherever the pieces end and whatever is too small for a chunk, the last piece above all."""
+    store, run = a_run("value", 60)
+    whole = forge.physical_of(run).combine_chunks()
+    ends = (0, *cuts, 60)
+    pieces = pa.concat_tables([whole.slice(low, high - low) for low, high in pairwise(ends)])
+    for chunk_bytes in range(100, int(whole.nbytes), 100):
+        again = forge.raw_run(store, "t", pieces, chunk_bytes=chunk_bytes)
+        assert forge.physical_of(again).combine_chunks().equals(whole), chunk_bytes
+        check_chunk_order(forge.footer_of(again), again.ref)
