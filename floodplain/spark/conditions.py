@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 _FORM = re.compile(r"\s*([A-Za-z_]\w*)\s*(<=|>=|<>|!=|==|=|<|>)\s*([A-Za-z_]\w*)\s*")
 _CONSTANTS = {"true", "false", "null"}
-_COMPARED = {
+COMPARED = {
     "=": pc.equal,
     "==": pc.equal,
     "!=": pc.not_equal,
@@ -18,6 +18,7 @@ _COMPARED = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
+"""How SQL writes a comparison → the same in Arrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Comparison:
 
     def kept(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows for which it holds."""
-        return rows.filter(_COMPARED[self.sign](rows.column(self.left), rows.column(self.right)))
+        return rows.filter(COMPARED[self.sign](rows.column(self.left), rows.column(self.right)))
 
 
 def comparison(condition: object) -> Comparison | None:

@@ -26,6 +26,7 @@ from floodplain.versions.edit import Assignment
 
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 COMBINED_ROWS = 1 << 18
+"""Rows that a task puts together at a time, which bounds its memory."""
 TAG = "_input"
 """The column that tells the inputs of a pipeline apart while they travel as one streaming DataFrame."""
 

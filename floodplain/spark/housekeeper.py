@@ -68,6 +68,7 @@ class Housekeeper:
                     self._driver.epochs.sweep_staged()
                     collected = store.head.epoch
             except Exception as error:
+                # Whatever it is, it must be seen: a state that is never compacted only grows.
                 self.failure = self.failure or error
                 return
 

@@ -8,21 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
+from floodplain.spark.conditions import COMPARED
 from floodplain.state.expressions import evaluate, parse_paths
 
 _NUMBER = re.compile(r"[+-]?\d+")
 _TEXT = re.compile(r"'([^']*)'")
 _COMPARISON = re.compile(r"(.+?)(<=>|<=|>=|<>|!=|==|=|<|>)(.+)")
-_COMPARED = {
-    "=": pc.equal,
-    "==": pc.equal,
-    "!=": pc.not_equal,
-    "<>": pc.not_equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
-}
 _CONSTANTS = {"true": True, "false": False, "null": None}
 
 
@@ -60,10 +51,10 @@ def holds(condition: Any, rows: pa.Table) -> pa.Array:
     found = pa.repeat(True, len(rows))
     for part in re.split(r"\s+and\s+", condition.strip(), flags=re.IGNORECASE):
         match = _COMPARISON.fullmatch(part)
-        if match and match[2] not in _COMPARED:
+        if match and match[2] not in COMPARED:
             raise _needs_spark(condition)
         sides = [evaluated(side, rows) for side in ((match[1], match[3]) if match else (part,))]
-        here = _COMPARED[match[2]](*sides) if match else sides[0]
+        here = COMPARED[match[2]](*sides) if match else sides[0]
         if not pa.types.is_boolean(here.type):
             raise BadInput(f"the condition {condition} is {here.type}, not boolean")
         found = pc.and_(found, here)

@@ -1,5 +1,9 @@
-"""Names of columns as Spark's expressions have them."""
+"""Names of columns and literals as Spark's expressions have them."""
 
 
 def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+def literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

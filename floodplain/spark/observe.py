@@ -13,7 +13,7 @@ from pyspark.sql.types import AtomicType, DataType, TimestampNTZType, TimestampT
 
 from floodplain.eventtime.times import NONE_MS
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
-from floodplain.spark.names import quoted
+from floodplain.spark.names import literal, quoted
 from floodplain.spark.stream import SOURCE
 from floodplain.state.expressions import Path
 
@@ -73,7 +73,7 @@ def _idle(bus: Any) -> bool:
 
 
 def _metrics(rows: DataFrame, rule: WatermarkRule, number: int, source: str) -> list[Column]:
-    mine = "true" if source == "" else f"{SOURCE} = {_literal(source)}"
+    mine = "true" if source == "" else f"{SOURCE} = {literal(source)}"
     data = mine if rule.heartbeat is None else f"{mine} and {_sql(rule.heartbeat)} is null"
     event_ms = f"if({data}, {_ms(rows, (rule.column,))}, null)"
     kept = rule.sources[source].kept
@@ -116,7 +116,3 @@ def _type(rows: DataFrame, path: Path) -> DataType:
 
 def _sql(path: Path) -> str:
     return ".".join(map(quoted, path))
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from floodplain.spark.names import quoted
+from floodplain.spark.names import literal, quoted
 from floodplain.spark.plan import Node, Rest, Select, Union
 
 Made: TypeAlias = str | tuple[tuple[str, str], ...]
@@ -33,11 +33,11 @@ class OnePass:
         return [f"{self._cases(name)} as {quoted(name)}" for name in names]
 
     def where(self) -> str:
-        return f"{quoted(self.column)} in ({', '.join(_literal(part.value) for part in self.parts)})"
+        return f"{quoted(self.column)} in ({', '.join(literal(part.value) for part in self.parts)})"
 
     def _cases(self, name: str) -> str:
         found = [(part.value, dict(part.columns)[name]) for part in self.parts if name in dict(part.columns)]
-        cases = " ".join(f"when {quoted(self.column)} = {_literal(value)} then {_sql(made)}" for value, made in found)
+        cases = " ".join(f"when {quoted(self.column)} = {literal(value)} then {_sql(made)}" for value, made in found)
         return f"case {cases} end"
 
 
@@ -99,7 +99,3 @@ def _sql(made: Made) -> str:
     if isinstance(made, str):
         return f"({made})"
     return f"struct({', '.join(f'{value} as {quoted(field)}' for field, value in made)})"
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
