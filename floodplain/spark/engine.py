@@ -1,5 +1,6 @@
 """Steps of a pipeline as Spark jobs."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -19,7 +20,7 @@ from floodplain.spark.names import quoted
 from floodplain.spark.observe import observed
 from floodplain.spark.onepass import OnePass
 from floodplain.spark.plan import Rest
-from floodplain.spark.sessions import settings
+from floodplain.spark.sessions import fast_to_python, settings
 from floodplain.spark.worker import REPORT_SCHEMA, Job, Staged, StageJob, TaskReport, Work, open_for, read_staged, worker
 from floodplain.store.layout import HASH
 from floodplain.versions.edit import Assignment
@@ -37,6 +38,7 @@ class SparkEngine:
     def __init__(self, session: SparkSession, key_groups: int) -> None:
         self._key_groups = key_groups
         self._shuffled: tuple[SparkSession, int] | None = None
+        self._with_python: dict[str, bool] = {}
         # A relation that Spark knows to be empty is optimised away, and its tasks with it; timers need them.
         self._session = self.use(session.newSession())
 
@@ -89,15 +91,25 @@ class SparkEngine:
         numbers = self._session.range(0, count, 1, count)
         return numbers.mapInArrow(_reader(staged, work), from_arrow_schema(staged.schema))
 
-    def run(self, rows: DataFrame | Staged, keys: Sequence[str], assignment: Assignment, job: Job) -> list[TaskReport]:
+    def run(
+        self, rows: DataFrame | Staged, keys: Sequence[str], assignment: Assignment, job: Job, row_bytes: float | None
+    ) -> list[TaskReport]:
         if isinstance(rows, Staged):
             given = self._session.range(0, assignment.slots, 1, assignment.slots)
         else:
+            row_bytes = None if self._has_python(job.operator.name, rows) else row_bytes
             given = to_slots(rows, keys, assignment, self._key_groups)
             schema = pa.ipc.read_schema(pa.py_buffer(job.rows)).append(pa.field(HASH, pa.int64()))
             job = replace(job, rows=schema.serialize().to_pybytes())
-        with self._shuffles():
+        with self._shuffles(), fast_to_python(given.sparkSession, row_bytes):
             return _reports(given, job)
+
+    def _has_python(self, operator: str, rows: DataFrame) -> bool:
+        """Whether its rows were in Python before, on their way from the input: nothing is known of how large they were there."""
+        if operator not in self._with_python:
+            plan = rows._jdf.queryExecution().optimizedPlan().toString()
+            self._with_python[operator] = re.search("Python|InPandas|InArrow", plan) is not None
+        return self._with_python[operator]
 
     def _shuffles(self) -> AbstractContextManager[None]:
         """Rows that are put together are shuffled by Spark, to as many partitions as there are slots: not 200, nor what the

@@ -312,7 +312,14 @@ class LocalEngine:
         assert work.blobs is not None
         return read_staged(staged, work.blobs)
 
-    def run(self, rows: pa.Table | Staged, keys: Sequence[str], assignment: Assignment, job: Job) -> list[TaskReport]:
+    def run(
+        self,
+        rows: pa.Table | Staged,
+        keys: Sequence[str],
+        assignment: Assignment,
+        job: Job,
+        row_bytes: float | None,  # noqa: ARG002
+    ) -> list[TaskReport]:
         if isinstance(rows, Staged):
             return [run_task(job, slot, self._part(slot), ()) for slot in range(assignment.slots)]
         slot_of_group = slot_of_each_group(job.slots, msgspec.msgpack.decode(job.work.ticket, type=Ticket).key_groups)

@@ -23,12 +23,18 @@ class Measured:
     groups: int
     """Keys, or what rows were put together to."""
     skew: float
+    row_bytes: float | None = None
+    """Of a row as it came from Spark, if some came as they were."""
 
     @classmethod
-    def of(cls, reports: Sequence[TaskReport], combined: bool) -> "Measured":
-        rows = [report.rows for report in reports]
-        groups = sum(report.received if combined else report.keys for report in reports)
-        return cls(sum(rows), groups, max(rows) * len(rows) / max(sum(rows), 1))
+    def of(cls, reports: Sequence[TaskReport], combined: bool, before: "Measured | None") -> "Measured":
+        rows, received = [report.rows for report in reports], sum(report.received for report in reports)
+        groups = received if combined else sum(report.keys for report in reports)
+        bytes_ = sum(report.received_bytes for report in reports)
+        row_bytes = None if before is None else before.row_bytes
+        if received and not combined:
+            row_bytes = bytes_ / received
+        return cls(sum(rows), groups, max(rows) * len(rows) / max(sum(rows), 1), row_bytes)
 
 
 def pays(when: object, last: Measured | None) -> bool:

@@ -122,7 +122,8 @@ class Steps:
             rows = self._frame(step.parent)
         fitted, outputs = self._compiled.operators[step.name], self._outputs(step)
         operator = replace(fitted, process=fitted.process.begun())
-        combiner = combiner_of(operator.process, list(outputs), self._compiled.measured.get(step.name))
+        last = self._compiled.measured.get(step.name)
+        combiner = combiner_of(operator.process, list(outputs), last)
         if combiner is not None and not isinstance(rows, Staged):
             rows = self._engine.combined(rows, combiner, self._assignment.slots)
         before = task_values_at(self._snapshot, operator, self._assignment.slots)
@@ -138,13 +139,13 @@ class Steps:
             broadcast=self._broadcast(step),
             staged=rows if isinstance(rows, Staged) else None,
         )
-        reports = self._engine.run(rows, step.keys, self._assignment, job)
+        reports = self._engine.run(rows, step.keys, self._assignment, job, None if last is None else last.row_bytes)
         if sorted(report.slot for report in reports) != list(range(self._assignment.slots)):
             raise Conflict(
                 f"operator {step.name}: {len(reports)} tasks ran for {self._assignment.slots} slots; the epoch is given up"
             )
         if any(report.rows for report in reports):
-            self._compiled.measured[step.name] = Measured.of(reports, combiner is not None)
+            self._compiled.measured[step.name] = Measured.of(reports, combiner is not None, last)
         put_task_values(self._epoch, operator, before, {report.slot: report.task_values for report in reports})
         if self._plan.reads_input(step):
             self.rows += sum(report.rows for report in reports)

@@ -75,6 +75,7 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     keys: int = 0
     received: int = 0
     """What rows came as: fewer, if some were put together before."""
+    received_bytes: int = 0
     late: int = 0
     dead: int = 0
     early: int = 0
@@ -213,6 +214,7 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch]) 
         rows=outcome.rows,
         keys=outcome.keys,
         received=outcome.received,
+        received_bytes=waiting.bytes,
         late=outcome.late,
         dead=outcome.dead,
         early=outcome.early,
@@ -255,12 +257,13 @@ class _Beside:
 
 
 class _Waiting:
-    """Batches, and how long the task waited for them: that is not its own work."""
+    """Batches, their size, and how long the task waited for them: that is not its own work."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch], clock: Clock) -> None:
         self._batches = iter(batches)
         self._clock = clock
         self.waited_s = 0.0
+        self.bytes = 0
 
     def __iter__(self) -> "_Waiting":
         return self
@@ -268,7 +271,9 @@ class _Waiting:
     def __next__(self) -> pa.RecordBatch:
         asked_s = self._clock.monotonic_s()
         try:
-            return next(self._batches)
+            batch = next(self._batches)
+            self.bytes += batch.nbytes
+            return batch
         finally:
             self.waited_s += self._clock.monotonic_s() - asked_s
 
