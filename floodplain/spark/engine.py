@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import msgspec
@@ -20,8 +20,8 @@ from floodplain.spark.names import quoted
 from floodplain.spark.observe import observed
 from floodplain.spark.onepass import OnePass
 from floodplain.spark.plan import Rest
-from floodplain.spark.sessions import fast_to_python, settings
-from floodplain.spark.worker import REPORT_SCHEMA, Job, Staged, StageJob, TaskReport, Work, open_for, read_staged, worker
+from floodplain.spark.sessions import ToPython, settings
+from floodplain.spark.worker import REPORT_SCHEMA, Job, Staged, StageJob, TaskReport, Work, open_for, read_staged, work
 from floodplain.store.layout import HASH
 from floodplain.versions.edit import Assignment
 
@@ -38,6 +38,7 @@ class SparkEngine:
     def __init__(self, session: SparkSession, key_groups: int) -> None:
         self._key_groups = key_groups
         self._shuffled: tuple[SparkSession, int] | None = None
+        self._to_python = ToPython(session)
         self._with_python: dict[str, bool] = {}
         # A relation that Spark knows to be empty is optimised away, and its tasks with it; timers need them.
         self._session = self.use(session.newSession())
@@ -45,6 +46,7 @@ class SparkEngine:
     def use(self, session: SparkSession) -> SparkSession:
         """Run what follows in this session; every slot must have its task."""
         session.conf.set("spark.sql.adaptive.enabled", "false")
+        self._to_python.use(session)
         self._session = session
         return session
 
@@ -61,6 +63,8 @@ class SparkEngine:
     def select(self, rows: DataFrame, columns: Sequence[tuple[str, Any]], only: tuple[str, str] | None) -> DataFrame:
         if only is not None:
             rows = rows.where(F.col(quoted(only[0])) == only[1])
+        if all(isinstance(made, str) and " as " not in made.lower() for _, made in columns):
+            return rows.selectExpr(*[f"{made} as {quoted(name)}" for name, made in columns])  # one call into the JVM
         return rows.select(*[column.alias(name) for name, made in columns for column in _columns(rows, made)])
 
     def extend(self, rows: DataFrame, columns: Sequence[tuple[str, Any]], where: Any) -> DataFrame:
@@ -72,7 +76,9 @@ class SparkEngine:
         made = combiner.sql()
         if made is None:
             schema = self.schema(rows)
-            return rows.mapInArrow(_combining(combiner, schema), from_arrow_schema(combiner.schema(schema)))
+            made_of = combiner.schema(schema)
+            both = [each.serialize().to_pybytes() for each in (schema, made_of)]
+            return rows.mapInArrow(partial(_combine, combiner, *both), from_arrow_schema(made_of))
         by = [f"{expression} as _group_{i}" for i, expression in enumerate(combiner.groups_sql())]
         grouped = rows.groupBy(*map(F.expr, by)).agg(*[F.expr(f"{expression} as {quoted(name)}") for name, expression in made])
         self._shuffled = (rows.sparkSession, slots)
@@ -85,11 +91,11 @@ class SparkEngine:
     def parted(self, rows: DataFrame, parts: OnePass) -> DataFrame:
         return rows.where(parts.where()).selectExpr(*parts.sql())
 
-    def read(self, staged: Staged, work: Work) -> DataFrame:
+    def read(self, staged: Staged, place: Work) -> DataFrame:
         """A DataFrame whose tasks read the staged files themselves, wherever they are."""
         count = max(len(staged.files), 1)
         numbers = self._session.range(0, count, 1, count)
-        return numbers.mapInArrow(_reader(staged, work), from_arrow_schema(staged.schema))
+        return numbers.mapInArrow(partial(_read, staged, place), from_arrow_schema(staged.schema))
 
     def run(
         self, rows: DataFrame | Staged, keys: Sequence[str], assignment: Assignment, job: Job, row_bytes: float | None
@@ -101,7 +107,7 @@ class SparkEngine:
             given = to_slots(rows, keys, assignment, self._key_groups)
             schema = pa.ipc.read_schema(pa.py_buffer(job.rows)).append(pa.field(HASH, pa.int64()))
             job = replace(job, rows=schema.serialize().to_pybytes())
-        with self._shuffles(), fast_to_python(given.sparkSession, row_bytes):
+        with self._shuffles(), self._to_python.sending(given.sparkSession, row_bytes):
             return _reports(given, job)
 
     def _has_python(self, operator: str, rows: DataFrame) -> bool:
@@ -138,20 +144,15 @@ def _columns(rows: DataFrame, made: Any) -> list[Any]:
 
 
 def _reports(rows: DataFrame, job: Job | StageJob) -> list[TaskReport]:
-    found = rows.mapInArrow(worker(job), REPORT_SCHEMA).collect()
+    found = rows.mapInArrow(partial(work, job), REPORT_SCHEMA).collect()
     return [msgspec.msgpack.decode(row.report, type=TaskReport) for row in found]
 
 
-def _combining(combiner: Combiner, schema: pa.Schema) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Puts rows together where they are read, so many at a time."""
-    columns, made = schema.serialize().to_pybytes(), combiner.schema(schema).serialize().to_pybytes()
-
-    def combine(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        given, wanted = (pa.ipc.read_schema(pa.py_buffer(each)) for each in (columns, made))
-        for rows in in_tables(batches, COMBINED_ROWS):
-            yield from combiner(rows.cast(given)).cast(wanted).to_batches()
-
-    return combine
+def _combine(combiner: Combiner, given: bytes, wanted: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Puts rows together where they are read, so many at a time. ``given``, ``wanted``: schemas of what comes in and goes out."""
+    rows_schema, made_schema = (pa.ipc.read_schema(pa.py_buffer(each)) for each in (given, wanted))
+    for rows in in_tables(batches, COMBINED_ROWS):
+        yield from combiner(rows.cast(rows_schema)).cast(made_schema).to_batches()
 
 
 def in_tables(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
@@ -166,14 +167,11 @@ def in_tables(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table
         yield pa.Table.from_batches(held)
 
 
-def _reader(staged: Staged, work: Work) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        blobs = open_for(work).blobs
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                yield from read_staged(replace(staged, files=staged.files[number : number + 1]), blobs).to_batches()
-
-    return read
+def _read(staged: Staged, place: Work, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    blobs = open_for(place).blobs
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            yield from read_staged(replace(staged, files=staged.files[number : number + 1]), blobs).to_batches()
 
 
 def tagged(inputs: Mapping[str, DataFrame]) -> DataFrame:

@@ -308,9 +308,9 @@ class LocalEngine:
             found[name] = fields.column(0) if isinstance(made, str) else rest((), fields)
         return pa.table(found)
 
-    def read(self, staged: Staged, work: Work) -> pa.Table:
-        assert work.blobs is not None
-        return read_staged(staged, work.blobs)
+    def read(self, staged: Staged, place: Work) -> pa.Table:
+        assert place.blobs is not None
+        return read_staged(staged, place.blobs)
 
     def run(
         self,

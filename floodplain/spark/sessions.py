@@ -15,7 +15,8 @@ all that a checkpoint says, so that a plain file with Hadoop's own checksum besi
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _NO_LIMIT = str((1 << 31) - 1)
-_BUFFER = {"spark.sql.execution.pandas.udf.buffer.size": str(1 << 20)}
+_BUFFER = "spark.sql.execution.pandas.udf.buffer.size"
+_BUFFER_BYTES = str(1 << 20)
 SMALL_BATCH_BYTES = 4 << 20
 """A batch that rows as those before would not make larger is far from the 64 MB that Spark keeps batches below."""
 
@@ -46,15 +47,31 @@ def light_checkpoint(session: SparkSession) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def fast_to_python(session: SparkSession, row_bytes: float | None) -> Iterator[None]:
-    """Rows go to Python faster within. ``row_bytes``: what a row of the same kind had before; None if nothing is known.
+class ToPython:
+    """How rows go to Python, in sessions that begin with the settings of this one. What the user has set stays.
 
     They are written in larger pieces. And where they are small, Spark does not weigh the batch again after each row, which takes
-    it as long as a third of all it does to hand rows over. What the user has set stays.
+    it as long as a third of all it does to hand rows over.
     """
-    rows = int(session.conf.get(_BATCH_ROWS) or 0)
-    small = row_bytes is not None and 0 < rows * max(row_bytes, 1) <= SMALL_BATCH_BYTES
-    wanted = _BUFFER | ({_BATCH_BYTES: _NO_LIMIT} if small else {})
-    with settings(session, {name: value for name, value in wanted.items() if session.conf.get(name, None) is None}):
-        yield
+
+    def __init__(self, session: SparkSession) -> None:
+        given = session.conf.get(_BUFFER, None), session.conf.get(_BATCH_BYTES, None)
+        self._buffer_is_ours, self._limit_is_ours = (value is None for value in given)
+        self._batch_rows = int(session.conf.get(_BATCH_ROWS) or 0)
+
+    def use(self, session: SparkSession) -> None:
+        if self._buffer_is_ours:
+            session.conf.set(_BUFFER, _BUFFER_BYTES)
+
+    @contextmanager
+    def sending(self, session: SparkSession, row_bytes: float | None) -> Iterator[None]:
+        """``row_bytes``: what a row of the same kind had before; None if nothing is known."""
+        small = row_bytes is not None and 0 < self._batch_rows * max(row_bytes, 1) <= SMALL_BATCH_BYTES
+        if not (small and self._limit_is_ours):
+            yield
+            return
+        session.conf.set(_BATCH_BYTES, _NO_LIMIT)
+        try:
+            yield
+        finally:
+            session.conf.unset(_BATCH_BYTES)

@@ -159,20 +159,16 @@ def open_for(work: Work) -> _Place:
     return _places[work.location, ticket.store]
 
 
-def worker(job: Job | StageJob) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that Spark runs for each partition."""
+def work(job: Job | StageJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What Spark runs for each partition. A function by its name: one that is defined in another takes longer to send."""
+    from pyspark import TaskContext  # the rest of this module works without Spark
 
-    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext  # the rest of this module works without Spark
-
-        context: Any = TaskContext.get()
-        slot, part = context.partitionId(), f"{context.partitionId()}-{context.taskAttemptId()}"
-        report = run_task(job, slot, part, batches) if isinstance(job, Job) else stage_task(job, slot, part, batches)
-        for _ in batches:
-            pass  # Spark ends a worker that leaves some of its input unread, and starting the next one takes a second
-        yield pa.record_batch({"report": pa.array([msgspec.msgpack.encode(report)], pa.binary())})
-
-    return work
+    context: Any = TaskContext.get()
+    slot, part = context.partitionId(), f"{context.partitionId()}-{context.taskAttemptId()}"
+    report = run_task(job, slot, part, batches) if isinstance(job, Job) else stage_task(job, slot, part, batches)
+    for _ in batches:
+        pass  # Spark ends a worker that leaves some of its input unread, and starting the next one takes a second
+    yield pa.record_batch({"report": pa.array([msgspec.msgpack.encode(report)], pa.binary())})
 
 
 def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch]) -> TaskReport:

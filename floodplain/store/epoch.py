@@ -130,11 +130,12 @@ def _check_disjoint(runs: Sequence[RunRef], ticket_epoch: int) -> None:
     """Two tasks that wrote the same key group of a table leave open whose rows are newer."""
     taken: dict[tuple[str, int], str] = {}
     for run in runs:
+        name = run.id
         for low, high in run.groups:
             for group in range(low, high):
-                other = taken.setdefault((run.table, group), run.id)
-                if other != run.id:
+                other = taken.setdefault((run.table, group), name)
+                if other != name:
                     raise BadInput(
-                        f"epoch {ticket_epoch}: two tasks wrote key group {group} of table {run.table} ({other} and {run.id}); "
+                        f"epoch {ticket_epoch}: two tasks wrote key group {group} of table {run.table} ({other} and {name}); "
                         "each key group belongs to one task of an epoch"
                     )
