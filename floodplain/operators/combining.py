@@ -15,7 +15,7 @@ from floodplain.operators.batch import Batch
 from floodplain.operators.groups import Groups, groups_of
 from floodplain.operators.pairs import order_of
 from floodplain.operators.windows import TimeWindows
-from floodplain.store.identity import refine, starts_of
+from floodplain.store.identity import hash_order, refine, starts_of
 from floodplain.store.layout import one_array
 
 Partial: TypeAlias = Literal["auto"] | bool
@@ -118,7 +118,7 @@ class Combiner:
 def _numbered(keys: Sequence[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
     """The number of each row's key, ascending, and the order in which they stand so."""
     hashes = hash_columns(keys)
-    order = np.argsort(hashes, kind="stable")
+    order = hash_order(hashes)
     return refine(starts_of(hashes[order]), [key.take(pa.array(order)) for key in keys]), order
 
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.keys import check_key_type
 from floodplain.operators.aggregate import Aggregate, Columns, Types
-from floodplain.operators.groups import Groups, codes, distinct, filled, flattened, list_type, listed, valid
+from floodplain.operators.groups import Groups, codes, distinct, distinct_numbers, filled, flattened, list_type, listed, valid
 from floodplain.operators.reducing import check_comparable
 
 
@@ -63,6 +63,10 @@ class CountDistinct(Gathering):
 
     def kept(self, owner: np.ndarray, elements: pa.Array) -> np.ndarray:
         return distinct(owner, elements)
+
+    def _listed(self, owner: np.ndarray, elements: pa.Array, groups: Groups) -> list[pa.Array]:
+        found = distinct_numbers(owner, elements)
+        return super()._listed(owner, elements, groups) if found is None else [listed(*found, len(groups))]
 
     def result(self, partials: Columns) -> pa.Array:
         return pa.array(filled(pc.list_value_length(partials[0]), 0).astype(np.int64))

@@ -136,6 +136,29 @@ def distinct(owner: np.ndarray, column: pa.Array) -> np.ndarray:
     return kept if (owner[kept][1:] >= owner[kept][:-1]).all() else kept[np.argsort(owner[kept], kind="stable")]
 
 
+def distinct_numbers(owner: np.ndarray, column: pa.Array) -> tuple[np.ndarray, pa.Array] | None:
+    """The different values of each owner in order, and their owners, of whole numbers and times; None if these are none or
+    do not fit.
+
+    Owner and value make one number, so that sorting moves all there is to move: no row is looked at again.
+    """
+    type_ = column.type
+    whole = pa.types.is_signed_integer(type_) or (pa.types.is_temporal(type_) and type_.bit_width <= 64)
+    if not whole or column.null_count or not len(column):
+        return None
+    numbers = codes(column)
+    low, high = int(numbers.min()), int(numbers.max())
+    bits = (high - low).bit_length()
+    if bits + int(owner.max()).bit_length() > 63:
+        return None
+    packed = (owner.astype(np.int64) << bits) | (numbers - low)
+    packed.sort()
+    packed = packed[starts_of(packed)]
+    values = (packed & ((1 << bits) - 1)) + low
+    width = np.dtype(f"i{type_.bit_width // 8}")
+    return packed >> bits, pa.array(values.astype(width)).view(type_)
+
+
 def _shortened(hashes: np.ndarray, owner: np.ndarray) -> np.ndarray:
     """As many of a hash's bits as can be sorted together with its owner and its place in one number."""
     taken = int(owner.max(initial=0)).bit_length() + len(owner).bit_length()

@@ -20,6 +20,7 @@ from floodplain.operators.process import KeyedBatchProcess, Process
 from floodplain.operators.windowprocess import ALL
 from floodplain.state.descriptors import State, Value
 from floodplain.state.tables import safe_names
+from floodplain.store.layout import at_rows
 
 SEEN = "rows_seen"
 """The state that counts the rows of a key."""
@@ -71,7 +72,7 @@ class RunningProcess(KeyedBatchProcess):
         fresh, rows = partials_of(self.aggregation, batch, groups, None)
         seen = filled(batch.state(SEEN), 0)
         known = np.flatnonzero(seen > 0)
-        before = [batch.state(name).take(pa.array(known)) for name, _ in self._values]
+        before = [at_rows(batch.state(name), known) for name, _ in self._values]
         now = merged(self.aggregation, len(groups), [(known, before), (np.arange(len(groups)), fresh)])
         for (name, _), column in zip(self._values, now, strict=True):
             batch.set(name, column)
