@@ -3,6 +3,8 @@
 import os
 from typing import ClassVar
 
+from pyspark import TaskContext
+
 from floodplain.operators.process import KeyedProcess
 from floodplain.state.descriptors import Broadcast, List, TaskValue, Value
 
@@ -25,6 +27,20 @@ class Whereabouts(KeyedProcess):
 
     def process(self, key, rows, ctx):
         yield key.user, os.getpid()
+
+
+class HandedOver(KeyedProcess):
+    """What the session of a task has for this setting, and how often the key was there."""
+
+    n = Value("long", default=0)
+    output = "user string, n long, value string"
+
+    def __init__(self, setting: str) -> None:
+        self.setting = setting
+
+    def process(self, key, rows, ctx):
+        self.n.set(self.n.get() + 1)
+        yield key.user, self.n.get(), TaskContext.get().getLocalProperty(self.setting)
 
 
 class ByCount(KeyedProcess):
