@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +15,7 @@ from floodplain.operators.reducing import ExtremeBy
 
 Partials: TypeAlias = list[pa.Array]
 """The partials of all aggregates, side by side; one row per group."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -107,13 +108,13 @@ class Aggregation:
         if len(groups) == groups.rows:
             return partials
         found: Partials = []
-        for part, some in self._split(partials):
+        for part, some in self.split(partials):
             found += part.aggregate.combine(some, groups)
         return self._cast(found)
 
     def results(self, partials: Partials) -> dict[str, pa.Array]:
         found = {
-            name: part.aggregate.result(some[i:]) for part, some in self._split(partials) for i, name in enumerate(part.names)
+            name: part.aggregate.result(some[i:]) for part, some in self.split(partials) for i, name in enumerate(part.names)
         }
         return {name: found[name] for name in self.named}
 
@@ -121,7 +122,8 @@ class Aggregation:
         assert self.types is not None
         return self.types[name]
 
-    def _split(self, partials: Partials) -> list[tuple[Part, Partials]]:
+    def split(self, partials: list[T]) -> list[tuple[Part, list[T]]]:
+        """What there is of each partial, part by part."""
         found, at = [], 0
         for part in self.parts:
             width = len(part.partial)
