@@ -54,7 +54,10 @@ class Aggregate:
         return partials[0]
 
     def sql(self, arguments: Sequence[str], where: str, types: Types) -> list[str] | None:  # noqa: ARG002
-        """The partials as Spark computes them, given arguments and filter clause as SQL; None if it cannot."""
+        """The partials as Spark computes them, given arguments and filter clause as SQL; None if it cannot.
+
+        One expression each; or, of several partials, a single one: a struct that has them as ``p0``, ``p1`` and so on.
+        """
         return None
 
     def with_arguments(self, arguments: Sequence[Expression], where: Expression) -> "Aggregate":

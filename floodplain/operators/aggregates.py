@@ -1,6 +1,10 @@
 """The aggregates that users name. Each argument is a column, or an expression as Spark has it: as text or as a ``Column``.
 
 ``where`` is a condition: rows for which it does not hold do not count.
+
+The values of several ``max_by`` and ``last`` with the same ``by`` and ``where`` in one ``agg`` are those of one row: of several
+rows alike in ``by`` the one whose values are the greatest, compared in the order in which the aggregates stand; null is less
+than any value. So it is with ``min_by`` and ``first``, and the least.
 """
 
 from collections.abc import Sequence
@@ -37,12 +41,12 @@ def max(column: Expression, *, where: Expression = None) -> Aggregate:  # noqa: 
 
 
 def min_by(column: Expression, by: Expression, *, where: Expression = None) -> Aggregate:
-    """``column`` of the row with the least ``by``; of several such rows the least value."""
+    """``column`` of the row with the least ``by``; of several such rows the least value. Several give values of one row."""
     return ExtremeBy((column, by), where)
 
 
 def max_by(column: Expression, by: Expression, *, where: Expression = None) -> Aggregate:
-    """``column`` of the row with the greatest ``by``; of several such rows the greatest value."""
+    """``column`` of the row with the greatest ``by``; of several such rows the greatest value. Several give values of one row."""
     return ExtremeBy((column, by), where, greatest=True)
 
 

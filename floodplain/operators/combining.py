@@ -23,6 +23,7 @@ Partial: TypeAlias = Literal["auto"] | bool
 ROWS = "_rows"
 """The column that says how many rows one stands for."""
 _PARTIAL = "_partial_"
+_GROUP = "_group_"
 
 
 def rows_in(rows: pa.Table) -> int:
@@ -62,27 +63,32 @@ class Combiner:
         partials = [pa.field(f"{_PARTIAL}{i}", field.type) for i, field in enumerate(self.aggregation.partial)]
         return pa.schema([*kept, pa.field(ROWS, pa.int64()), *partials])
 
-    def sql(self) -> list[tuple[str, str]] | None:
-        """The columns that Spark computes of each group, by name; None if one of the aggregates has no SQL."""
-        found: list[tuple[str, str]] = [(ROWS, "count(1)")]
+    def sql(self) -> tuple[list[str], list[str]] | None:
+        """What Spark computes of each group, and the columns that are made of that; None if one of the aggregates has no SQL."""
+        computed = [f"count(1) as {ROWS}"]
+        columns = [*(f"{_GROUP}{i} as {quoted(key)}" for i, key in enumerate(self.keys)), ROWS]
         if self.time is not None:
-            found.append((self.time.name, f"max({quoted(self.time.name)})"))
+            time = quoted(self.time.name)
+            computed, columns = [*computed, f"max({time}) as {time}"], [*columns, time]
             if self.windows is not None and pa.types.is_timestamp(self.time.type) and self.time.type.tz is None:
                 return None
         at = 0
-        for name, aggregate in self.aggregation.named.items():
-            assert self.aggregation.types is not None
+        for part in self.aggregation.parts:
+            aggregate, width = part.aggregate, len(part.partial)
             where = "" if aggregate.where is None else f" filter (where {quoted(aggregate.where)})"
-            made = aggregate.sql([quoted(each) for each in aggregate.arguments], where, self.aggregation.types[name])
+            made = aggregate.sql([quoted(each) for each in aggregate.arguments], where, part.types)
             if made is None:
                 return None
-            found += [(f"{_PARTIAL}{at + i}", expression) for i, expression in enumerate(made)]
-            at += len(made)
-        return found
+            names = [f"{_PARTIAL}{at + i}" for i in range(width)]
+            computed += [f"{expression} as {name}" for expression, name in zip(made, names, strict=False)]
+            columns += names if len(made) == width else [f"{names[0]}.p{i} as {name}" for i, name in enumerate(names)]
+            at += width
+        return computed, columns
 
     def groups_sql(self) -> list[str]:
         """What Spark groups by."""
-        return [quoted(key) for key in self.keys] + ([] if self.windows is None else [self._pane()])
+        groups = [quoted(key) for key in self.keys] + ([] if self.windows is None else [self._pane()])
+        return [f"{expression} as {_GROUP}{i}" for i, expression in enumerate(groups)]
 
     def _pane(self) -> str:
         assert self.windows is not None and self.time is not None

@@ -50,15 +50,29 @@ class Groups:
             left = self._best(key, left, greatest)
         return self._first(np.flatnonzero(left))
 
-    def extreme_by(self, by: np.ndarray, valid: np.ndarray, value: pa.Array, greatest: bool) -> np.ndarray:
-        """As ``extreme`` of ``by`` and then of the values, which are looked at only where several rows are alike in ``by``."""
+    def extreme_by(self, by: np.ndarray, valid: np.ndarray, values: Sequence[pa.Array], greatest: bool) -> np.ndarray:
+        """As ``extreme`` of ``by`` and then of the values, the first first; a null is the least.
+
+        Values are looked at only where several rows are alike in all before.
+        """
         hits = np.flatnonzero(self._best(by, valid, greatest))
-        owner = self.of_row[hits]
-        alike = groups_of(owner)
-        if len(alike) < len(hits):
-            some = value.take(pa.array(hits))
-            hits = hits[alike.extreme([codes(some)], np.ones(len(hits), bool), greatest)]
+        for value in values:
+            alike = groups_of(self.of_row[hits])
+            if len(alike) == len(hits):
+                break
+            tied = np.flatnonzero(np.repeat(alike.sizes > 1, alike.sizes))
+            kept = np.ones(len(hits), bool)
+            kept[tied] = groups_of(alike.of_row[tied])._extremes(value.take(pa.array(hits[tied])), greatest)
+            hits = hits[kept]
         return self._first(hits)
+
+    def _extremes(self, value: pa.Array, greatest: bool) -> np.ndarray:
+        """The rows whose value is the least (or greatest) of their group, marked."""
+        there = valid(value)
+        left = np.ones(len(value), bool)
+        if value.null_count:
+            left = self._best(there.astype(np.int64), left, greatest)
+        return self._best(codes(value), left, greatest)
 
     def _best(self, key: np.ndarray, valid: np.ndarray, greatest: bool) -> np.ndarray:
         """The valid rows whose key is the least (or greatest) of their group, marked."""

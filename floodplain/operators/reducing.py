@@ -140,36 +140,43 @@ def _is_plain_number(type_: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class ExtremeBy(Aggregate):
-    """The value in the row whose ``by`` is the least (or greatest); of several such rows the least (or greatest) value."""
+    """The value in the row whose ``by`` is the least (or greatest); of several such rows the least (or greatest) value.
+
+    The arguments are the value and ``by``; or several values and ``by``: all of one row, and of several rows alike in ``by``
+    the one whose values are the least (or greatest), compared in their order. A null is less than any value. The partials are
+    as the arguments.
+    """
 
     greatest: bool = False
 
     def output(self, types: Types) -> pa.DataType:
-        value, by = types
+        *values, by = types
         if pa.types.is_nested(by) or pa.types.is_null(by):
             raise SchemaMismatch(f"rows can be ordered by a type with an order, not {by}")
-        check_comparable(value)
-        return value
+        for value in values:
+            check_comparable(value)
+        return values[0]
 
     def partial(self, types: Types) -> tuple[pa.DataType, ...]:
-        return self.output(types), types[1]
+        self.output(types)
+        return tuple(types)
 
     def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
-        value, by = columns
-        rows = groups.extreme_by(codes(by), valid(by), value, self.greatest)
-        return [at(value, rows), at(by, rows)]
+        *values, by = columns
+        rows = groups.extreme_by(codes(by), valid(by), values, self.greatest)
+        return [at(column, rows) for column in columns]
 
     def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
         return self.of(partials, groups)
 
     def sql(self, arguments: Sequence[str], where: str, types: Types) -> list[str] | None:
         """A struct is compared field by field; types whose order is not Spark's stay here."""
-        value, by = arguments
-        if pa.types.is_nested(types[0]):
+        *values, by = arguments
+        if any(map(pa.types.is_nested, types)):
             return None
-        pair = f"case when {by} is not null then struct({by} as by, {value} as value) end"
-        found = f"{'max' if self.greatest else 'min'}({pair}){where}"
-        return [f"{found}.value", f"{found}.by"]
+        fields = [f"{by} as p{len(values)}", *(f"{value} as p{i}" for i, value in enumerate(values))]
+        row = f"case when {by} is not null then struct({', '.join(fields)}) end"
+        return [f"{'max' if self.greatest else 'min'}({row}){where}"]
 
 
 def check_comparable(type_: pa.DataType) -> None:

@@ -55,10 +55,14 @@ class RunningProcess(KeyedBatchProcess):
         weight = [pa.field(WEIGHT, pa.int64())] if mode == "retract" else []
         self.output = pa.schema([*(rows.field(key) for key in self.keys), *aggregation.output, *weight])
         names = safe_names(dict.fromkeys(keys) | {field.name: None for field in aggregation.partial})
-        self._values = [(names[field.name], field.type) for field in aggregation.partial]
+        parts = [fields for _, fields in aggregation.split(aggregation.partial)]
+        self._values = [(names[field.name], field.type) for fields in parts for field in fields]
+        self._beside = {names[field.name]: names[fields[-1].name] for fields in parts for field in fields}
 
     def states(self) -> dict[str, State]:
-        partials: dict[str, State] = {name: Value(type_, nullable=False) for name, type_ in self._values}
+        partials: dict[str, State] = {
+            name: Value(type_, nullable=False, beside=self._beside[name]) for name, type_ in self._values
+        }
         return {**partials, SEEN: Value("long", 0, nullable=False)}
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:  # noqa: ARG002

@@ -79,11 +79,9 @@ class SparkEngine:
             made_of = combiner.schema(schema)
             both = [each.serialize().to_pybytes() for each in (schema, made_of)]
             return rows.mapInArrow(partial(_combine, combiner, *both), from_arrow_schema(made_of))
-        by = [f"{expression} as _group_{i}" for i, expression in enumerate(combiner.groups_sql())]
-        grouped = rows.groupBy(*map(F.expr, by)).agg(*[F.expr(f"{expression} as {quoted(name)}") for name, expression in made])
+        computed, columns = made
         self._shuffled = (rows.sparkSession, slots)
-        keys = [f"_group_{i} as {quoted(key)}" for i, key in enumerate(combiner.keys)]
-        return grouped.selectExpr(*keys, *[quoted(name) for name, _ in made])
+        return rows.groupBy(*map(F.expr, combiner.groups_sql())).agg(*map(F.expr, computed)).selectExpr(*columns)
 
     def union(self, members: Sequence[DataFrame]) -> DataFrame:
         return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), members)

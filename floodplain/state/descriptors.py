@@ -64,6 +64,8 @@ class Value(Descriptor):
     _: KW_ONLY
     nullable: bool = True
     """Whether null can be set, and told from never having been set; that takes two bits per key (8 bytes with a ttl)."""
+    beside: str | None = None
+    """Another value without which this one means nothing: a pipeline that would read the one and lose the other is refused."""
 
     def __post_init__(self) -> None:
         Descriptor.__post_init__(self)

@@ -63,6 +63,8 @@ class Place:
     null_mark: str | None = None
     """The column that tells a value set to null."""
     subkey: str | None = None
+    beside: str | None = None
+    """The column without which this one means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,8 @@ def tables_for(operator: str, keys: KeySchema, states: Mapping[str, State]) -> O
                 raise SchemaMismatch(f"{with_name}: a key column has this name: call the state something else")
             columns[clock].update(_value_columns(name, state))
             mark = name + NULL_MARK if isinstance(state, Value) and state.nullable else None
-            places[name] = Place(_values_table(operator, clock), name, null_mark=mark)
+            beside = state.beside if isinstance(state, Value) else None
+            places[name] = Place(_values_table(operator, clock), name, null_mark=mark, beside=beside)
         elif isinstance(state, TaskValue | Broadcast):
             table = checked_name("table", f"{operator}{SEPARATOR}{name}")
             places[name] = Place(table, "value", subkey=SLOT if isinstance(state, TaskValue) else "key")
@@ -119,6 +122,7 @@ def define(writer: Writer, tables: OperatorTables) -> None:
     known = {name: versions[-1] for name, versions in writer.store.head.schemas.items()}
     for name, place in tables.places.items():
         _check_not_moved(tables.operator, name, place, known)
+        _check_beside(tables.operator, name, place, known)
     for schema in tables.schemas:
         if schema.table in known:
             _check_evolves(tables, schema, known[schema.table])
@@ -208,6 +212,15 @@ def _check_not_moved(operator: str, name: str, place: Place, known: Mapping[str,
         raise SchemaMismatch(
             f"operator {operator}, state {name}: table {elsewhere[0]} holds it as another kind of state (or by another clock), "
             f"and {place.table} would start empty: declare it as it was, or call it something else"
+        )
+
+
+def _check_beside(operator: str, name: str, place: Place, known: Mapping[str, TableSchema]) -> None:
+    held = {field.name for field in known[place.table].values} if place.table in known else set()
+    if place.beside is not None and name in held and place.beside not in held:
+        raise SchemaMismatch(
+            f"operator {operator}, state {name}: table {place.table} has it, but not {place.beside}, and it means nothing alone: "
+            "declare what belongs together as it was (aggregates that go by one column in their order), or use another name"
         )
 
 

@@ -115,7 +115,7 @@ CASES = {
     "first_s": (fp.first("s"), "list(s order by t, s nulls first)[1]"),
     "last_s": (fp.last("s"), "list(s order by t desc, s desc nulls last)[1]"),
     "first_l": (fp.first("l", by="i"), "list(l order by i, l nulls first) filter (i is not null)[1]"),
-    "min_by": (fp.min_by("s", "i"), "list(s order by i, s nulls first) filter (i is not null)[1]"),
+    "min_by": (fp.min_by("s", "f"), "list(s order by f, s nulls first)[1]"),
     "max_by": (fp.max_by("l", "d"), "list(l order by d desc, l desc nulls last) filter (d is not null)[1]"),
     "distinct_i": (fp.count_distinct("i"), "count(distinct i)"),
     "distinct_s": (fp.count_distinct("s", where="b"), "count(distinct s) filter (b)"),

@@ -8,6 +8,10 @@ import pyarrow as pa
 import pytest
 
 import floodplain as fp
+from floodplain.operators.aggregation import Aggregation
+from floodplain.operators.combining import Combiner
+from floodplain.spark.engine import SparkEngine
+from tests.operators.test_one_row import BYS, VALUES, alike, same
 from tests.spark.files import put_table
 
 pytestmark = pytest.mark.spark
@@ -138,3 +142,22 @@ def test_rows_put_together_by_the_tasks_that_read_them_give_the_same(spark, tmp_
         for name in windows
     )
     assert together == apart and len(together) == 3 * 7
+
+
+def test_spark_finds_the_best_rows_that_python_finds(spark):
+    """By columns and of values of many types, with nulls, NaN and rows that are alike."""
+    rows = alike(21, 3000).drop_columns(["n"])
+    named = {}
+    for number, value in enumerate(VALUES * 4):
+        make, by = (fp.max_by, fp.min_by)[number % 2], BYS[number % 3]
+        named[f"x{number}"] = make(value, by, where=("w", None)[number // 6 % 2])
+    aggregation = Aggregation(named).fitted(rows.schema, None)
+    assert len(aggregation.parts) == 12
+    combiner = Combiner(aggregation, ("g",), None, None)
+    engine = SparkEngine(spark, 16)
+    by_spark = engine.collect(engine.combined(spark.createDataFrame(rows).repartition(3), combiner, 1)).sort_by("g")
+    here = combiner(rows).sort_by("g").select(by_spark.column_names)
+    assert by_spark.schema.names == combiner.schema(rows.schema).names and len(here) == 9
+    assert by_spark.schema.types == here.schema.types
+    for name in here.column_names:
+        assert same(by_spark.column(name).to_pylist(), here.column(name).to_pylist()), name
