@@ -12,6 +12,9 @@ from floodplain.operators.grouping import Grouped, group
 from floodplain.operators.order import Order, leaders, ranked, ranks_of
 from floodplain.store.identity import starts_of
 
+PAYS_FROM = 8
+"""How many rows there must be for each that stays: all of them go to Python once more, and those that stay come back."""
+
 
 @dataclass(frozen=True)
 class RowCombiner(Combiner):

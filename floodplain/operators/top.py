@@ -10,7 +10,7 @@ from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS
 from floodplain.operators.changes import NO_COLUMNS, WEIGHT, Mode, check_mode, retracted, with_columns
 from floodplain.operators.combining import Partial
-from floodplain.operators.keeping import RowCombiner
+from floodplain.operators.keeping import PAYS_FROM, RowCombiner
 from floodplain.operators.order import Order, check_order, parse_order, ranked, ranks_of, the_rest
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.operators.structs import as_rows, as_struct, field_of, struct_type
@@ -90,7 +90,14 @@ class Top(KeyedBatchProcess):
         if not self.partial or self.until is not None:
             return None
         return RowCombiner(
-            self.keys, self.order, self.output_time, self.partial, 3 * self.count, self.count, rest=self.rest, ties=self.ties
+            self.keys,
+            self.order,
+            self.output_time,
+            self.partial,
+            PAYS_FROM * self.count,
+            self.count,
+            rest=self.rest,
+            ties=self.ties,
         )
 
     @property
