@@ -1,4 +1,4 @@
-"""Rows put together before they are exchanged: one row of partials for all rows of a key and pane that stand in one place."""
+"""Rows put together before they are exchanged: fewer rows for all those of a key, or key and pane, that stand in one place."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from floodplain.store.layout import one_array
 
 Partial: TypeAlias = Literal["auto"] | bool
 
-ROWS = "_rows"
+ROWS = "_floodplain_rows"
 """The column that says how many rows one stands for."""
 _PARTIAL = "_partial_"
 _GROUP = "_group_"
@@ -43,9 +43,37 @@ def partials_of(aggregation: Aggregation, batch: Batch, groups: Groups, order: n
     return aggregation.combine(parts, groups), groups.reduced(np.add, column(ROWS).to_numpy())
 
 
-@dataclass(frozen=True)
 class Combiner:
-    """Puts rows together by key and pane (by key, without windows), in SQL or here.
+    """Puts rows together, where they are read. What comes out has a column ``ROWS``, and what an operator makes of it is the same
+    as if all rows had come, whatever the pieces."""
+
+    keys: tuple[str, ...]
+    when: Partial
+    rows_per_group: float = 4
+    """How many rows a key must have so that it pays."""
+    count: int = 1
+    """How many rows there are of a group when it is put together."""
+
+    def schema(self, rows: pa.Schema) -> pa.Schema:
+        """The columns of what comes out, given those of what goes in."""
+        raise NotImplementedError
+
+    def sql(self) -> tuple[list[str], list[str]] | None:
+        """What Spark computes of each group, and the columns that are made of that; None if it cannot."""
+        return None
+
+    def groups_sql(self) -> list[str]:
+        """What Spark groups by: the keys and what is not given on. Only asked where ``sql`` gives something."""
+        return []
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        """What comes out of these rows."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class AggregateCombiner(Combiner):
+    """Makes partials of the rows of a key and pane (of a key, without windows), in SQL or here.
 
     The time of the row that stands for others is the latest of theirs, so that it is late exactly if they are: windows open and
     close with whole panes.
@@ -58,13 +86,11 @@ class Combiner:
     when: Partial = "auto"
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
-        """The columns of what comes out, given those of what goes in."""
         kept = [rows.field(name) for name in (*self.keys, *([] if self.time is None else [self.time.name]))]
         partials = [pa.field(f"{_PARTIAL}{i}", field.type) for i, field in enumerate(self.aggregation.partial)]
         return pa.schema([*kept, pa.field(ROWS, pa.int64()), *partials])
 
     def sql(self) -> tuple[list[str], list[str]] | None:
-        """What Spark computes of each group, and the columns that are made of that; None if one of the aggregates has no SQL."""
         computed = [f"count(1) as {ROWS}"]
         columns = [*(f"{_GROUP}{i} as {quoted(key)}" for i, key in enumerate(self.keys)), ROWS]
         if self.time is not None:
@@ -86,7 +112,6 @@ class Combiner:
         return computed, columns
 
     def groups_sql(self) -> list[str]:
-        """What Spark groups by."""
         groups = [quoted(key) for key in self.keys] + ([] if self.windows is None else [self._pane()])
         return [f"{expression} as {_GROUP}{i}" for i, expression in enumerate(groups)]
 

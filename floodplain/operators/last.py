@@ -8,6 +8,8 @@ import pyarrow as pa
 
 from floodplain.errors import BadInput
 from floodplain.operators.changes import NO_COLUMNS, WEIGHT, Mode, check_mode, retracted, with_columns
+from floodplain.operators.combining import Partial
+from floodplain.operators.keeping import PAYS_FROM, RowCombiner
 from floodplain.operators.order import Order, backwards, check_order, leaders, nulls_last, parse_order, precedes, the_rest
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.operators.structs import as_rows, as_struct, field_of, struct_type
@@ -26,6 +28,7 @@ class Latest(KeyedBatchProcess):
     keep: Literal["first", "last"] = "last"
     mode: Mode = "update"
     ttl: str | None = None
+    partial: Partial = "auto"
     output_time: str | None = None
     output: pa.Schema = NO_COLUMNS
     order: Order = ()
@@ -55,6 +58,13 @@ class Latest(KeyedBatchProcess):
     def states(self) -> dict[str, State]:
         kind = struct_type(self.rows, self.keys, self.keep)
         return {"row": Value(kind, nullable=False, ttl=self.ttl, ttl_clock="event" if self.ttl else "processing")}
+
+    @property
+    def combiner(self) -> RowCombiner | None:
+        """None where rows may be late: those that are must come as they are."""
+        if not self.partial or self.ttl is not None:
+            return None
+        return RowCombiner(self.keys, self.order, self.output_time, self.partial, rows_per_group=PAYS_FROM)
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
         """What comes late may still be the first; and what has no end has no lateness."""

@@ -178,6 +178,14 @@ def ranked(owner: np.ndarray, order: Order, rest: Order, column: ColumnAt) -> tu
     return place, first
 
 
+def ranks_of(owner: np.ndarray, first: np.ndarray, ties: bool) -> tuple[np.ndarray, np.ndarray]:
+    """For each row, in the order of ``ranked``: where the rows of its owner begin, and where, with ``ties``, those alike begin.
+    The difference is its rank, from 0. ``owner`` and ``first`` are in that order, too."""
+    number = np.arange(len(owner))
+    begin = np.maximum.accumulate(np.where(starts_of(owner), number, 0))
+    return begin, np.maximum.accumulate(np.where(first, number, 0)) if ties else number
+
+
 def sort_places(*keys: np.ndarray) -> np.ndarray:
     """The stable order of rows by these columns of integers, the first one counting most.
 

@@ -12,7 +12,7 @@ from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.aggregation import Aggregation, Partials
 from floodplain.operators.batch import Batch
 from floodplain.operators.changes import WEIGHT, Mode, check_mode
-from floodplain.operators.combining import Combiner, Partial, partials_of
+from floodplain.operators.combining import AggregateCombiner, Partial, partials_of
 from floodplain.operators.firing import same
 from floodplain.operators.groups import Groups, filled
 from floodplain.operators.held import merged
@@ -42,7 +42,7 @@ class RunningAggregate(KeyedBatchProcess):
         aggregation = Aggregation(self.aggregates).fitted(rows, event_time)
         process = RunningProcess(aggregation, rows, keys, self.mode)
         if self.partial:
-            process.combiner = Combiner(aggregation, keys, event_time and rows.field(event_time), None, self.partial)
+            process.combiner = AggregateCombiner(aggregation, keys, event_time and rows.field(event_time), None, self.partial)
         return process
 
 

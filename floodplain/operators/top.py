@@ -9,7 +9,9 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS
 from floodplain.operators.changes import NO_COLUMNS, WEIGHT, Mode, check_mode, retracted, with_columns
-from floodplain.operators.order import Order, check_order, parse_order, ranked, the_rest
+from floodplain.operators.combining import Partial
+from floodplain.operators.keeping import PAYS_FROM, RowCombiner
+from floodplain.operators.order import Order, check_order, parse_order, ranked, ranks_of, the_rest
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.operators.structs import as_rows, as_struct, field_of, struct_type
 from floodplain.state.descriptors import State, Value
@@ -36,6 +38,7 @@ class Top(KeyedBatchProcess):
     ties: bool = False
     until: str | None = None
     rank: str | None = RANK
+    partial: Partial = "auto"
     output_time: str | None = None
     output: pa.Schema = NO_COLUMNS
     order: Order = ()
@@ -80,6 +83,22 @@ class Top(KeyedBatchProcess):
     def states(self) -> dict[str, State]:
         rows: dict[str, State] = {"rows": Value(pa.list_(struct_type(self.rows, self.keys, "top")), nullable=False)}
         return rows if self.until is None else {**rows, "until_ms": Value("long", nullable=False)}
+
+    @property
+    def combiner(self) -> RowCombiner | None:
+        """None where rows may be late: those that are must come as they are."""
+        if not self.partial or self.until is not None:
+            return None
+        return RowCombiner(
+            self.keys,
+            self.order,
+            self.output_time,
+            self.partial,
+            PAYS_FROM * self.count,
+            self.count,
+            rest=self.rest,
+            ties=self.ties,
+        )
 
     @property
     def drops_late(self) -> bool:  # type: ignore[override]
@@ -150,9 +169,8 @@ class _Ranks:
     @staticmethod
     def of(both: "_Both", top: Top) -> "_Ranks":
         place, first = ranked(both.owner, top.order, top.rest, both.column)
-        owner, new, number = both.owner[place], place >= both.held, np.arange(len(place))
-        begin = np.maximum.accumulate(np.where(starts_of(owner), number, 0))
-        lead = np.maximum.accumulate(np.where(first, number, 0)) if top.ties else number
+        owner, new = both.owner[place], place >= both.held
+        begin, lead = ranks_of(owner, first, top.ties)
         older: np.ndarray = np.cumsum(~new) - ~new
         now = lead - begin
         return _Ranks(place, owner, new, now, np.where(new, -1, older[lead] - older[begin]), now < top.count)

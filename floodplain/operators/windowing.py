@@ -10,7 +10,7 @@ from floodplain.errors import BadInput
 from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.aggregation import Aggregation
 from floodplain.operators.changes import WEIGHT
-from floodplain.operators.combining import Combiner, Partial
+from floodplain.operators.combining import AggregateCombiner, Partial
 from floodplain.operators.countwindows import CountWindowProcess
 from floodplain.operators.firing import END, START, Rules
 from floodplain.operators.process import KeyedBatchProcess, Process
@@ -47,7 +47,7 @@ class WindowAggregate(KeyedBatchProcess):
         if self.partial and isinstance(self.windows, TimeWindows):
             timed = event_time is not None and not self.windows.is_global
             windows = replace(self.windows, offset_ms=self.windows.offset_ms + process.inclusive_ms) if timed else None
-            process.combiner = Combiner(aggregation, keys, event_time and rows.field(event_time), windows, self.partial)
+            process.combiner = AggregateCombiner(aggregation, keys, event_time and rows.field(event_time), windows, self.partial)
         return process
 
     def _kind(self, event_time: str | None) -> type[WindowProcess]:

@@ -162,6 +162,7 @@ class Operations:
         ties: bool = False,
         until: str | None = None,
         rank: str | None = "rank",
+        partial: Partial = "auto",
         name: str = "top",
     ) -> "Stream":
         """The first ``count`` rows of each key by ``by``, as in ``"price desc, ts"``, with their ``rank`` from 1.
@@ -169,20 +170,38 @@ class Operations:
         ``mode``: ``update`` gives rows that are new at their rank; ``retract`` also those that were there before, told apart by
         ``weight``; ``append`` all rows of a key once the watermark has reached the time in the column ``until``, as the end of a
         window. ``ties``: rows alike in ``by`` have one rank, and all of them stay. ``rank``: what that column is called, if any.
+        ``partial`` as in ``last``: the first ``count`` of each key are given on; with ``until``, all rows.
         """
-        return self._keyed(Top(count, by, mode, ties, until, rank, output_time=until or self.time), name, time=until)
+        return self._keyed(Top(count, by, mode, ties, until, rank, partial, output_time=until or self.time), name, time=until)
 
-    def last(self, by: str | None = None, *, mode: Mode = "update", ttl: str | None = None, name: str = "last") -> "Stream":
+    def last(
+        self,
+        by: str | None = None,
+        *,
+        mode: Mode = "update",
+        ttl: str | None = None,
+        partial: Partial = "auto",
+        name: str = "last",
+    ) -> "Stream":
         """The last row of each key by ``by``, by event time if not given, whenever it changes.
 
         ``mode``: ``update`` gives the new row, ``retract`` also the one before, told apart by ``weight``. ``ttl``: forget a key
-        for which none came for so long, in event time.
+        for which none came for so long, in event time. ``partial``: the tasks that read rows give on only the last of each key
+        among theirs: always, never, or where the epoch before has shown that it pays; with a ``ttl`` they give on all.
         """
-        return self._keyed(Latest(by, "last", mode, ttl, output_time=self.time), name)
+        return self._keyed(Latest(by, "last", mode, ttl, partial, output_time=self.time), name)
 
-    def first(self, by: str | None = None, *, mode: Mode = "update", ttl: str | None = None, name: str = "first") -> "Stream":
+    def first(
+        self,
+        by: str | None = None,
+        *,
+        mode: Mode = "update",
+        ttl: str | None = None,
+        partial: Partial = "auto",
+        name: str = "first",
+    ) -> "Stream":
         """The first row of each key by ``by``, as ``last``. An earlier one that comes later takes its place."""
-        return self._keyed(Latest(by, "first", mode, ttl, output_time=self.time), name)
+        return self._keyed(Latest(by, "first", mode, ttl, partial, output_time=self.time), name)
 
     def pivot(
         self,

@@ -10,9 +10,10 @@ from floodplain.spark.worker import TaskReport
 
 LEAST_ROWS = 50_000
 """In smaller epochs the stage that Spark adds costs more than it saves."""
-ROWS_PER_GROUP = 4
 SKEW = 2
 """How many times the rows of an average slot the fullest one has."""
+FADES = 0.95
+"""How much of what is known of pieces is left after each epoch without them: they may have changed, and are tried again."""
 
 
 @dataclass(frozen=True)
@@ -20,35 +21,40 @@ class Measured:
     """What an epoch has shown of an operator."""
 
     rows: int
-    groups: int
-    """Keys, or what rows were put together to."""
+    groups: float
+    """What rows were put together to, or would have been."""
     skew: float
     row_bytes: float | None = None
     """Of a row as it came from Spark, if some came as they were."""
+    pieces: float = 1.0
+    """How many groups there were for each key when rows were last put together: a key has one in each place where rows of it are
+    read, and in each pane. Without it the answer would be another one each time that it is followed."""
 
     @classmethod
-    def of(cls, reports: Sequence[TaskReport], combined: bool, before: "Measured | None") -> "Measured":
+    def of(cls, reports: Sequence[TaskReport], combiner: Combiner | None, before: "Measured | None") -> "Measured":
+        """``combiner``: what has put rows together, if they were."""
         rows, received = [report.rows for report in reports], sum(report.received for report in reports)
-        groups = received if combined else sum(report.keys for report in reports)
-        bytes_ = sum(report.received_bytes for report in reports)
-        row_bytes = None if before is None else before.row_bytes
-        if received and not combined:
-            row_bytes = bytes_ / received
-        return cls(sum(rows), groups, max(rows) * len(rows) / max(sum(rows), 1), row_bytes)
+        keys = sum(report.keys for report in reports)
+        row_bytes, pieces = (None, 1.0) if before is None else (before.row_bytes, 1 + FADES * (before.pieces - 1))
+        if combiner is not None and keys:
+            pieces = received / (combiner.count * keys)
+        elif received:
+            row_bytes = sum(report.received_bytes for report in reports) / received
+        return cls(sum(rows), keys * pieces, max(rows) * len(rows) / max(sum(rows), 1), row_bytes, pieces)
 
 
-def pays(when: object, last: Measured | None) -> bool:
-    """``when``: what the user said. Without an epoch to go by it does not."""
-    if when != "auto":
-        return bool(when)
+def pays(combiner: Combiner, last: Measured | None) -> bool:
+    """As the user said; else, without an epoch to go by it does not."""
+    if combiner.when != "auto":
+        return bool(combiner.when)
     if last is None or last.rows < LEAST_ROWS:
         return False
-    return last.rows >= ROWS_PER_GROUP * last.groups or last.skew >= SKEW
+    return last.rows >= combiner.rows_per_group * last.groups or last.skew >= SKEW
 
 
 def combiner_of(process: Any, outputs: Sequence[str], last: Measured | None) -> Combiner | None:
     """How to put rows together now, if at all. Where late rows are read they must come as they are."""
     combiner: Combiner | None = process.combiner
-    if combiner is None or LATE in outputs or not pays(combiner.when, last):
+    if combiner is None or LATE in outputs or not pays(combiner, last):
         return None
     return combiner

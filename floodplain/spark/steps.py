@@ -123,8 +123,8 @@ class Steps:
         fitted, outputs = self._compiled.operators[step.name], self._outputs(step)
         operator = replace(fitted, process=fitted.process.begun())
         last = self._compiled.measured.get(step.name)
-        combiner = combiner_of(operator.process, list(outputs), last)
-        if combiner is not None and not isinstance(rows, Staged):
+        combiner = None if isinstance(rows, Staged) else combiner_of(operator.process, list(outputs), last)
+        if combiner is not None:
             rows = self._engine.combined(rows, combiner, self._assignment.slots)
         before = task_values_at(self._snapshot, operator, self._assignment.slots)
         job = Job(
@@ -145,7 +145,7 @@ class Steps:
                 f"operator {step.name}: {len(reports)} tasks ran for {self._assignment.slots} slots; the epoch is given up"
             )
         if any(report.rows for report in reports):
-            self._compiled.measured[step.name] = Measured.of(reports, combiner is not None, last)
+            self._compiled.measured[step.name] = Measured.of(reports, combiner, last)
         put_task_values(self._epoch, operator, before, {report.slot: report.task_values for report in reports})
         if self._plan.reads_input(step):
             self.rows += sum(report.rows for report in reports)

@@ -7,7 +7,6 @@ import pytest
 import floodplain as fp
 from floodplain.operators.firing import Rules
 from floodplain.operators.lateness import WHOLE
-from floodplain.spark.partials import Measured, pays
 from floodplain.spark.plan import Select
 from tests.operators.window_model import Model, Window, at, result, script
 
@@ -280,10 +279,3 @@ def test_rows_put_together_before_the_exchange_give_the_same(windows):
     for mine, other in zip(whole.progress, together.progress, strict=True):
         assert (mine.rows, mine.late) == (other.rows, other.late)
     assert windows == "running" or sum(progress.late for progress in whole.progress) > 0
-
-
-def test_rows_are_put_together_where_that_pays():
-    hot, cold, skewed = Measured(10**6, 10**3, 1.0), Measured(10**6, 10**6, 1.0), Measured(10**6, 10**6, 3.0)
-    few = Measured(100, 1, 1.0)
-    assert [pays("auto", seen) for seen in (hot, cold, skewed, few, None)] == [True, False, True, False, False]
-    assert pays(True, None) and not pays(False, hot)
