@@ -60,7 +60,8 @@ class Groups:
             alike = groups_of(self.of_row[hits])
             if len(alike) == len(hits):
                 break
-            tied = np.flatnonzero(np.repeat(alike.sizes > 1, alike.sizes))
+            several = alike.sizes > 1
+            tied = slice(None) if several.all() else np.flatnonzero(np.repeat(several, alike.sizes))
             kept = np.ones(len(hits), bool)
             kept[tied] = groups_of(alike.of_row[tied])._extremes(value.take(pa.array(hits[tied])), greatest)
             hits = hits[kept]
@@ -68,10 +69,9 @@ class Groups:
 
     def _extremes(self, value: pa.Array, greatest: bool) -> np.ndarray:
         """The rows whose value is the least (or greatest) of their group, marked."""
-        there = valid(value)
         left = np.ones(len(value), bool)
         if value.null_count:
-            left = self._best(there.astype(np.int64), left, greatest)
+            left = self._best(valid(value).astype(np.int64), left, greatest)
         return self._best(codes(value), left, greatest)
 
     def _best(self, key: np.ndarray, valid: np.ndarray, greatest: bool) -> np.ndarray:
