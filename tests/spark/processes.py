@@ -3,8 +3,6 @@
 import os
 from typing import ClassVar
 
-from pyspark import TaskContext
-
 from floodplain.operators.process import KeyedProcess
 from floodplain.state.descriptors import Broadcast, List, TaskValue, Value
 
@@ -39,6 +37,8 @@ class HandedOver(KeyedProcess):
         self.setting = setting
 
     def process(self, key, rows, ctx):
+        from pyspark import TaskContext  # the kit's tests import this module, and do without Spark
+
         self.n.set(self.n.get() + 1)
         yield key.user, self.n.get(), TaskContext.get().getLocalProperty(self.setting)
 
