@@ -18,8 +18,9 @@ SCHEMA = "auction long, bidder long, price long, channel string, ts timestamp"
 SQL = {
     "seen": "select auction, bidder, min(ts) from bid group by all",
     "top": """
-        select auction, bidder, price, channel, ts, price % 7 as rest, rank() over (partition by auction order by price % 7 desc)
-        from bid where price > 20 qualify rank() over (partition by auction order by price % 7 desc) <= 2
+        select auction, bidder, price, channel, ts, price % 20 as rest,
+            rank() over (partition by auction order by price % 20 desc)
+        from bid where price > 20 qualify rank() over (partition by auction order by price % 20 desc) <= 2
     """,
     "last": """
         select auction, bidder, price, channel, ts from bid
@@ -57,7 +58,7 @@ def build(frame, partial):
         .write("memory", name="seen")
         .also(
             rows.where("price > 20")
-            .with_column("rest", F.col("price") % 7)
+            .with_column("rest", F.col("price") % 20)
             .key_by("auction")
             .top(2, "rest desc", ties=True, mode="retract", partial=partial)
             .write("memory", name="top")
