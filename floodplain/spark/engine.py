@@ -26,6 +26,8 @@ from floodplain.store.layout import HASH
 from floodplain.versions.edit import Assignment
 
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+_HAS_AS = re.compile(r"\bas\b", re.IGNORECASE)
+"""An expression that may have a name of its own already."""
 COMBINED_ROWS = 1 << 18
 """Rows that a task puts together at a time, which bounds its memory."""
 TAG = "_input"
@@ -63,7 +65,7 @@ class SparkEngine:
     def select(self, rows: DataFrame, columns: Sequence[tuple[str, Any]], only: tuple[str, str] | None) -> DataFrame:
         if only is not None:
             rows = rows.where(F.col(quoted(only[0])) == only[1])
-        if all(isinstance(made, str) and " as " not in made.lower() for _, made in columns):
+        if all(isinstance(made, str) and not _HAS_AS.search(made) for _, made in columns):
             return rows.selectExpr(*[f"{made} as {quoted(name)}" for name, made in columns])  # one call into the JVM
         return rows.select(*[column.alias(name) for name, made in columns for column in _columns(rows, made)])
 
