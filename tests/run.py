@@ -1,6 +1,7 @@
 """All tests but the soak, in two processes side by side: ``python -m tests.run``.
 
-Those on Spark wait for Spark most of the time. Each process has a Spark of its own, and the folders are what tells them apart.
+Those on Spark wait for Spark most of the time. Each process has a Spark of its own, and the folders are what tells them apart: so
+many that both take about as long.
 """
 
 import subprocess
@@ -8,16 +9,16 @@ import sys
 import tempfile
 
 COMMAND = [sys.executable, "-m", "pytest", "-m", "not soak"]
-ON_SPARK = "tests/spark"
+BESIDE = ("tests/spark", "tests/operators")
 
 
 def main() -> int:
     """Shows the output of the one as it comes, then that of the other; 0 if both passed."""
     with tempfile.TemporaryFile("w+") as shown:
-        beside = subprocess.Popen([*COMMAND, ON_SPARK], stdout=shown, stderr=subprocess.STDOUT)
+        beside = subprocess.Popen([*COMMAND, *BESIDE], stdout=shown, stderr=subprocess.STDOUT)
         try:
-            others = subprocess.run([*COMMAND, "tests", f"--ignore={ON_SPARK}"], check=False)
-            print(f"waiting for {ON_SPARK}", flush=True)
+            others = subprocess.run([*COMMAND, "tests", *(f"--ignore={folder}" for folder in BESIDE)], check=False)
+            print(f"waiting for {' and '.join(BESIDE)}", flush=True)
             beside.wait()
         finally:
             if beside.poll() is None:

@@ -52,9 +52,9 @@ class Plan:
 def watch_jobs(plan: Plan) -> None:
     inner = SparkEngine.run
 
-    def run(self: Any, rows: Any, keys: Any, assignment: Any, job: Any) -> Any:
+    def run(self: Any, rows: Any, keys: Any, assignment: Any, job: Any, *args: Any) -> Any:
         plan.reach("before_first_job" if job.operator.name == "first" else "before_second_job")
-        return inner(self, rows, keys, assignment, job)
+        return inner(self, rows, keys, assignment, job, *args)
 
     SparkEngine.run = run  # type: ignore[method-assign]
 

@@ -9,7 +9,7 @@ import pytest
 
 import floodplain as fp
 from floodplain.operators.aggregation import Aggregation
-from floodplain.operators.combining import Combiner
+from floodplain.operators.combining import AggregateCombiner
 from floodplain.spark.engine import SparkEngine
 from tests.operators.test_one_row import BYS, VALUES, alike, same
 from tests.spark.files import put_table
@@ -153,7 +153,7 @@ def test_spark_finds_the_best_rows_that_python_finds(spark):
         named[f"x{number}"] = make(value, by, where=("w", None)[number // 6 % 2])
     aggregation = Aggregation(named).fitted(rows.schema, None)
     assert len(aggregation.parts) == 12
-    combiner = Combiner(aggregation, ("g",), None, None)
+    combiner = AggregateCombiner(aggregation, ("g",), None, None)
     engine = SparkEngine(spark, 16)
     by_spark = engine.collect(engine.combined(spark.createDataFrame(rows).repartition(3), combiner, 1)).sort_by("g")
     here = combiner(rows).sort_by("g").select(by_spark.column_names)
