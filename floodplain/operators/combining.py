@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +43,16 @@ def partials_of(aggregation: Aggregation, batch: Batch, groups: Groups, order: n
     return aggregation.combine(parts, groups), groups.reduced(np.add, column(ROWS).to_numpy())
 
 
+class GroupedSql(NamedTuple):
+    """Rows put together by Spark, in its SQL."""
+
+    by: list[str]
+    computed: list[str]
+    """Of each group."""
+    columns: list[str]
+    """Made of all these."""
+
+
 class Combiner:
     """Puts rows together, where they are read. What comes out has a column ``ROWS``, and what an operator makes of it is the same
     as if all rows had come, whatever the pieces."""
@@ -58,13 +68,9 @@ class Combiner:
         """The columns of what comes out, given those of what goes in."""
         raise NotImplementedError
 
-    def sql(self) -> tuple[list[str], list[str]] | None:
-        """What Spark computes of each group, and the columns that are made of that; None if it cannot."""
+    def sql(self) -> "GroupedSql | None":
+        """The same by Spark; None if it cannot."""
         return None
-
-    def groups_sql(self) -> list[str]:
-        """What Spark groups by: the keys and what is not given on. Only asked where ``sql`` gives something."""
-        return []
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """What comes out of these rows."""
@@ -90,7 +96,7 @@ class AggregateCombiner(Combiner):
         partials = [pa.field(f"{_PARTIAL}{i}", field.type) for i, field in enumerate(self.aggregation.partial)]
         return pa.schema([*kept, pa.field(ROWS, pa.int64()), *partials])
 
-    def sql(self) -> tuple[list[str], list[str]] | None:
+    def sql(self) -> GroupedSql | None:
         computed = [f"count(1) as {ROWS}"]
         columns = [*(f"{_GROUP}{i} as {quoted(key)}" for i, key in enumerate(self.keys)), ROWS]
         if self.time is not None:
@@ -109,11 +115,8 @@ class AggregateCombiner(Combiner):
             computed += [f"{expression} as {name}" for expression, name in zip(made, names, strict=False)]
             columns += names if len(made) == width else [f"{names[0]}.p{i} as {name}" for i, name in enumerate(names)]
             at += width
-        return computed, columns
-
-    def groups_sql(self) -> list[str]:
-        groups = [quoted(key) for key in self.keys] + ([] if self.windows is None else [self._pane()])
-        return [f"{expression} as {_GROUP}{i}" for i, expression in enumerate(groups)]
+        by = [quoted(key) for key in self.keys] + ([] if self.windows is None else [self._pane()])
+        return GroupedSql([f"{expression} as {_GROUP}{i}" for i, expression in enumerate(by)], computed, columns)
 
     def _pane(self) -> str:
         assert self.windows is not None and self.time is not None

@@ -81,9 +81,8 @@ class SparkEngine:
             made_of = combiner.schema(schema)
             both = [each.serialize().to_pybytes() for each in (schema, made_of)]
             return rows.mapInArrow(partial(_combine, combiner, *both), from_arrow_schema(made_of))
-        computed, columns = made
         self._shuffled = (rows.sparkSession, slots)
-        return rows.groupBy(*map(F.expr, combiner.groups_sql())).agg(*map(F.expr, computed)).selectExpr(*columns)
+        return rows.groupBy(*map(F.expr, made.by)).agg(*map(F.expr, made.computed)).selectExpr(*made.columns)
 
     def union(self, members: Sequence[DataFrame]) -> DataFrame:
         return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), members)
