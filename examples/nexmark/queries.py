@@ -1,9 +1,9 @@
 """The queries of Nexmark with Floodplain's public API.
 
-Each reads its rows from the tables ``person``, ``auction`` and ``bid`` in Spark's own SQL, since what has no state is Spark's
-business, and only the columns that it needs; it is given a stream for each. Queries with ``time="event"`` have a watermark and
-say something once it is final. The others say what is new or has changed since the last epoch; ``update`` names the columns by
-which rows of their output replace each other.
+Each reads its rows in Spark's own SQL, since what has no state is Spark's business, and only the columns that it needs: of the
+table ``bid``, or, if it joins events of two kinds, of ``events``, so that each is read once. Queries with ``time="event"`` have a
+watermark and say something once it is final. The others say what is new or has changed since the last epoch; ``update`` names the
+columns by which rows of their output replace each other.
 """
 
 import floodplain as fp
@@ -18,26 +18,26 @@ LONGEST = "20 seconds"
 # --- Queries without state
 
 
-@query(bids="select auction, bidder, price, dateTime, extra from bid")
+@query("select auction, bidder, price, dateTime, extra from bid")
 def q0(bids: fp.Stream) -> fp.Stream:
     """Pass through."""
     return bids
 
 
-@query(bids="select auction, bidder, 0.908 * price as price, dateTime, extra from bid")
+@query("select auction, bidder, 0.908 * price as price, dateTime, extra from bid")
 def q1(bids: fp.Stream) -> fp.Stream:
     """Currency conversion: each bid in euros."""
     return bids
 
 
-@query(bids="select auction, price from bid where auction % 123 = 0")
+@query("select auction, price from bid where auction % 123 = 0")
 def q2(bids: fp.Stream) -> fp.Stream:
     """Selection: bids for some auctions."""
     return bids
 
 
 @query(
-    bids="""
+    """
         select auction, bidder, price, dateTime, extra, cast(cast(dateTime as date) as string) as dt,
             substr(cast(dateTime as string), 12, 5) as hm
         from bid
@@ -48,14 +48,14 @@ def q10(bids: fp.Stream) -> fp.Stream:
     return bids
 
 
-@query(bids="select auction, bidder, price, dateTime, value from bid join side_input on auction % 10000 = key")
+@query("select auction, bidder, price, dateTime, value from bid join side_input on auction % 10000 = key")
 def q13(bids: fp.Stream) -> fp.Stream:
     """Bounded side input: each bid with the value that a table has for its auction."""
     return bids
 
 
 @query(
-    bids="""
+    """
         select auction, bidder, 0.908 * price as price,
             case when hour(dateTime) between 8 and 18 then 'dayTime'
                 when hour(dateTime) <= 6 or hour(dateTime) >= 20 then 'nightTime' else 'otherTime' end as bidTimeType,
@@ -69,7 +69,7 @@ def q14(bids: fp.Stream) -> fp.Stream:
 
 
 @query(
-    bids="""
+    """
         select auction, bidder, price, channel,
             case lower(channel) when 'apple' then '0' when 'google' then '1' when 'facebook' then '2' when 'baidu' then '3'
                 else regexp_extract(url, '(&|^)channel_id=([^&]*)', 2) end as channel_id
@@ -83,7 +83,7 @@ def q21(bids: fp.Stream) -> fp.Stream:
 
 
 @query(
-    bids="""
+    """
         select auction, bidder, price, channel, split_part(url, '/', 4) as dir1, split_part(url, '/', 5) as dir2,
             split_part(url, '/', 6) as dir3 from bid
     """
@@ -96,7 +96,7 @@ def q22(bids: fp.Stream) -> fp.Stream:
 # --- Windows, and the best of each
 
 
-@query(time="event", bids="select auction, dateTime from bid")
+@query("select auction, dateTime from bid", time="event")
 def q5(bids: fp.Stream) -> fp.Stream:
     """Hot items: the auctions with the most bids in the last ten seconds, every two seconds."""
     counts = bids.key_by("auction").window(fp.sliding("10 seconds", "2 seconds")).agg(num=fp.count())
@@ -104,20 +104,20 @@ def q5(bids: fp.Stream) -> fp.Stream:
     return by_window.top(1, by="num desc", ties=True, mode="append", until="window_end", rank=None)
 
 
-@query(time="event", bids="select auction, bidder, price, dateTime, extra, price * 68719476736 - number as worth from bid")
+@query("select auction, bidder, price, dateTime, extra, price * 68719476736 - number as worth from bid", time="event")
 def q7(bids: fp.Stream) -> fp.Stream:
     """Highest bid of every ten seconds; of equal ones the first to arrive is worth the most."""
     columns = ("auction", "bidder", "price", "dateTime", "extra")
     return bids.window(fp.tumbling("10 seconds")).agg(**{column: fp.max_by(column, "worth") for column in columns})
 
 
-@query(time="event", bids="select bidder, dateTime from bid")
+@query("select bidder, dateTime from bid", time="event")
 def q11(bids: fp.Stream) -> fp.Stream:
     """User sessions: the bids of each bidder while no ten seconds pass without one."""
     return bids.key_by("bidder").window(fp.session("10 seconds")).agg(bid_count=fp.count())
 
 
-@query(time="arrival", update="bidder window_start", bids="select bidder from bid")
+@query("select bidder from bid", time="arrival", update="bidder window_start")
 def q12(bids: fp.Stream) -> fp.Stream:
     """Bids of each bidder in ten seconds of processing time, as they come."""
     return bids.key_by("bidder").window(fp.tumbling("10 seconds"), early=fp.every_epoch()).agg(bid_count=fp.count())
@@ -146,19 +146,19 @@ DISTINCT = {
 }
 
 
-@query(update="day", bids=f"select bidder, auction, {DAY}, {RANKS} from bid")
+@query(f"select bidder, auction, {DAY}, {RANKS} from bid", update="day")
 def q15(bids: fp.Stream) -> fp.Stream:
     """Bidding statistics of each day: how many bids, bidders and auctions, by price."""
     return bids.key_by("day").agg(**BIDS, **DISTINCT)
 
 
-@query(update="channel day", bids=f"select channel, bidder, auction, {DAY}, {MINUTE}, {RANKS} from bid")
+@query(f"select channel, bidder, auction, {DAY}, {MINUTE}, {RANKS} from bid", update="channel day")
 def q16(bids: fp.Stream) -> fp.Stream:
     """Channel statistics: the same of each channel and day, and the last minute that had a bid."""
     return bids.key_by("channel", "day").agg(minute=fp.max("minute"), **BIDS, **DISTINCT)
 
 
-@query(update="auction day", bids=f"select auction, price, {DAY}, {RANKS} from bid")
+@query(f"select auction, price, {DAY}, {RANKS} from bid", update="auction day")
 def q17(bids: fp.Stream) -> fp.Stream:
     """Auction statistics of each day: bids by price, and the prices."""
     return bids.key_by("auction", "day").agg(
@@ -169,13 +169,13 @@ def q17(bids: fp.Stream) -> fp.Stream:
 # --- The last and the best of each key
 
 
-@query(update="auction bidder", bids="select auction, bidder, price, channel, url, dateTime, extra, number from bid")
+@query("select auction, bidder, price, channel, url, dateTime, extra, number from bid", update="auction bidder")
 def q18(bids: fp.Stream) -> fp.Stream:
     """The last bid of each bidder for each auction."""
     return bids.key_by("bidder", "auction").last(by="dateTime, number")
 
 
-@query(update="auction rank_number", bids="select auction, bidder, price, channel, url, dateTime, extra, number from bid")
+@query("select auction, bidder, price, channel, url, dateTime, extra, number from bid", update="auction rank_number")
 def q19(bids: fp.Stream) -> fp.Stream:
     """The ten highest bids for each auction."""
     return bids.key_by("auction").top(10, by="price desc, dateTime, number", rank="rank_number")
@@ -185,70 +185,84 @@ def q19(bids: fp.Stream) -> fp.Stream:
 
 
 @query(
-    auctions="select id, seller from auction where category = 10",
-    persons="select id as person, name, city, state from person where state in ('OR', 'ID', 'CA')",
+    """
+        select kind, auction.id, auction.seller, auction.category, person.id as person, person.name, person.city, person.state
+        from events
+    """
 )
-def q3(auctions: fp.Stream, persons: fp.Stream) -> fp.Stream:
+def q3(events: fp.Stream) -> fp.Stream:
     """Local item suggestion: who sells in three states, and what."""
+    auctions = events.where("kind = 'auction'").where("category = 10").select("id", "seller")
+    persons = events.where("kind = 'person'").where("state in ('OR', 'ID', 'CA')").select("person", "name", "city", "state")
     return auctions.join(persons, on={"seller": "person"})
 
 
-@query(
-    time="event",
-    persons="select id, name, dateTime from person",
-    auctions="select seller, dateTime from auction",
-)
-def q8(persons: fp.Stream, auctions: fp.Stream) -> fp.Stream:
+@query("select kind, dateTime, person.id, person.name, auction.seller from events", time="event")
+def q8(events: fp.Stream) -> fp.Stream:
     """New users: who entered and opened an auction in the same ten seconds."""
+    persons = events.where("kind = 'person'").select("id", "name", "dateTime")
+    auctions = events.where("kind = 'auction'").select("seller", "dateTime")
     return persons.join(auctions, on={"id": "seller"}, how="semi", window=fp.tumbling("10 seconds"))
 
 
+ITEM = """
+    auction.id, auction.itemName, auction.description, auction.initialBid, auction.reserve, auction.expires, auction.seller,
+    auction.category
+"""
+
+
 @query(
-    bids="select auction, bidder, price, channel, url, dateTime as bid_dateTime, extra as bid_extra from bid",
-    auctions="""
-        select id, itemName, description, initialBid, reserve, dateTime as auction_dateTime, expires, seller, category,
-            extra as auction_extra
-        from auction where category = 10
-    """,
+    f"""
+        select kind, dateTime, {ITEM}, auction.extra as auction_extra, bid.auction, bid.bidder, bid.price, bid.channel, bid.url,
+            bid.extra as bid_extra
+        from events
+    """
 )
-def q20(bids: fp.Stream, auctions: fp.Stream) -> fp.Stream:
+def q20(events: fp.Stream) -> fp.Stream:
     """Each bid with its auction, of one category."""
+    bid = events.where("kind = 'bid'")
+    bids = bid.select("auction", "bidder", "price", "channel", "url", "bid_extra", bid_dateTime="dateTime")
+    item = ("id", "itemName", "description", "initialBid", "reserve", "expires", "seller", "category", "auction_extra")
+    auctions = events.where("kind = 'auction'").where("category = 10").select(*item, auction_dateTime="dateTime")
     return bids.join(auctions, on={"auction": "id"})
 
 
 # --- What auctions were sold for
 
-PRICES = "select auction, price, number, dateTime from bid"
+OFFER = "bid.auction, bid.price, number"
 
 
-def winners(auctions: fp.Stream, bids: fp.Stream, *more: str) -> fp.Stream:
-    """Each auction with its highest bid, once it is closed."""
-    offers = bids.select("auction", "price", "number", *more, bid_dateTime="dateTime")
-    offered = auctions.join(offers, on={"id": "auction"}, within=("0 seconds", LONGEST), times=("dateTime", "bid_dateTime"))
+def winners(events: fp.Stream, item: tuple[str, ...], bid: tuple[str, ...] = ()) -> fp.Stream:
+    """Each auction with its highest bid, once it is closed: these columns of both, beside those that it takes."""
+    auctions = events.where("kind = 'auction'").select("id", "dateTime", "expires", *item)
+    bids = events.where("kind = 'bid'").select("auction", "price", "number", *bid, bid_dateTime="dateTime")
+    offered = auctions.join(bids, on={"id": "auction"}, within=("0 seconds", LONGEST), times=("dateTime", "bid_dateTime"))
     in_time = offered.where("bid_dateTime <= expires")
     return in_time.key_by("id").top(1, by="price desc, bid_dateTime, number", mode="append", until="expires", rank=None)
 
 
-@query(time="event", update="category", auctions="select id, category, dateTime, expires from auction", bids=PRICES)
-def q4(auctions: fp.Stream, bids: fp.Stream) -> fp.Stream:
+@query(
+    f"select kind, dateTime, auction.id, auction.category, auction.expires, {OFFER} from events", time="event", update="category"
+)
+def q4(events: fp.Stream) -> fp.Stream:
     """Average price for a category, of the auctions that are closed."""
-    return winners(auctions, bids).key_by("category").agg(final=fp.avg("price"))
+    return winners(events, ("category",)).key_by("category").agg(final=fp.avg("price"))
 
 
-@query(time="event", update="seller", auctions="select id, seller, dateTime, expires from auction", bids=PRICES)
-def q6(auctions: fp.Stream, bids: fp.Stream) -> fp.Stream:
+@query(f"select kind, dateTime, auction.id, auction.seller, auction.expires, {OFFER} from events", time="event", update="seller")
+def q6(events: fp.Stream) -> fp.Stream:
     """Average selling price of each seller, of their last ten auctions that are closed."""
-    last_ten = winners(auctions, bids).key_by("seller").agg(prices=fp.top_k("price", 10, by="expires"))
+    last_ten = winners(events, ("seller",)).key_by("seller").agg(prices=fp.top_k("price", 10, by="expires"))
     return last_ten.transform(
         lambda df: df.selectExpr("seller", "aggregate(prices, 0D, (sum, price) -> sum + price) / size(prices) as avg_price")
     )
 
 
 @query(
+    f"select kind, dateTime, {ITEM}, auction.extra, bid.bidder, bid.extra as bid_extra, {OFFER} from events",
     time="event",
-    auctions="select id, itemName, description, initialBid, reserve, dateTime, expires, seller, category, extra from auction",
-    bids="select auction, bidder, price, number, dateTime, extra as bid_extra from bid",
 )
-def q9(auctions: fp.Stream, bids: fp.Stream) -> fp.Stream:
+def q9(events: fp.Stream) -> fp.Stream:
     """Winning bids: each auction with its highest bid."""
-    return winners(auctions, bids, "bidder", "bid_extra")
+    item = ("itemName", "description", "initialBid", "reserve", "seller", "category", "extra")
+    return winners(events, item, ("bidder", "bid_extra"))

@@ -1,6 +1,6 @@
 """What a query is: the rows that it reads, what it makes of them, and how to read what comes out."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,8 +15,8 @@ DELAY = "4 seconds"
 class Query:
     name: str
     title: str
-    reads: Mapping[str, str]
-    """The SQL of each stream that it reads."""
+    reads: str
+    """The rows that it reads, in SQL."""
     build: Callable[..., fp.Stream]
     changes: Changes
     """How its output is to be taken together."""
@@ -29,17 +29,16 @@ class Query:
         return self.time == "event"
 
     def on(self, rows: fp.Stream) -> fp.Stream:
-        """The query on what it reads: one stream, or one with several sources."""
+        """The query on what it reads."""
         if self.time == "event":
             rows = rows.watermark("dateTime", DELAY)
         elif self.time == "arrival":
             rows = rows.watermark(fp.ingestion_time())
-        return self.build(*[rows.source(name) for name in self.reads] if len(self.reads) > 1 else [rows])
+        return self.build(rows)
 
     def of(self, events: Any) -> fp.Stream:
         """The query on a DataFrame of events."""
-        frames = {name: table(events, sql) for name, sql in self.reads.items()}
-        return self.on(fp.stream(**frames) if len(frames) > 1 else fp.stream(*frames.values()))
+        return self.on(fp.stream(table(events, self.reads)))
 
 
 QUERIES: dict[str, Query] = {}
@@ -47,7 +46,7 @@ QUERIES: dict[str, Query] = {}
 
 
 def query(
-    *, update: str = "", time: Literal["", "event", "arrival"] = "", **reads: str
+    reads: str, *, update: str = "", time: Literal["", "event", "arrival"] = ""
 ) -> Callable[[Callable[..., fp.Stream]], Callable[..., fp.Stream]]:
     """``update`` names the columns by which rows of its output replace each other; without, they never do."""
 
@@ -60,8 +59,9 @@ def query(
 
 
 def table(events: Any, sql: str) -> Any:
-    """Rows of events in SQL over the tables ``person``, ``auction``, ``bid`` and ``side_input``."""
+    """Rows of events in SQL over the tables ``events``, ``person``, ``auction``, ``bid`` and ``side_input``."""
     spark = events.sparkSession
+    events.createOrReplaceTempView("events")
     for kind in ("person", "auction", "bid"):
         events.where(f"kind = '{kind}'").select("number", "dateTime", f"{kind}.*").createOrReplaceTempView(kind)
     if "side_input" in sql:

@@ -28,9 +28,9 @@ from floodplain.clock import SystemChance, SystemClock
 from floodplain.metrics import Counters
 from floodplain.operators.grouping import group
 from floodplain.settings import StoreSettings
-from floodplain.spark.exchange import to_slots
+from floodplain.spark.exchange import hashed, to_slots
 from floodplain.spark.java import provide_java
-from floodplain.spark.sessions import ToPython, light_checkpoint
+from floodplain.spark.sessions import ToPython, start_light
 from floodplain.spark.sink_files import ParquetSink
 from floodplain.spark.worker import encoding
 from floodplain.tiers.blobs import Blobs
@@ -216,15 +216,15 @@ def stateless(slots: int) -> Callable[[DataFrame, Path], StreamingQuery]:
 
         def on_batch(batch: DataFrame, number: int) -> None:
             batch.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
-            slotted = to_slots(batch, ("key",), assignment, StoreSettings().key_groups)
+            slotted = to_slots(batch, assignment, StoreSettings().key_groups)
             to_python.use(batch.sparkSession)
             with to_python.sending(batch.sparkSession, ROW_BYTES):
                 names = [row.name for row in slotted.mapInArrow(_staging(staged, number), "name string").collect() if row.name]
             sink.publish(number, names, blobs, OUTPUT_SCHEMA)
             blobs.delete(names)
 
-        with light_checkpoint(rows.sparkSession):
-            return rows.writeStream.foreachBatch(on_batch).option("checkpointLocation", str(folder / "checkpoint")).start()
+        writing = hashed(rows, ("key",)).writeStream.foreachBatch(on_batch)
+        return start_light(writing.option("checkpointLocation", str(folder / "checkpoint")), rows.sparkSession)
 
     return start
 

@@ -9,8 +9,9 @@ from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user k
 
 from floodplain.eventtime.times import END_MS, NONE_MS
 from floodplain.spark import checkpoint
+from floodplain.spark.ahead import put_ahead
 from floodplain.spark.contract import Place
-from floodplain.spark.engine import SparkEngine, untagged
+from floodplain.spark.engine import SparkEngine, tagged, untagged
 from floodplain.spark.epochs import Epochs
 from floodplain.spark.plan import Plan
 from floodplain.state.descriptors import EVENT_TIME
@@ -25,7 +26,7 @@ class Driver:
         self.epochs = Epochs(place, plan, self._engine, slots)
         self.store = place.store
         self._tags = tuple(tags)
-        self._event_time = plan.event_time
+        self._plan = plan
         self._lock = threading.Lock()
         self._checkpoint: Path | None = None
         self.after_epoch: Callable[[], object] = lambda: None
@@ -35,9 +36,11 @@ class Driver:
         """Before the first epoch; raises if the pipeline does not fit its input or what is in the state."""
         self.epochs.prepare({tag: self._engine.empty(self._engine.schema(rows)) for tag, rows in inputs.items()}, drop)
 
-    def follow(self, folder: Path) -> None:
-        """Input comes from a streaming query with this checkpoint."""
+    def follow(self, folder: Path, inputs: dict[str, DataFrame]) -> DataFrame:
+        """What the streaming query with this checkpoint is to hand over, batch by batch. Requires: ``prepare`` was called."""
         self._checkpoint = folder
+        self.epochs.front, rows = put_ahead(self._plan, self._engine, self.epochs.operators, inputs[""])
+        return tagged({**inputs, "": rows})
 
     def on_batch(self, rows: DataFrame, batch_id: int) -> None:
         """What Spark calls for each micro-batch."""
@@ -96,7 +99,7 @@ class Driver:
                 self.epochs.run(None, None, self.store.history.clock.now_ms(), watermark_ms, fire_ms)
 
     def _newest_ms(self, rows: DataFrame) -> int:
-        if self._event_time is None:
+        if self._plan.event_time is None:
             return NONE_MS
-        newest = rows.agg(F.max(F.unix_millis(F.col(self._event_time).cast("timestamp")))).collect()[0][0]
+        newest = rows.agg(F.max(F.unix_millis(F.col(self._plan.event_time).cast("timestamp")))).collect()[0][0]
         return NONE_MS if newest is None else int(newest)

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.operators.combining import Combiner
-from floodplain.spark.exchange import to_slots
+from floodplain.spark.exchange import hashed, to_slots
 from floodplain.spark.names import quoted
 from floodplain.spark.observe import observed
 from floodplain.spark.onepass import OnePass
@@ -103,9 +103,11 @@ class SparkEngine:
             given = self._session.range(0, assignment.slots, 1, assignment.slots)
         else:
             row_bytes = None if self._has_python(job.operator.name, rows) else row_bytes
-            given = to_slots(rows, keys, assignment, self._key_groups)
-            schema = pa.ipc.read_schema(pa.py_buffer(job.rows)).append(pa.field(HASH, pa.int64()))
-            job = replace(job, rows=schema.serialize().to_pybytes())
+            schema = pa.ipc.read_schema(pa.py_buffer(job.rows))
+            if HASH not in schema.names:
+                rows, schema = hashed(rows, keys), schema.append(pa.field(HASH, pa.int64()))
+                job = replace(job, rows=schema.serialize().to_pybytes())
+            given = to_slots(rows, assignment, self._key_groups)
         with self._shuffles(), self._to_python.sending(given.sparkSession, row_bytes):
             return _reports(given, job)
 

@@ -68,6 +68,8 @@ class Epochs:
         self._compiled = Compiled(place, plan, engine)
         self.time = Timekeeper(place.store, plan.watermark, engine)
         self._timers: list[tuple[tables.Place, str]] = []
+        self.front: Node | None = None
+        """The step that rows of the pipeline's own input are computed up to when they come, if they do not come as they are."""
         self._published = 0
         """How far publishing got. It rides in the next edit, and staged files stay until then."""
 
@@ -147,6 +149,11 @@ class Epochs:
                     rows[node] = self._engine.empty(operator.output)
         for outlet in self._plan.outlets:
             self._compiled.schemas.setdefault(outlet.staged_as, self._engine.schema(rows[outlet.node]))
+
+    @property
+    def operators(self) -> dict[str, KeyedOperator]:
+        """By name. Requires: ``prepare`` was called."""
+        return self._compiled.operators
 
     def schema_of(self, outlet: Outlet) -> pa.Schema:
         """The columns of what this outlet gets. Requires: ``prepare`` was called."""
@@ -265,7 +272,8 @@ class Epochs:
         done = self.store.head.outputs if self._published == self.store.head.epoch else ()
         if self._published > self.store.head.published:
             changes.append(AdvancePublished(self._published))
-        run = Steps(self._compiled, epoch, times, assignment, self.time.timed(inputs, now_ms) or self._empty)
+        front = None if inputs is None else self.front
+        run = Steps(self._compiled, epoch, times, assignment, self.time.timed(inputs, now_ms) or self._empty, front)
         run.run()
         outputs = sorted(file.name for named in self._outlets() for file in run.files(named))
         moved = self.time.advance(epoch, now_ms)

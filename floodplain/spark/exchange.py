@@ -13,10 +13,14 @@ FEW_RANGES = 16
 """Of key groups; so many comparisons cost less than to look a slot up."""
 
 
-def to_slots(rows: DataFrame, keys: Sequence[str], assignment: Assignment, key_groups: int) -> DataFrame:
-    """``rows`` with their hash, spread so that partition i has the rows of slot i; empty slots have a partition too."""
-    hashed = rows.selectExpr("*", f"xxhash64({', '.join(map(quoted, keys))}) as {HASH}")
-    return hashed.repartitionById(assignment.slots, F.expr(_slot(assignment, key_groups)))
+def hashed(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """``rows`` with the hash of their keys."""
+    return rows.selectExpr("*", f"xxhash64({', '.join(map(quoted, keys))}) as {HASH}")
+
+
+def to_slots(rows: DataFrame, assignment: Assignment, key_groups: int) -> DataFrame:
+    """``rows``, which have their hash, spread so that partition i has those of slot i; empty slots have a partition too."""
+    return rows.repartitionById(assignment.slots, F.expr(_slot(assignment, key_groups)))
 
 
 def _slot(assignment: Assignment, key_groups: int) -> str:

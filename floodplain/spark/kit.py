@@ -303,6 +303,8 @@ class LocalEngine:
 
     @staticmethod
     def _part_of(rows: pa.Table, part: Part) -> pa.Table:
+        for condition in part.where:
+            rows = rows.filter(holds(condition, rows))
         found = {}
         for name, made in part.columns:
             fields = pa.table(

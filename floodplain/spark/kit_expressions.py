@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from floodplain.state.expressions import evaluate, parse_paths
 
 _NUMBER = re.compile(r"[+-]?\d+")
 _TEXT = re.compile(r"'([^']*)'")
+_AMONG = re.compile(r"(.+?)\s+in\s*\((.+)\)", re.IGNORECASE)
 _COMPARISON = re.compile(r"(.+?)(<=>|<=|>=|<>|!=|==|=|<|>)(.+)")
 _CONSTANTS = {"true": True, "false": False, "null": None}
 
@@ -45,20 +47,27 @@ def rest(but: Collection[str], rows: pa.Table) -> pa.Array | None:
 
 
 def holds(condition: Any, rows: pa.Table) -> pa.Array:
-    """Where a boolean column is true, or comparisons of what ``evaluated`` takes, put together by ``and``."""
+    """Where a boolean column is true, or comparisons of what ``evaluated`` takes, also ``in (…)``, put together by ``and``."""
     if not isinstance(condition, str):
         raise _needs_spark(condition)
     found = pa.repeat(True, len(rows))
     for part in re.split(r"\s+and\s+", condition.strip(), flags=re.IGNORECASE):
-        match = _COMPARISON.fullmatch(part)
-        if match and match[2] not in COMPARED:
-            raise _needs_spark(condition)
-        sides = [evaluated(side, rows) for side in ((match[1], match[3]) if match else (part,))]
-        here = COMPARED[match[2]](*sides) if match else sides[0]
+        here = _holds(part, rows)
         if not pa.types.is_boolean(here.type):
             raise BadInput(f"the condition {condition} is {here.type}, not boolean")
         found = pc.and_(found, here)
     return found
+
+
+def _holds(condition: str, rows: pa.Table) -> pa.Array:
+    if among := _AMONG.fullmatch(condition):
+        return reduce(pc.or_kleene, [_holds(f"{among[1]} = {value}", rows) for value in among[2].split(",")])
+    match = _COMPARISON.fullmatch(condition)
+    if match is None:
+        return evaluated(condition, rows)
+    if match[2] not in COMPARED:
+        raise _needs_spark(condition)
+    return COMPARED[match[2]](evaluated(match[1], rows), evaluated(match[3], rows))
 
 
 def _needs_spark(expression: Any) -> BadInput:

@@ -1,14 +1,22 @@
 """Parts of one table, told apart by the value of a column, put together again: one pass over the table will do."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from floodplain.spark.names import literal, quoted
-from floodplain.spark.plan import Node, Rest, Select, Union
+from floodplain.spark.plan import Extend, Node, Rest, Select, Union
 
 Made: TypeAlias = str | tuple[tuple[str, str], ...]
 """An expression, or those of the fields of a struct by name."""
+Columns: TypeAlias = tuple[tuple[str, Made], ...]
+
+_CHOICE = re.compile(r"\s*(?:([A-Za-z_]\w*)|`([^`]+)`)\s*==?\s*'([A-Za-z](?:[\w -]*\w)?)'\s*", re.ASCII)
+"""A column and the word that it must be. What could be a number or a time is no word: of columns that are no text, several of
+these may be the same value."""
+_NO_WORDS = {"true", "t", "yes", "y", "false", "f", "no", "n", "nan", "inf", "infinity"}
+_LITERALS = {"true", "false", "null"}
 
 
 @dataclass(frozen=True)
@@ -16,7 +24,9 @@ class Part:
     """What becomes of the rows that have this value."""
 
     value: str
-    columns: tuple[tuple[str, Made], ...]
+    columns: Columns
+    where: tuple[str, ...] = ()
+    """Conditions on the columns of the table that must all hold, too."""
 
 
 @dataclass(frozen=True)
@@ -33,46 +43,70 @@ class OnePass:
         return [f"{self._cases(name)} as {quoted(name)}" for name in names]
 
     def where(self) -> str:
-        return f"{quoted(self.column)} in ({', '.join(literal(part.value) for part in self.parts)})"
+        if not any(part.where for part in self.parts):
+            return f"{quoted(self.column)} in ({', '.join(literal(part.value) for part in self.parts)})"
+        return " or ".join(
+            " and ".join([self._is(part.value), *(f"({condition})" for condition in part.where)]) for part in self.parts
+        )
 
     def _cases(self, name: str) -> str:
         found = [(part.value, dict(part.columns)[name]) for part in self.parts if name in dict(part.columns)]
-        cases = " ".join(f"when {quoted(self.column)} = {literal(value)} then {_sql(made)}" for value, made in found)
-        return f"case {cases} end"
+        return f"case {' '.join(f'when {self._is(value)} then {_sql(made)}' for value, made in found)} end"
+
+    def _is(self, value: str) -> str:
+        return f"{quoted(self.column)} = {literal(value)}"
 
 
 def one_pass(union: Union) -> OnePass | None:
-    """The same in one pass, where that is possible: members that choose by the value of one column and only name columns then."""
-    parts, chosen = [], set()
-    for member in union.members:
-        chain = list(_chain(member))
-        first = chain[-1] if chain else None
-        if first is None or first.only is None or any(step.only is not None for step in chain[:-1]):
-            return None
-        columns: tuple[tuple[str, Made], ...] | None = None
-        for step in reversed(chain):
-            columns = _composed(columns, step.columns)
-            if columns is None:
-                return None
-        assert columns is not None
-        chosen.add((first.parent, first.only[0]))
-        parts.append(Part(first.only[1], columns))
-    if len(chosen) != 1 or len({part.value for part in parts}) != len(parts):
+    """The same in one pass, where that is possible: each member first chooses rows by the value of one column, then by any
+    conditions, and only names columns then."""
+    found = [_member(node) for node in union.members]
+    members = [member for member in found if member is not None]
+    chosen = {(parent, column) for parent, column, _ in members}
+    parts = [part for _, _, part in members]
+    if len(members) < len(found) or len(chosen) != 1 or len({part.value.casefold() for part in parts}) != len(parts):
         return None
     ((parent, column),) = chosen
     return OnePass(parent, column, tuple(parts))
 
 
-def _chain(node: Node) -> Iterator[Select]:
-    while isinstance(node, Select):
+def _member(node: Node) -> tuple[Node, str, Part] | None:
+    """The table that a member is a part of, the column that tells parts apart, and the part."""
+    chain = list(_chain(node))
+    while chain and _choice(chain[-1]) is None:
+        chain.pop()
+    if not chain:
+        return None
+    column, value = _choice(chain[-1]) or ("", "")
+    where, columns = list[str](), None
+    for step in reversed(chain):
+        if isinstance(step, Select):
+            columns = _composed(columns, step.columns) if step.only is None or step is chain[-1] else None
+            if columns is None:
+                return None
+        elif step is not chain[-1]:
+            if columns is not None or step.columns or not isinstance(step.where, str):
+                return None
+            where.append(step.where)
+    return None if columns is None else (chain[-1].parent, column, Part(value, columns, tuple(where)))
+
+
+def _chain(node: Node) -> Iterator[Select | Extend]:
+    while isinstance(node, Select | Extend):
         yield node
         node = node.parent
 
 
-def _composed(
-    inner: tuple[tuple[str, Made], ...] | None, outer: Sequence[tuple[str, object]]
-) -> tuple[tuple[str, Made], ...] | None:
-    """The columns of the outer step by those of the first step's parent; None where that takes more than looking up names."""
+def _choice(step: Select | Extend) -> tuple[str, str] | None:
+    """The column and the value it must have, if the step asks for nothing else."""
+    if isinstance(step, Select):
+        return step.only
+    found = _CHOICE.fullmatch(step.where) if isinstance(step.where, str) and not step.columns else None
+    return None if found is None or found[3].lower() in _NO_WORDS else (found[1] or found[2], found[3])
+
+
+def _composed(inner: Columns | None, outer: Sequence[tuple[str, object]]) -> Columns | None:
+    """The columns of the outer step by those of the table; None where that takes more than looking up names."""
     if inner is None:
         plain = [(name, made) for name, made in outer if isinstance(made, str)]
         return tuple(plain) if len(plain) == len(outer) else None
@@ -90,9 +124,6 @@ def _composed(
         else:
             return None
     return tuple(found)
-
-
-_LITERALS = {"true", "false", "null"}
 
 
 def _sql(made: Made) -> str:

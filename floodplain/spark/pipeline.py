@@ -18,13 +18,13 @@ from floodplain.spark import checkpoint
 from floodplain.spark.contract import Place
 from floodplain.spark.driver import Driver
 from floodplain.spark.dry import dry_schemas
-from floodplain.spark.engine import SparkEngine, tagged
+from floodplain.spark.engine import SparkEngine
 from floodplain.spark.epochs import EpochProgress
 from floodplain.spark.explain import About
 from floodplain.spark.explain_text import Form
 from floodplain.spark.housekeeper import Housekeeper
 from floodplain.spark.plan import Input, Plan
-from floodplain.spark.sessions import light_checkpoint
+from floodplain.spark.sessions import start_light
 from floodplain.spark.sink import Sink
 from floodplain.spark.stream import SOURCE, StartOptions, Stream
 from floodplain.state.descriptors import EVENT_TIME
@@ -89,11 +89,9 @@ def _follow(driver: Driver, inputs: dict[str, DataFrame], options: StartOptions)
     folder = _checkpoint_folder(options.state)
     head = driver.store.head
     checkpoint.agree(folder, head.source, head.watermarks.get(EVENT_TIME, 0))
-    driver.follow(folder)
-    rows = tagged(inputs)
+    rows = driver.follow(folder, inputs)
     writing = rows.writeStream.foreachBatch(driver.on_batch).option("checkpointLocation", str(folder))
-    with light_checkpoint(rows.sparkSession):
-        return writing.trigger(**dict(options.trigger or {"processingTime": "0 seconds"})).start()
+    return start_light(writing.trigger(**dict(options.trigger or {"processingTime": "0 seconds"})), rows.sparkSession)
 
 
 class Query:

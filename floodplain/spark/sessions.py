@@ -1,9 +1,12 @@
 """Settings of a Spark session for a while."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _LIGHT = {
@@ -12,6 +15,9 @@ _LIGHT = {
 }
 """Spark's own way to write a checkpoint starts two processes per file, for its permissions, and writes two checksums. Our log has
 all that a checkpoint says, so that a plain file with Hadoop's own checksum beside it will do."""
+_OPENING_MS = 60_000
+"""How long to wait until a query has opened its sources, in a thread of its own: they write to the checkpoint, too, in the way
+that is set by then."""
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _NO_LIMIT = str((1 << 31) - 1)
@@ -37,14 +43,15 @@ def settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]
                 session.conf.set(name, old)
 
 
-@contextmanager
-def light_checkpoint(session: SparkSession) -> Iterator[None]:
-    """A streaming query that starts within writes its checkpoint fast, unless the user has chosen how to write one."""
+def start_light(writing: DataStreamWriter, session: SparkSession) -> StreamingQuery:
+    """Starts a streaming query that writes its checkpoint fast, unless the user has chosen how to write one."""
     if session.conf.get(_MANAGER, None) is not None:
-        yield
-        return
+        return writing.start()
     with settings(session, _LIGHT):
-        yield
+        query = writing.start()
+        with suppress(Py4JJavaError):  # what keeps a source from being opened is for the query to say
+            query._jsq.streamingQuery().awaitInitialization(_OPENING_MS)
+        return query
 
 
 class ToPython:

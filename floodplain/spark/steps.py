@@ -57,8 +57,15 @@ class Steps:
     """The steps of one epoch, one job per stateful operator."""
 
     def __init__(
-        self, compiled: Compiled, epoch: Epoch, times: EpochTimes, assignment: Assignment, inputs: Mapping[str, Any]
+        self,
+        compiled: Compiled,
+        epoch: Epoch,
+        times: EpochTimes,
+        assignment: Assignment,
+        inputs: Mapping[str, Any],
+        front: Node | None = None,
     ) -> None:
+        """``front``: the step that the pipeline's own input was computed up to, if it does not come as it is."""
         self.reports: list[TaskReport] = []
         self.rows = 0
         self.late: Counter[str] = Counter()
@@ -67,7 +74,7 @@ class Steps:
         place, self._plan, self._engine = compiled.place, compiled.plan, compiled.engine
         self._head = place.store.head
         self._snapshot = Snapshot(self._head, place.store.readers, place.store.history)
-        self._made: dict[Node, Any] = {}
+        self._made: dict[Node, Any] = {} if front is None else {front: inputs[""]}
         self._files: dict[tuple[str, str], list[StagedFile]] = {}
         ticket = msgspec.msgpack.encode(epoch.ticket)
         self._work = Work(place.location, place.settings, dict(place.options), ticket, place.blobs)
@@ -82,7 +89,7 @@ class Steps:
         for node in self._plan.nodes:
             match node:
                 case Input(tag=tag):
-                    self._made[node] = self._inputs[tag]
+                    self._made.setdefault(node, self._inputs[tag])
                 case Side(parent=parent, output=output):
                     self._made[node] = self._staged(parent.name, output)
                 case Keyed():

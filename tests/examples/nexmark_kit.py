@@ -1,6 +1,6 @@
 """Nexmark queries on the test kit, without Spark: DuckDB reads the tables, which is the same SQL."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +12,8 @@ from examples.nexmark.oracle import Oracle
 from examples.nexmark.query import DELAY, Query
 from floodplain.state.durations import to_ms
 
-_TYPES = {"int64": "long", "int32": "int", "string": "string", "bool": "boolean", "timestamp[us]": "timestamp"}
+_TYPES = {"int64": "long", "int32": "int", "string": "string", "bool": "boolean"}
+_TYPES |= {"timestamp[us]": "timestamp", "timestamp[us, tz=UTC]": "timestamp"}
 
 
 def mean_price(rows: pa.Table) -> pa.Table:
@@ -24,17 +25,15 @@ TRANSFORMS = {"q6": [mean_price]}
 """What the queries do in Spark, in Arrow."""
 
 
-def read(query: Query, events: pa.Table) -> dict[str, pa.Table]:
-    """What the query reads of these events, stream by stream."""
-    oracle = Oracle(events)
-    return {name: oracle.sql(sql) for name, sql in query.reads.items()}
+def read(query: Query, events: pa.Table) -> pa.Table:
+    """What the query reads of these events."""
+    return Oracle(events).sql(query.reads)
 
 
 def kit(query: Query, **options: Any) -> fp.PipelineKit:
-    columns = {name: _ddl(rows.schema) for name, rows in read(query, SCHEMA.empty_table()).items()}
     return fp.PipelineKit(
         lambda rows: query.on(rows).write("memory"),
-        rows=columns if len(columns) > 1 else next(iter(columns.values())),
+        rows=_ddl(read(query, SCHEMA.empty_table()).schema),
         transforms=TRANSFORMS.get(query.name, ()),
         **options,
     )
@@ -51,19 +50,10 @@ def played(
             kit.rescale(slots[number % len(slots)])
             kit.restart()
         watermark_ms = max(newest_ms - to_ms(DELAY, "delay"), 0) if newest_ms and query.time != "arrival" else None
-        found = kit.epoch(_together(read(query, events)), watermark_ms=watermark_ms, now_ms=number * epoch_ms)
+        found = kit.epoch(read(query, events), watermark_ms=watermark_ms, now_ms=number * epoch_ms)
         made.append(pa.Table.from_pylist(found["output"]))
         newest_ms = max(newest_ms, pc.max(pc.cast(events.column("dateTime"), pa.int64())).as_py() // 1000)
     return made
-
-
-def _together(streams: Mapping[str, pa.Table]) -> pa.Table:
-    """Several streams as one, as the kit takes them."""
-    if len(streams) == 1:
-        return next(iter(streams.values()))
-    named = [rows.append_column("source", pa.array([name] * len(rows), pa.string())) for name, rows in streams.items()]
-    joined = pa.concat_tables(named, promote_options="default")
-    return joined.select([*(name for name in joined.column_names if name != "source"), "source"])
 
 
 def _ddl(schema: pa.Schema) -> str:

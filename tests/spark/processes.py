@@ -18,6 +18,17 @@ class Count(KeyedProcess):
         yield key.user, self.n.get(), self.total.get()
 
 
+class Sightings(KeyedProcess):
+    """How often a user was there."""
+
+    n = Value("long", default=0)
+    output = "user string, n long"
+
+    def process(self, key, rows, ctx):
+        self.n.set(self.n.get() + len(rows))
+        yield key.user, self.n.get()
+
+
 class Whereabouts(KeyedProcess):
     """In which process a key was processed."""
 

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
 from floodplain.keys import hash_columns
-from floodplain.spark.exchange import FEW_RANGES, to_slots
+from floodplain.spark.exchange import FEW_RANGES, hashed, to_slots
 from floodplain.versions.assignment import even, groups_of, slot_of_each_group, slots_of
 
 pytestmark = pytest.mark.spark
@@ -17,7 +17,7 @@ def test_a_row_comes_to_its_slot(spark, slots, key_groups):
     keys = pa.array([f"key {number}" for number in range(500)])
     rows = spark.createDataFrame(pa.table({"key": keys}))
     assignment = even(slots, key_groups, 1)
-    slotted = to_slots(rows, ("key",), assignment, key_groups).select("key", F.spark_partition_id().alias("slot"))
+    slotted = to_slots(hashed(rows, ("key",)), assignment, key_groups).select("key", F.spark_partition_id().alias("slot"))
     found = {row.key: row.slot for row in slotted.collect()}
     expected = slots_of(hash_columns([keys]), slot_of_each_group(groups_of(assignment, key_groups), key_groups))
     assert found == dict(zip(keys.to_pylist(), expected.tolist(), strict=True))

@@ -52,6 +52,5 @@ def test_a_query_without_state_gives_the_answer_of_duckdb(name, spark, events, o
         query.of(rows).write("parquet", path=str(tmp_path / "out")).start(state=tmp_path / "state")
         found = published(tmp_path / "out")
     else:
-        (sql,) = query.reads.values()
-        found = [pa.table(table(rows, sql).toArrow())]
+        found = [pa.table(table(rows, query.reads).toArrow())]
     assert oracle.differences(name, found, Changes()) == []

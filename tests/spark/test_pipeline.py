@@ -118,6 +118,15 @@ def test_a_checkpoint_is_written_fast_and_a_changed_bit_in_it_is_found(spark, tm
     assert state_of(tmp_path) == expected(pq.read_table(tmp_path / "in"))
 
 
+def test_a_source_writes_to_the_checkpoint_in_the_same_way(spark, tmp_path):
+    write_inputs(tmp_path, 1)
+    query = run(spark, tmp_path)
+    opened = query._query._jsq.streamingQuery().sources().head()
+    held = opened.getClass().getDeclaredField("metadataLog")
+    held.setAccessible(True)
+    assert held.get(opened).fileManager().getClass().getSimpleName() == "FileSystemBasedCheckpointFileManager"
+
+
 def test_a_second_driver_waits_its_turn_or_forces_its_way(spark, tmp_path):
     write_inputs(tmp_path, 1)
     store = Store.open(tmp_path / "state", create=True, settings=StoreSettings(lease_ms=60_000))

@@ -8,7 +8,7 @@ from floodplain.operators.process import KeyedProcess
 from floodplain.spark.conditions import Comparison, comparison
 from floodplain.spark.kit import PipelineKit
 from floodplain.spark.onepass import OnePass, one_pass
-from floodplain.spark.plan import Union
+from floodplain.spark.plan import Extend, Input, Select, Union
 from floodplain.spark.stream import Stream
 from tests.spark.processes import Tally
 
@@ -158,6 +158,60 @@ def test_what_takes_more_than_names_is_not_done_in_one_pass():
     assert union(lambda stream: stream.source("shown").where("width < at"), clicks) is None
     assert union(lambda stream: stream.source("shown"), lambda stream: stream.source("shown").select(key="ad")) is None
     assert union(lambda stream: stream.select("ad", "at"), lambda stream: stream.select(key="ad")) is None
+
+
+EVENTS = "kind string, ad long, width long, limit long"
+
+
+def kinds(first: str, second: str, *more: str) -> tuple[OnePass | None, list[dict]]:
+    """Rows of one stream that are told apart so, joined: whether in one pass, and what came out."""
+    found = []
+
+    def build(stream: Stream):
+        left, right = stream.where(first), stream.where(second)
+        for condition in more:
+            left = left.where(condition)
+        joined = left.select("ad", "width").join(right.select("limit", key="ad"), on={"ad": "key"})
+        found.append(one_pass(joined.node.parent))
+        return joined.write("memory")
+
+    rows = [{"kind": "shown", "ad": ad, "width": ad % 5} for ad in range(30)]
+    rows += [{"kind": kind, "ad": ad, "limit": 2} for kind in ("click", "Click") for ad in range(0, 40, 2)]
+    out = PipelineKit(build, rows=EVENTS).epoch(rows)["output"]
+    return found[0], sorted(out, key=lambda row: (row["ad"], row["width"]))
+
+
+def test_kinds_of_rows_are_joined_in_one_pass_over_the_input():
+    found, out = kinds("kind = 'shown'", "`kind` == 'click'", "width in (1, 2)")
+    assert found is not None and found.column == "kind" and isinstance(found.parent, Input)
+    assert found.where() == "`kind` = 'shown' and (width in (1, 2)) or `kind` = 'click'"
+    assert [row["ad"] for row in out] == [ad for ad in range(0, 30, 2) if ad % 5 in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "apart"),
+    [
+        ("kind = 'shown'", "kind = 'click'", True),
+        ("kind = 'shown'", "ad >= 0", False),
+        ("kind = 'shown'", "kind = 'click' and ad >= 0", False),
+        ("kind = 'shown'", "kind = 'click' or ad >= 0", False),
+        ("kind = 'shown'", "other = 'click'", False),
+        ("kind = 'Click'", "kind = 'click'", False),
+        ("ad = '1'", "ad = '01'", False),
+        ("on = 'true'", "on = 't'", False),
+        ("kind = 'it''s'", "kind = 'click'", False),
+    ],
+)
+def test_only_what_is_surely_of_two_kinds_is_told_apart_in_one_pass(first, second, apart):
+    events = Input()
+    members = [Select(Extend(events, where=condition), (("ad", "`ad`"),)) for condition in (first, second)]
+    assert (one_pass(Union(tuple(members))) is not None) == apart
+
+
+def test_kinds_that_are_told_apart_in_two_passes_are_joined_just_so():
+    one, out = kinds("kind = 'shown'", "kind = 'click'")
+    two, same = kinds("kind = 'shown'", "kind = 'click' and ad >= 0")
+    assert one is not None and two is None and out == same and len(out) == 15
 
 
 @pytest.mark.parametrize(
