@@ -191,10 +191,31 @@ def turns(entries: int, rounds: int) -> list[list[int]]:
     return orders
 
 
-def race(bench: Bench, what: str, entries: Sequence[Entry], rounds: int, *, warm_up: int = 1) -> dict[str, Laps]:
-    """Feed the entries in turn, round by round, in the order of ``turns``; the first ``warm_up`` rounds of each do not count."""
-    laps = {entry.name: Laps() for entry in entries}
-    for number, order in enumerate(turns(len(entries), warm_up + rounds)):
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """Rounds that do not count: so many, and more until each contender was busy for so long, but not beyond ``most``.
+
+    Java compiles what runs often while it runs: that depends on how long a contender was at work, not on how many epochs it took.
+    """
+
+    rounds: int = 1
+    seconds: float = 0.0
+    most: int = 1
+
+    def goes_on(self, number: int, busy_s: float) -> bool:
+        """Whether round ``number`` belongs to it, before which the least busy contender was busy for so long."""
+        return number < self.rounds or (number < self.most and busy_s < self.seconds)
+
+
+ONE_ROUND = WarmUp()
+
+
+def race(bench: Bench, what: str, entries: Sequence[Entry], rounds: int, *, warm_up: WarmUp = ONE_ROUND) -> dict[str, Laps]:
+    """Feed the entries in turn, round by round, in the order of ``turns``, until ``rounds`` have counted."""
+    laps, busy_s = {entry.name: Laps() for entry in entries}, dict.fromkeys((entry.name for entry in entries), 0.0)
+    counted, of = 0, max(warm_up.rounds, warm_up.most) + rounds
+    for number, order in enumerate(turns(len(entries), of)):
+        counts = counted > 0 or not warm_up.goes_on(number, min(busy_s.values()))
         for entry in [entries[turn] for turn in order]:
             files = entry.files(number)
             if not files:
@@ -206,8 +227,12 @@ def race(bench: Bench, what: str, entries: Sequence[Entry], rounds: int, *, warm
             block = entry.lane.feed(files)
             if entry.after is not None:
                 block = replace(block, seconds=block.seconds + entry.after())
-            if number >= warm_up:
+            busy_s[entry.name] += block.seconds
+            if counts:
                 laps[entry.name].add(block, sum(pq.read_metadata(path).num_rows for path in files))
+        counted += counts
         told = ", ".join(f"{name} {lap.epoch_ms:g} ms" for name, lap in laps.items() if lap.blocks)
-        bench.say(f"{what}, round {number + 1} of {warm_up + rounds}: {told or 'warm-up'}")
+        bench.say(f"{what}, {f'round {counted} of {rounds}: {told}' if counts else f'warm-up, round {number + 1}'}")
+        if counted == rounds:
+            break
     return laps

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from floodplain.bench import stock_nexmark, stock_spark
 from floodplain.bench.frame import Bench, rounded, timed
-from floodplain.bench.lanes import Entry, Lane, Laps, Settling, race
+from floodplain.bench.lanes import Entry, Lane, Laps, Settling, WarmUp, race
 from floodplain.clock import Clock
 from floodplain.errors import BadInput
 from floodplain.store.store import Store
@@ -47,7 +47,9 @@ class Sizes:
     """Epochs that a contender is fed at a time."""
     rounds: int = 4
     warm_up: int = 2
-    """Rounds that do not count."""
+    warm_up_s: float = 10.0
+    most_warm_up: int = 8
+    """Rounds that do not count: so many, and more until each contender was busy for so long, up to the most."""
     rate: float = 10_000.0
     disorder_ms: int = 3_000
     slots: int = stock_spark.CORES
@@ -55,12 +57,12 @@ class Sizes:
 
     @property
     def epochs(self) -> int:
-        """Of full size."""
-        return self.block * (self.rounds + self.warm_up)
+        """Of full size, at the most."""
+        return self.block * (self.rounds + max(self.warm_up, self.most_warm_up))
 
 
 FULL = Sizes()
-QUICK = Sizes(small_epochs=15, rounds=3, warm_up=1)
+QUICK = Sizes(small_epochs=15, rounds=3, warm_up=1, most_warm_up=1)
 
 
 def run(sizes: Sizes, clock: Clock, spark: Any = None) -> dict[str, Any]:
@@ -107,14 +109,13 @@ class _Nexmark:
         self._events = stock_spark.files(session, parts.generator.ROWS)
         stream = parts.generator.Nexmark(rate=sizes.rate, disorder_ms=sizes.disorder_ms)
         first = sizes.small_epochs * sizes.small_events
-        self._total = first + sizes.epochs * sizes.events
+        self._stream, total = stream, first + sizes.epochs * sizes.events
         self._small = self._written(stream.slices(first, sizes.small_events), 0)
-        self._files = self._written(stream.slices(self._total - first, sizes.events, first), len(self._small))
-        self._closing = self._written(parts.generator.closing(stream, self._total), len(self._small) + len(self._files))
-        bench.say(f"{self._total:,} events in {len(self._small) + len(self._files)} files")
+        self._files = self._written(stream.slices(total - first, sizes.events, first), len(self._small))
+        bench.say(f"{total:,} events in {len(self._small) + len(self._files)} files")
 
-    def _written(self, tables: Iterable[pa.Table], first: int) -> list[Path]:
-        found: list[Path] = self._parts.generator.write_files(tables, self._home / "files", first=first)
+    def _written(self, tables: Iterable[pa.Table], first: int, folder: str = "files") -> list[Path]:
+        found: list[Path] = self._parts.generator.write_files(tables, self._home / folder, first=first)
         return found
 
     def run(self) -> None:
@@ -123,8 +124,6 @@ class _Nexmark:
 
     def _query(self, name: str) -> dict[str, Any]:
         query, home = self._parts.queries.QUERIES[name], self._home / name
-        oracle = self._parts.oracle.Oracle([str(path) for path in (*self._small, *self._files)])
-        alone_s, _ = timed(self._bench.clock, lambda _: oracle.answer(name))
         with ExitStack() as stack:
             mine = Lane(OURS, home, self._events, self._ours(query))
             stack.callback(mine.stop)
@@ -137,11 +136,19 @@ class _Nexmark:
                 changes[SPARK] = self._parts.oracle.Changes("update" if key else "append", key)
             for lane in lanes if self._small else ():
                 lane.feed(self._small)
-            laps = race(self._bench, name, self._entries(lanes), self._sizes.rounds, warm_up=self._sizes.warm_up)
-            sizes = {lane.name: _state_bytes(lane) for lane in lanes}
+            sizes = self._sizes
+            warm_up = WarmUp(sizes.warm_up, sizes.warm_up_s, sizes.most_warm_up)
+            laps = race(self._bench, name, self._entries(lanes), sizes.rounds, warm_up=warm_up)
+            state_bytes = {lane.name: _state_bytes(lane) for lane in lanes}
+            fed = list(mine.fed)
+            oracle = self._parts.oracle.Oracle([str(path) for path in fed])
+            events = sum(pq.read_metadata(path).num_rows for path in fed)
+            alone_s, _ = timed(self._bench.clock, lambda _: oracle.answer(name))
+            closing = self._parts.generator.closing(self._stream, events) if query.closes else []
+            last = self._written(closing, len(fed), f"after {name}")
             for lane in lanes:
-                if query.closes:
-                    lane.feed(self._closing)
+                if last:
+                    lane.feed(last)
                 wrong = oracle.differences(name, self._published(lane), changes[lane.name])
                 self._bench.check(f"{name}_{lane.name}_equals_duckdb", not wrong)
                 if wrong:
@@ -149,8 +156,8 @@ class _Nexmark:
         shutil.rmtree(home, ignore_errors=True)  # Spark may still be writing of the state of a query that was stopped
         if SPARK in laps:
             self._bench.ratios[f"{name}_vs_spark"] = rounded(laps[OURS].rows_per_s / laps[SPARK].rows_per_s)
-        duckdb = {"events_per_s_and_core": round(self._total / alone_s)}
-        return {lane: _figures(lap, sizes[lane]) for lane, lap in laps.items()} | {"duckdb_in_one_batch": duckdb}
+        duckdb = {"events_per_s_and_core": round(events / alone_s)}
+        return {lane: _figures(lap, state_bytes[lane]) for lane, lap in laps.items()} | {"duckdb_in_one_batch": duckdb}
 
     def _published(self, lane: Lane) -> list[pa.Table]:
         """Oldest first."""

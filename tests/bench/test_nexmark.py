@@ -7,7 +7,7 @@ from floodplain.bench import nexmark, registry, stock_nexmark
 from floodplain.clock import SystemClock
 from floodplain.errors import BadInput
 
-TINY = nexmark.Sizes(events=1000, small_events=50, small_epochs=1, rounds=1, warm_up=1, rate=100.0)
+TINY = nexmark.Sizes(events=1000, small_events=50, small_epochs=1, rounds=1, warm_up=1, most_warm_up=2, rate=100.0)
 
 
 def test_every_query_with_state_is_run_on_spark_or_said_why_not():

@@ -128,20 +128,42 @@ def test_a_block_lasts_from_the_start_of_its_first_batch_to_the_end_of_its_last(
     assert block.phases_ms == {"triggerExecution": 550, "addBatch": 275}
 
 
+class Recorder:
+    """In place of a lane: each block takes so long."""
+
+    def __init__(self, name: str, ms: int, fed: list[tuple[str, int]]) -> None:
+        self.name, self.ms, self.fed = name, ms, fed
+
+    def feed(self, paths: list[Path]) -> lanes.Block:
+        self.fed.append((self.name, len(paths)))
+        return lanes.Block(self.ms / 1000, (self.ms,), {})
+
+
+@pytest.mark.parametrize(
+    ("warm_up", "warm"),
+    [
+        (lanes.WarmUp(2), 2),
+        (lanes.WarmUp(1, seconds=0.35, most=9), 4),
+        (lanes.WarmUp(1, seconds=0.35, most=3), 3),
+        (lanes.WarmUp(5, seconds=0.35, most=3), 5),
+        (lanes.WarmUp(0), 0),
+    ],
+)
+def test_a_race_warms_up_until_the_quickest_was_busy_long_enough(tmp_path: Path, warm_up: lanes.WarmUp, warm: int) -> None:
+    path = lanes.Files(tmp_path / "files").write(pa.table({"key": ["a", "b"]}))
+    fed: list[tuple[str, int]] = []
+    given = [Recorder("slow", 500, fed), Recorder("quick", 100, fed)]
+    entries = [lanes.Entry(each.name, each, lambda _: [path]) for each in given]  # type: ignore[arg-type]
+    laps = lanes.race(Bench("test", ManualClock(0)), "race", entries, rounds=2, warm_up=warm_up)
+    assert len(fed) == 2 * (warm + 2)
+    assert [len(lap.blocks) for lap in laps.values()] == [2, 2]
+
+
 def test_a_race_leaves_out_the_warm_up_and_those_that_have_no_files(tmp_path: Path) -> None:
     files = lanes.Files(tmp_path / "files")
     path = files.write(pa.table({"key": ["a", "b"]}))
     fed: list[tuple[str, int]] = []
-
-    class Recorder:
-        def __init__(self, name: str, ms: int) -> None:
-            self.name, self.ms = name, ms
-
-        def feed(self, paths: list[Path]) -> lanes.Block:
-            fed.append((self.name, len(paths)))
-            return lanes.Block(self.ms / 1000, (self.ms,), {})
-
-    slow, quick = Recorder("slow", 500), Recorder("quick", 100)
+    slow, quick = Recorder("slow", 500, fed), Recorder("quick", 100, fed)
     entries = [
         lanes.Entry("slow", slow, lambda number: [path] if number == 1 else []),  # type: ignore[arg-type]
         lanes.Entry("quick", quick, lambda number: [path, path]),  # type: ignore[arg-type]
