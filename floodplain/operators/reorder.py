@@ -54,9 +54,14 @@ class InOrder:
         return " or ".join([*parts, f"{self.time_ms} ms"] if self.time_ms is not None else parts)
 
 
+def order_asked(given: bool | InOrder) -> InOrder | None:
+    """What an argument ``in_order`` means."""
+    return given if isinstance(given, InOrder) else InOrder() if given else None
+
+
 def in_order(*, rows: int | None = None, time: str | timedelta | None = None) -> InOrder:
-    """For ``process(…, in_order=…)``: rows of a key are processed in the order of event time, each once the watermark has passed
-    it, but no more than ``rows`` of a key wait, and none once its key has one newer by ``time``."""
+    """For the argument ``in_order`` of an operator: rows of a key are processed in the order of event time, each once the
+    watermark has passed it, but no more than ``rows`` of a key wait, and none once its key has one newer by ``time``."""
     if rows is not None and rows < 1:
         raise BadInput(f"in_order: {rows} rows cannot wait: use 1 or more, or none for no bound")
     return InOrder(rows, None if time is None else to_ms(time, "in_order time"))

@@ -6,7 +6,6 @@ But for late rows: where they are read, rows travel whole.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from floodplain.errors import BadInput
@@ -14,13 +13,13 @@ from floodplain.operators.aggregate import TIME, Aggregate
 from floodplain.operators.changes import Mode
 from floodplain.operators.combining import Partial
 from floodplain.operators.firing import END, Rules
+from floodplain.operators.reorder import InOrder
 from floodplain.operators.running import RunningAggregate
 from floodplain.operators.windowing import WindowAggregate
 from floodplain.operators.windowprocess import ALL
-from floodplain.operators.windows import Firing, Trigger, Windows
+from floodplain.operators.windows import Windows
 from floodplain.spark.names import quoted
 from floodplain.spark.plan import Keyed, Node, Select, Transform
-from floodplain.state.durations import to_ms
 
 if TYPE_CHECKING:
     from floodplain.spark.stream import Stream
@@ -37,6 +36,7 @@ class WindowedStream:
     windows: Windows
     rules: Rules
     on: str | None = None
+    in_order: InOrder | None = None
 
     def agg(self, *, name: str | None = None, partial: Partial = "auto", **aggregates: Aggregate) -> "Stream":
         """One row per key and window: the keys, ``window_start``, ``window_end`` and these aggregates by name.
@@ -47,7 +47,7 @@ class WindowedStream:
         time = self.on or self.stream.time
         columns = Chosen(self.stream.node, self.stream.keys, time)
         process = WindowAggregate(self.windows, columns.named(aggregates), self.rules, partial, self._of_windows())
-        step = Keyed(columns.node, name or "windows", columns.keys, process, event_time=time)
+        step = Keyed(columns.node, name or "windows", columns.keys, process, event_time=time, in_order=self.in_order)
         return replace(self.stream, node=step, keys=())
 
     def _of_windows(self) -> bool:
@@ -57,24 +57,18 @@ class WindowedStream:
         return isinstance(node, Keyed) and node.process.output_time == END and self.on in (None, END)
 
 
-def windowed(
+def running(
     stream: "Stream",
-    windows: Windows,
-    *,
-    lateness: str | timedelta,
-    early: Trigger | None,
-    late: Trigger,
-    firing: Firing,
-    on: str | None,
-) -> WindowedStream:
-    rules = Rules(to_ms(lateness, "lateness"), early, late, firing)
-    return WindowedStream(stream, windows, rules, on)
-
-
-def running(stream: "Stream", name: str, mode: Mode, partial: Partial, aggregates: Mapping[str, Aggregate]) -> "Stream":
+    name: str,
+    mode: Mode,
+    partial: Partial,
+    in_order: InOrder | None,
+    aggregates: Mapping[str, Aggregate],
+) -> "Stream":
     columns = Chosen(stream.node, stream.keys, stream.time)
     process = RunningAggregate(columns.named(aggregates), mode, partial)
-    return replace(stream, node=Keyed(columns.node, name, columns.keys, process, event_time=stream.time), keys=())
+    step = Keyed(columns.node, name, columns.keys, process, event_time=stream.time, in_order=in_order)
+    return replace(stream, node=step, keys=())
 
 
 class Chosen:

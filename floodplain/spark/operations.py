@@ -11,14 +11,16 @@ from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.changes import Mode
 from floodplain.operators.combining import Partial
 from floodplain.operators.dedupe import Dedup
+from floodplain.operators.firing import Rules
 from floodplain.operators.join import How
 from floodplain.operators.last import Latest
 from floodplain.operators.lookup import NOW, LookupHow, StateLookup
 from floodplain.operators.pivot import Pivot, Repeats
 from floodplain.operators.process import Process
+from floodplain.operators.reorder import InOrder, order_asked
 from floodplain.operators.top import Top
 from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger, Windows
-from floodplain.spark.aggregating import WindowedStream, running, windowed
+from floodplain.spark.aggregating import WindowedStream, running
 from floodplain.spark.joins import JoinAsked, On, Span, key_pairs
 from floodplain.spark.plan import Keyed, Node
 from floodplain.state.descriptors import TimeKind
@@ -29,7 +31,11 @@ if TYPE_CHECKING:
 
 
 class Operations:
-    """What ``Stream`` can do besides stateless steps, process functions and sinks."""
+    """What ``Stream`` can do besides stateless steps, process functions and sinks.
+
+    ``in_order``, as in ``process``: rows of a key are seen in the order of event time, each once the watermark has passed it, not
+    as they come; ``fp.in_order(rows=…, time=…)`` bounds how many wait. They are not put together before (``partial``) then.
+    """
 
     sources: Mapping[str, Any]
     node: Node
@@ -41,12 +47,13 @@ class Operations:
         """The column that has the event time at this point."""
         raise NotImplementedError
 
-    def _keyed(self, process: Process, name: str, *more_keys: str, time: str | None = None) -> "Stream":
+    def _keyed(self, process: Process, name: str, *more_keys: str, in_order: bool | InOrder, time: str | None = None) -> "Stream":
         """A stateful step of ours. Unlike a user's own it knows which column has the time at this point, or is given it."""
         keys = (*self.keys, *more_keys)
         if not keys:
             raise BadInput(f"{name} needs keys: call key_by before it")
-        return replace(cast("Stream", self), node=Keyed(self.node, name, keys, process, event_time=time or self.time), keys=())
+        step = Keyed(self.node, name, keys, process, event_time=time or self.time, in_order=order_asked(in_order))
+        return replace(cast("Stream", self), node=step, keys=())
 
     def window(
         self,
@@ -57,6 +64,7 @@ class Operations:
         late: Trigger = EACH_EPOCH,
         firing: Firing = "accumulating",
         on: str | None = None,
+        in_order: bool | InOrder = False,
     ) -> WindowedStream:
         """Windows of the rows of each key (of all rows, without ``key_by``), to be aggregated by ``agg``.
 
@@ -65,10 +73,19 @@ class Operations:
         result (``discarding``), or comes with a row that takes the last result back (``retracting``: column ``weight``, 1 or
         -1). ``on`` names the column with the time, if it is not the stream's.
         """
-        return windowed(cast("Stream", self), windows, lateness=lateness, early=early, late=late, firing=firing, on=on)
+        rules = Rules(to_ms(lateness, "lateness"), early, late, firing)
+        if in_order and rules.lateness_ms:
+            raise BadInput("window: where rows come in order none can come late: give in_order or lateness, not both")
+        return WindowedStream(cast("Stream", self), windows, rules, on, order_asked(in_order))
 
     def agg(
-        self, *, name: str = "aggregate", mode: Mode = "update", partial: Partial = "auto", **aggregates: Aggregate
+        self,
+        *,
+        name: str = "aggregate",
+        mode: Mode = "update",
+        partial: Partial = "auto",
+        in_order: bool | InOrder = False,
+        **aggregates: Aggregate,
     ) -> "Stream":
         """Aggregates of all rows of each key so far (of all rows, without ``key_by``), by name; one row per key that has rows
         in the epoch.
@@ -77,7 +94,7 @@ class Operations:
         ``name`` names the state. ``partial``: Spark puts the rows of a key together before the exchange: always, never, or
         where the epoch before has shown that it pays.
         """
-        return running(cast("Stream", self), name, mode, partial, aggregates)
+        return running(cast("Stream", self), name, mode, partial, order_asked(in_order), aggregates)
 
     def join(
         self,
@@ -140,6 +157,7 @@ class Operations:
         keep: Literal["first", "last"] = "first",
         by: str | None = None,
         mode: Mode = "update",
+        in_order: bool | InOrder = False,
         name: str = "dedup",
     ) -> "Stream":
         """One row per key: of the keys, of these columns, or of both.
@@ -149,9 +167,9 @@ class Operations:
         ``keep="last"`` is ``last``: what comes out changes, in the ``mode`` given.
         """
         if keep != "first":
-            return self._keyed(Latest(by, keep, mode, within, output_time=self.time), name, *columns)
+            return self._keyed(Latest(by, keep, mode, within, output_time=self.time), name, *columns, in_order=in_order)
         within_ms = None if within is None else to_ms(within, "within")
-        return self._keyed(Dedup(by, within_ms, output_time=self.time), name, *columns)
+        return self._keyed(Dedup(by, within_ms, output_time=self.time), name, *columns, in_order=in_order)
 
     def top(
         self,
@@ -163,6 +181,7 @@ class Operations:
         until: str | None = None,
         rank: str | None = "rank",
         partial: Partial = "auto",
+        in_order: bool | InOrder = False,
         name: str = "top",
     ) -> "Stream":
         """The first ``count`` rows of each key by ``by``, as in ``"price desc, ts"``, with their ``rank`` from 1.
@@ -172,7 +191,8 @@ class Operations:
         window. ``ties``: rows alike in ``by`` have one rank, and all of them stay. ``rank``: what that column is called, if any.
         ``partial`` as in ``last``: the first ``count`` of each key are given on; with ``until``, all rows.
         """
-        return self._keyed(Top(count, by, mode, ties, until, rank, partial, output_time=until or self.time), name, time=until)
+        process = Top(count, by, mode, ties, until, rank, partial, output_time=until or self.time)
+        return self._keyed(process, name, time=until, in_order=in_order)
 
     def last(
         self,
@@ -181,6 +201,7 @@ class Operations:
         mode: Mode = "update",
         ttl: str | None = None,
         partial: Partial = "auto",
+        in_order: bool | InOrder = False,
         name: str = "last",
     ) -> "Stream":
         """The last row of each key by ``by``, by event time if not given, whenever it changes.
@@ -189,7 +210,7 @@ class Operations:
         for which none came for so long, in event time. ``partial``: the tasks that read rows give on only the last of each key
         among theirs: always, never, or where the epoch before has shown that it pays; with a ``ttl`` they give on all.
         """
-        return self._keyed(Latest(by, "last", mode, ttl, partial, output_time=self.time), name)
+        return self._keyed(Latest(by, "last", mode, ttl, partial, output_time=self.time), name, in_order=in_order)
 
     def first(
         self,
@@ -198,10 +219,11 @@ class Operations:
         mode: Mode = "update",
         ttl: str | None = None,
         partial: Partial = "auto",
+        in_order: bool | InOrder = False,
         name: str = "first",
     ) -> "Stream":
         """The first row of each key by ``by``, as ``last``. An earlier one that comes later takes its place."""
-        return self._keyed(Latest(by, "first", mode, ttl, partial, output_time=self.time), name)
+        return self._keyed(Latest(by, "first", mode, ttl, partial, output_time=self.time), name, in_order=in_order)
 
     def pivot(
         self,
@@ -212,6 +234,7 @@ class Operations:
         repeats: Repeats = "last",
         by: str | None = None,
         mode: Mode = "update",
+        in_order: bool | InOrder = False,
         name: str = "pivot",
     ) -> "Stream":
         """One row per key with a column for each of ``values`` of ``column``, which has ``value`` of the rows with it.
@@ -220,4 +243,4 @@ class Operations:
         time, if not given) counts, or their ``sum``, ``min`` or ``max``. ``mode`` as in ``last``.
         """
         named = values.items() if isinstance(values, Mapping) else ((each, str(each)) for each in values)
-        return self._keyed(Pivot(column, tuple(named), value, repeats, by, mode), name)
+        return self._keyed(Pivot(column, tuple(named), value, repeats, by, mode), name, in_order=in_order)

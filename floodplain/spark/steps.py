@@ -130,7 +130,7 @@ class Steps:
         fitted, outputs = self._compiled.operators[step.name], self._outputs(step)
         operator = replace(fitted, process=fitted.process.begun())
         last = self._compiled.measured.get(step.name)
-        combiner = None if isinstance(rows, Staged) else combiner_of(operator.process, list(outputs), last)
+        combiner = None if isinstance(rows, Staged) or step.in_order else combiner_of(operator.process, list(outputs), last)
         if combiner is not None:
             rows = self._engine.combined(rows, combiner, self._assignment.slots)
         before = task_values_at(self._snapshot, operator, self._assignment.slots)

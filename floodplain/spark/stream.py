@@ -13,7 +13,7 @@ from floodplain.eventtime.watermarks import Policy, WatermarkRule
 from floodplain.operators.lateness import LATE
 from floodplain.operators.operator import OnError, check_on_error
 from floodplain.operators.process import Process
-from floodplain.operators.reorder import InOrder
+from floodplain.operators.reorder import InOrder, order_asked
 from floodplain.settings import StoreSettings
 from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained
@@ -174,9 +174,8 @@ class Stream(Operations):
         check_on_error(on_error, process)
         name = name or _snake(type(process).__name__)
         broadcasts = self.broadcasts if broadcast is None else {**self.broadcasts, name: broadcast}
-        order = in_order if isinstance(in_order, InOrder) else InOrder() if in_order else None
         tag = None if broadcast is None else Input(name)
-        step = Keyed(self.node, name, self.keys, process, on_error, tag, in_order=order)
+        step = Keyed(self.node, name, self.keys, process, on_error, tag, in_order=order_asked(in_order))
         return replace(self, node=step, broadcasts=broadcasts, keys=())
 
     def side(self, output: str) -> "Stream":

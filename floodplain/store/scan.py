@@ -110,15 +110,11 @@ def _newest_rows(rows: pa.Table, schema: TableSchema) -> pa.Table | None:
 
 def _same_keys(rows: pa.Table, order: np.ndarray, first: np.ndarray, found: pa.Table, schema: TableSchema) -> bool:
     """Whether all rows have the key of the row found for their hash. Goes through rows as they stand, run by run: both sides of
-    the comparison are then read from front to back."""
+    the comparison are then read from front to back, and one of them is not copied."""
     place = np.empty(len(order), np.int64)
     place[order] = np.cumsum(first) - 1
-    older = np.ones(len(order), bool)
-    older[order[np.flatnonzero(first)]] = False
-    at = np.flatnonzero(older)
     theirs, ours = (layout.column_arrays(table, schema.keys) for table in (rows, found))
-    which, of = pa.array(at), pa.array(place[at])
-    return bool(columns_equal([key.take(which) for key in theirs], [key.take(of) for key in ours]).all())
+    return bool(columns_equal(theirs, [key.take(pa.array(place)) for key in ours]).all())
 
 
 def _without_deletes(rows: pa.Table, bottom: np.ndarray | None) -> pa.Table:
