@@ -62,7 +62,8 @@ def partials_of(aggregation: Aggregation, batch: Batch, groups: Groups, order: n
 class GroupedSql(NamedTuple):
     """Rows put together by Spark, in its SQL."""
 
-    by: list[str]
+    by: dict[str, str]
+    """Name → expression."""
     computed: list[str]
     """Of each group."""
     columns: list[str]
@@ -152,7 +153,7 @@ class AggregateCombiner(Combiner):
                 columns += names if len(made) == width else [f"{names[0]}.p{i} as {name}" for i, name in enumerate(names)]
             at += width
         by = [quoted(key) for key in self.keys] + ([] if self.windows is None else [self._pane()])
-        return GroupedSql([f"{expression} as {_GROUP}{i}" for i, expression in enumerate(by)], computed, columns, values)
+        return GroupedSql({f"{_GROUP}{i}": expression for i, expression in enumerate(by)}, computed, columns, values)
 
     def _values(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The columns whose values stay apart, and those that say where they count; none if it cannot be done."""

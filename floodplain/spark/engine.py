@@ -145,15 +145,11 @@ def _columns(rows: DataFrame, made: Any) -> list[Any]:
 
 
 def _grouped(rows: DataFrame, made: GroupedSql) -> GroupedData:
-    if not made.apart:
-        return rows.groupBy(*map(F.expr, made.by))
     values = [quoted(name) for name in made.apart]
-    if len(values) == 1:
-        return rows.groupBy(*map(F.expr, made.by), *values)
-    named = [text.rpartition(" as ") for text in made.by]
-    wide = rows.withColumns({name: F.expr(expression) for expression, _, name in named})
-    by = [name for _, _, name in named]
-    return wide.groupingSets([[*by, value] for value in values], *by, *values)
+    if len(values) > 1:
+        wide = rows.withColumns({name: F.expr(expression) for name, expression in made.by.items()})
+        return wide.groupingSets([[*made.by, value] for value in values], *made.by, *values)
+    return rows.groupBy(*(F.expr(f"{expression} as {name}") for name, expression in made.by.items()), *values)
 
 
 def _reports(rows: DataFrame, job: Job | StageJob) -> list[TaskReport]:
