@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -35,14 +35,6 @@ class Part:
         further = range(1, len(types) - len(self.names) + 1)
         columns = [*(f"{name}_0" for name in self.names), *(f"{self.names[0]}_{i}" for i in further)]
         return list(zip(columns, types, strict=True))
-
-    def of(self, column: Callable[[str], pa.Array], groups: Groups) -> Partials:
-        """Partials of rows that stand group by group."""
-        given = [column(name) for name in self.aggregate.arguments]
-        if self.aggregate.where is not None:
-            holds = pc.fill_null(column(self.aggregate.where), False)
-            given = [pc.if_else(holds, each, pa.scalar(None, each.type)) for each in given or [holds]]
-        return self.aggregate.of(given, groups)
 
 
 @dataclass(frozen=True)
@@ -98,8 +90,18 @@ class Aggregation:
 
     def of(self, column: Callable[[str], pa.Array], groups: Groups) -> Partials:
         """Partials of rows that stand group by group."""
-        once = cache(column)
-        return self.cast([partial for part in self.parts for partial in part.of(once, groups)])
+        columns: dict[str, pa.Array] = {}
+        partials: Partials = []
+        for aggregate in (part.aggregate for part in self.parts):
+            for name in (*aggregate.arguments, *filter(None, [aggregate.where])):
+                if name not in columns:
+                    columns[name] = column(name)
+            given = [columns[name] for name in aggregate.arguments]
+            if aggregate.where is not None:
+                holds = pc.fill_null(columns[aggregate.where], False)
+                given = [pc.if_else(holds, each, pa.scalar(None, each.type)) for each in given or [holds]]
+            partials += aggregate.of(given, groups)
+        return self._cast(partials)
 
     def combine(self, partials: Partials, groups: Groups) -> Partials:
         """One row of partials per group."""
@@ -108,7 +110,7 @@ class Aggregation:
         found: Partials = []
         for part, some in self.split(partials):
             found += part.aggregate.combine(some, groups)
-        return self.cast(found)
+        return self._cast(found)
 
     def results(self, partials: Partials) -> dict[str, pa.Array]:
         found = {
@@ -129,8 +131,7 @@ class Aggregation:
             at += width
         return found
 
-    def cast(self, partials: Partials) -> Partials:
-        """To the types of their columns."""
+    def _cast(self, partials: Partials) -> Partials:
         fields = self.partial
         return [part if part.type == field.type else part.cast(field.type) for part, field in zip(partials, fields, strict=True)]
 

@@ -1,8 +1,7 @@
 """Rows put together before they are exchanged: fewer rows for all those of a key, or key and pane, that stand in one place."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -11,9 +10,8 @@ import pyarrow.compute as pc
 
 from floodplain.eventtime.times import as_ms
 from floodplain.keys import hash_columns, normalize_keys
-from floodplain.operators.aggregation import Aggregation, Part, Partials
+from floodplain.operators.aggregation import Aggregation, Partials
 from floodplain.operators.batch import Batch
-from floodplain.operators.gathering import CountDistinct
 from floodplain.operators.groups import Groups, groups_of
 from floodplain.operators.pairs import order_of
 from floodplain.operators.windows import TimeWindows
@@ -26,8 +24,6 @@ ROWS = "_floodplain_rows"
 """The column that says how many rows one stands for."""
 _PARTIAL = "_partial_"
 _GROUP = "_group_"
-_MOST_VALUES = 3
-"""Columns for which rows are put together by value: they are read once for each."""
 
 
 def rows_in(rows: pa.Table) -> int:
@@ -38,38 +34,23 @@ def rows_in(rows: pa.Table) -> int:
 def partials_of(aggregation: Aggregation, batch: Batch, groups: Groups, order: np.ndarray | None) -> tuple[Partials, np.ndarray]:
     """The partials of the epoch's rows in this order, and how many rows each group has, put together before or not."""
 
-    @cache
     def column(name: str) -> pa.Array:
         return batch.column(name, order)
 
     if not batch.has(ROWS):
         return aggregation.of(column, groups), groups.sizes
-    stands_for = column(ROWS).to_numpy()
-    sizes = groups.reduced(np.add, stands_for)
-    names = [f"{_PARTIAL}{i}" for i in range(len(aggregation.partial))]
-    if all(map(batch.has, names)):
-        return aggregation.combine([column(name) for name in names], groups), sizes
-    first = np.flatnonzero(stands_for)
-    firsts, found = groups_of(groups.of_row[first]), Partials()
-    for part, some in aggregation.split(names):
-        if batch.has(some[0]):
-            found += part.aggregate.combine([column(name).take(pa.array(first)) for name in some], firsts)
-        else:
-            found += part.of(column, groups)
-    return aggregation.cast(found), sizes
+    parts = [column(f"{_PARTIAL}{i}") for i in range(len(aggregation.partial))]
+    return aggregation.combine(parts, groups), groups.reduced(np.add, column(ROWS).to_numpy())
 
 
 class GroupedSql(NamedTuple):
     """Rows put together by Spark, in its SQL."""
 
-    by: dict[str, str]
-    """Name → expression."""
+    by: list[str]
     computed: list[str]
     """Of each group."""
     columns: list[str]
     """Made of all these."""
-    apart: tuple[str, ...] = ()
-    """Rows are put together several times: by all of ``by`` and the first of these columns, and so on."""
 
 
 class Combiner:
@@ -82,12 +63,6 @@ class Combiner:
     """How many rows a key must have so that it pays."""
     count: int = 1
     """How many rows there are of a group when it is put together."""
-    by_value: bool = False
-    """Whether rows of a key stay apart that differ in a value."""
-
-    def of_values(self) -> "Combiner | None":
-        """The one by value, if rows can be put together so, too."""
-        return None
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
         """The columns of what comes out, given those of what goes in."""
@@ -108,10 +83,6 @@ class AggregateCombiner(Combiner):
 
     The time of the row that stands for others is the latest of theirs, so that it is late exactly if they are: windows open and
     close with whole panes.
-
-    ``by_value``: for different values (``CountDistinct``) there is a row for each value of a key, which Spark makes in SQL where
-    it cannot make a list of them. If there are several such columns, rows are put together for each of them; those of the first
-    stand for the rows that they are made of and carry all partials, those of the others stand for none.
     """
 
     aggregation: Aggregation
@@ -119,11 +90,6 @@ class AggregateCombiner(Combiner):
     time: pa.Field | None
     windows: TimeWindows | None
     when: Partial = "auto"
-    by_value: bool = False
-
-    def of_values(self) -> "AggregateCombiner | None":
-        made = replace(self, by_value=True)
-        return made if self.sql() is None and made.sql() is not None else None
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
         kept = [rows.field(name) for name in (*self.keys, *([] if self.time is None else [self.time.name]))]
@@ -131,10 +97,8 @@ class AggregateCombiner(Combiner):
         return pa.schema([*kept, pa.field(ROWS, pa.int64()), *partials])
 
     def sql(self) -> GroupedSql | None:
-        values, flags = self._values() if self.by_value else ((), ())
-        count = f"if(grouping({quoted(values[0])}) = 0, count(1), 0)" if len(values) > 1 else "count(1)"
-        computed = [f"{count} as {ROWS}", *(f"bool_or({flag}) as {flag}" for flag in map(quoted, flags))]
-        columns = [*(f"{_GROUP}{i} as {quoted(key)}" for i, key in enumerate(self.keys)), ROWS, *map(quoted, (*values, *flags))]
+        computed = [f"count(1) as {ROWS}"]
+        columns = [*(f"{_GROUP}{i} as {quoted(key)}" for i, key in enumerate(self.keys)), ROWS]
         if self.time is not None:
             time = quoted(self.time.name)
             computed, columns = [*computed, f"max({time}) as {time}"], [*columns, time]
@@ -145,24 +109,14 @@ class AggregateCombiner(Combiner):
             aggregate, width = part.aggregate, len(part.partial)
             where = "" if aggregate.where is None else f" filter (where {quoted(aggregate.where)})"
             made = aggregate.sql([quoted(each) for each in aggregate.arguments], where, part.types)
-            if made is None and not (values and _is_distinct(part)):
+            if made is None:
                 return None
-            if made is not None:
-                names = [f"{_PARTIAL}{at + i}" for i in range(width)]
-                computed += [f"{expression} as {name}" for expression, name in zip(made, names, strict=False)]
-                columns += names if len(made) == width else [f"{names[0]}.p{i} as {name}" for i, name in enumerate(names)]
+            names = [f"{_PARTIAL}{at + i}" for i in range(width)]
+            computed += [f"{expression} as {name}" for expression, name in zip(made, names, strict=False)]
+            columns += names if len(made) == width else [f"{names[0]}.p{i} as {name}" for i, name in enumerate(names)]
             at += width
         by = [quoted(key) for key in self.keys] + ([] if self.windows is None else [self._pane()])
-        return GroupedSql({f"{_GROUP}{i}": expression for i, expression in enumerate(by)}, computed, columns, values)
-
-    def _values(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The columns whose values stay apart, and those that say where they count; none if it cannot be done."""
-        parts = [part.aggregate for part in self.aggregation.parts if _is_distinct(part)]
-        values = dict.fromkeys(aggregate.arguments[0] for aggregate in parts)
-        flags = dict.fromkeys(aggregate.where for aggregate in parts if aggregate.where is not None)
-        taken = {*self.keys, *([] if self.time is None else [self.time.name])}
-        apart = len(values) <= _MOST_VALUES and not taken & {*values, *flags} and not values.keys() & flags.keys()
-        return (tuple(values), tuple(flags)) if apart else ((), ())
+        return GroupedSql([f"{expression} as {_GROUP}{i}" for i, expression in enumerate(by)], computed, columns)
 
     def _pane(self) -> str:
         assert self.windows is not None and self.time is not None
@@ -193,12 +147,6 @@ class AggregateCombiner(Combiner):
         partials = self.aggregation.of(lambda name: one_array(rows.column(name)).take(pa.array(order)), groups)
         columns[ROWS] = pa.array(groups.sizes)
         return pa.table(columns | {f"{_PARTIAL}{i}": part for i, part in enumerate(partials)})
-
-
-def _is_distinct(part: Part) -> bool:
-    """Whether it counts the different values of one column of a plain type."""
-    nested_or_real = any(pa.types.is_nested(type_) or pa.types.is_floating(type_) for type_ in part.types)
-    return isinstance(part.aggregate, CountDistinct) and len(part.types) == 1 and not nested_or_real
 
 
 def _numbered(keys: Sequence[pa.Array]) -> tuple[np.ndarray, np.ndarray]:

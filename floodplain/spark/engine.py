@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import DataFrame, GroupedData, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
-from floodplain.operators.combining import Combiner, GroupedSql
+from floodplain.operators.combining import Combiner
 from floodplain.spark.exchange import hashed, to_slots
 from floodplain.spark.names import quoted
 from floodplain.spark.observe import observed
@@ -82,7 +82,7 @@ class SparkEngine:
             both = [each.serialize().to_pybytes() for each in (schema, made_of)]
             return rows.mapInArrow(partial(_combine, combiner, *both), from_arrow_schema(made_of))
         self._shuffled = (rows.sparkSession, slots)
-        return _grouped(rows, made).agg(*map(F.expr, made.computed)).selectExpr(*made.columns)
+        return rows.groupBy(*map(F.expr, made.by)).agg(*map(F.expr, made.computed)).selectExpr(*made.columns)
 
     def union(self, members: Sequence[DataFrame]) -> DataFrame:
         return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), members)
@@ -142,14 +142,6 @@ def _columns(rows: DataFrame, made: Any) -> list[Any]:
         rest = [F.col(quoted(name)) for name in rows.columns if name not in made.but]
         return [F.struct(*rest)] if rest else []
     return [F.expr(made) if isinstance(made, str) else made]
-
-
-def _grouped(rows: DataFrame, made: GroupedSql) -> GroupedData:
-    values = [quoted(name) for name in made.apart]
-    if len(values) > 1:
-        wide = rows.withColumns({name: F.expr(expression) for name, expression in made.by.items()})
-        return wide.groupingSets([[*made.by, value] for value in values], *made.by, *values)
-    return rows.groupBy(*(F.expr(f"{expression} as {name}") for name, expression in made.by.items()), *values)
 
 
 def _reports(rows: DataFrame, job: Job | StageJob) -> list[TaskReport]:

@@ -29,24 +29,18 @@ class Measured:
     pieces: float = 1.0
     """How many groups there were for each key when rows were last put together: a key has one in each place where rows of it are
     read, and in each pane. Without it the answer would be another one each time that it is followed."""
-    values: float = 0.0
-    """How many rows there were when they were last put together by value."""
 
     @classmethod
     def of(cls, reports: Sequence[TaskReport], combiner: Combiner | None, before: "Measured | None") -> "Measured":
         """``combiner``: what has put rows together, if they were."""
         rows, received = [report.rows for report in reports], sum(report.received for report in reports)
         keys = sum(report.keys for report in reports)
-        row_bytes, pieces, values = None, 1.0, 0.0
-        if before is not None:
-            row_bytes, pieces, values = before.row_bytes, 1 + FADES * (before.pieces - 1), FADES * before.values
-        if combiner is None and received:
-            row_bytes = sum(report.received_bytes for report in reports) / received
-        elif combiner is not None and combiner.by_value:
-            values = received
-        elif combiner is not None and keys:
+        row_bytes, pieces = (None, 1.0) if before is None else (before.row_bytes, 1 + FADES * (before.pieces - 1))
+        if combiner is not None and keys:
             pieces = received / (combiner.count * keys)
-        return cls(sum(rows), keys * pieces, max(rows) * len(rows) / max(sum(rows), 1), row_bytes, pieces, values)
+        elif received:
+            row_bytes = sum(report.received_bytes for report in reports) / received
+        return cls(sum(rows), keys * pieces, max(rows) * len(rows) / max(sum(rows), 1), row_bytes, pieces)
 
 
 def pays(combiner: Combiner, last: Measured | None) -> bool:
@@ -63,6 +57,4 @@ def combiner_of(process: Any, outputs: Sequence[str], last: Measured | None) -> 
     combiner: Combiner | None = process.combiner
     if combiner is None or LATE in outputs or not pays(combiner, last):
         return None
-    by_value = combiner.of_values()
-    few = last is None or last.rows >= combiner.rows_per_group * last.values
-    return combiner if by_value is None or not few else by_value
+    return combiner
