@@ -12,6 +12,7 @@ from pyspark.sql.types import Row, StructType
 
 from floodplain.operators.grouping import Grouped
 from floodplain.spark.compat_initial import INITIAL
+from floodplain.state.pythonic import to_python
 from floodplain.store.layout import one_array
 
 TIME_ZONE = "spark.sql.session.timeZone"
@@ -86,7 +87,7 @@ def in_zone(rows: pa.Table, schema: StructType, zone: str) -> pa.Table:
 
 def _as_rows(table: pa.Table) -> list[Row]:
     make = partial(tuple.__new__, _row_type(tuple(table.column_names)))
-    return list(map(make, zip(*(column.to_pylist() for column in table.columns), strict=True)))
+    return list(map(make, zip(*map(to_python, table.columns), strict=True)))
 
 
 def _row_type(names: tuple[str, ...]) -> Any:

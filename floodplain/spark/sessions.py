@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -49,7 +50,7 @@ def start_light(writing: DataStreamWriter, session: SparkSession) -> StreamingQu
         return writing.start()
     with settings(session, _LIGHT):
         query = writing.start()
-        with suppress(Py4JJavaError):  # what keeps a source from being opened is for the query to say
+        with suppress(Py4JJavaError, PySparkException):  # what keeps a source from being opened is for the query to say
             query._jsq.streamingQuery().awaitInitialization(_OPENING_MS)
         return query
 

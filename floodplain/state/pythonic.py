@@ -1,18 +1,20 @@
 """Arrow columns as lists of Python values."""
 
+from datetime import UTC
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The years 1 to 9999, which are those that ``datetime`` has."""
+_DAY_US = 86_400_000_000
+_FIRST_US, _LAST_US = -62_135_596_800_000_000 + _DAY_US, 253_402_300_799_999_999 - _DAY_US
+"""The years 1 to 9999, which are those that ``datetime`` has, in any zone."""
 
 
 def to_python(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """``column.to_pylist()``, several times faster for times without an offset."""
+    """``column.to_pylist()``, several times faster for times."""
     kind = column.type
-    if not pa.types.is_timestamp(kind) or kind.unit == "ns" or kind.tz not in (None, "UTC"):
+    if not pa.types.is_timestamp(kind) or kind.unit == "ns":
         return column.to_pylist()
     micros = column.cast(pa.timestamp("us"))
     bounds = pa.compute.min_max(micros.cast(pa.int64())).as_py()
@@ -23,4 +25,6 @@ def to_python(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     if kind.tz is None:
         return plain
     zone = pa.lib.string_to_tzinfo(kind.tz)
-    return [value if value is None else value.replace(tzinfo=zone) for value in plain]
+    if kind.tz == "UTC":
+        return [value if value is None else value.replace(tzinfo=zone) for value in plain]
+    return [value if value is None else value.replace(tzinfo=UTC).astimezone(zone) for value in plain]

@@ -127,6 +127,20 @@ def test_a_source_writes_to_the_checkpoint_in_the_same_way(spark, tmp_path):
     assert held.get(opened).fileManager().getClass().getSimpleName() == "FileSystemBasedCheckpointFileManager"
 
 
+def test_what_keeps_a_source_from_being_opened_is_told_by_the_query(spark, tmp_path):
+    write_inputs(tmp_path, 1)
+    (tmp_path / "state" / "checkpoint").mkdir(parents=True)
+    (tmp_path / "state" / "checkpoint" / "sources").write_text("not a folder")
+    rows = stream(source(spark, tmp_path)).key_by("user").process(Count()).write("memory")
+    query = rows.start(state=tmp_path / "state", trigger=ONCE, settings=FAST)
+    with pytest.raises(Exception, match="sources"):
+        query.await_termination()
+    query.stop()
+    (tmp_path / "state" / "checkpoint" / "sources").unlink()
+    run(spark, tmp_path)
+    assert state_of(tmp_path) == expected(pq.read_table(tmp_path / "in"))
+
+
 def test_a_second_driver_waits_its_turn_or_forces_its_way(spark, tmp_path):
     write_inputs(tmp_path, 1)
     store = Store.open(tmp_path / "state", create=True, settings=StoreSettings(lease_ms=60_000))

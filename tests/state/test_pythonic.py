@@ -7,19 +7,23 @@ import pytest
 
 from floodplain.state.pythonic import to_python
 
-TIMES = [0, 1, None, -1, 1_700_000_000_123_456, -62_135_596_800_000_000, 253_402_300_799_999_999]
+TWICE = 1_792_888_200_000_000
+"""The clocks of Zurich show this time again an hour later."""
+TIMES = [0, 1, None, -1, 1_700_000_000_123_456, TWICE, TWICE + 3_600_000_000]
+EDGES = [-62_135_596_800_000_000, 253_402_300_799_999_999]
 
 
-@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Zurich", "+02:00"])
+@pytest.mark.parametrize("edges", [False, True])
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Zurich", "America/New_York", "+02:00"])
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-def test_times(unit, zone):
+def test_times(unit, zone, edges):
     scale = {"s": 1_000_000, "ms": 1000, "us": 1, "ns": 1}[unit]
-    few = TIMES[:5] if unit == "ns" or zone not in (None, "UTC") else TIMES
+    few = TIMES if not edges or unit == "ns" or zone not in (None, "UTC") else TIMES + EDGES
     column = pa.array([None if time is None else time // scale for time in few], pa.int64()).cast(pa.timestamp(unit, zone))
     column = column if unit != "ns" else pa.array([None if time is None else time * 1000 for time in few]).cast(column.type)
     found, wanted = to_python(column), column.to_pylist()
     assert found == wanted
-    assert [value and value.tzinfo for value in found] == [value and value.tzinfo for value in wanted]
+    assert [value and (value.tzinfo, value.fold) for value in found] == [value and (value.tzinfo, value.fold) for value in wanted]
     assert to_python(pa.chunked_array([column.slice(0, 2), column.slice(2)])) == wanted
 
 
