@@ -21,6 +21,7 @@ from floodplain.spark.timekeeper import NEWEST, Timekeeper
 from floodplain.state import tables
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.tables import SEPARATOR, define
+from floodplain.store.layout import HASH
 from floodplain.tiers import paths
 from floodplain.versions.assignment import even
 from floodplain.versions.commit import commit
@@ -169,6 +170,10 @@ class Epochs:
         for name in step.keys:
             if name not in rows.names:
                 raise BadInput(f"operator {step.name}: there is no column {name} to key by; there are: {', '.join(rows.names)}")
+        if HASH in rows.names:
+            raise BadInput(
+                f"operator {step.name}: a column of its rows is called {HASH}, as their hash is on the way to it: rename it"
+            )
         keys = {name: rows.field(name).type for name in step.keys}
         named = step.event_time or self._plan.event_time
         event_time = named if named in rows.names else None

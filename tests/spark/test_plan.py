@@ -245,3 +245,16 @@ def test_a_comparison_fits_columns_that_arrow_and_spark_compare_alike():
     assert not found.fits(pa.schema({"left": pa.int64()}))
     rows = pa.record_batch({"left": [1, 2, None, 3], "right": [1, None, 1, 2]})
     assert found.kept(rows).to_pylist() == [{"left": 1, "right": 1}]
+
+
+@pytest.mark.parametrize(
+    ("columns", "made"), [("user string, _hash long", {}), ("user string, amount long", {"_hash": "amount"})]
+)
+def test_rows_with_a_column_called_as_their_hash_are_refused(columns, made):
+    def build(stream: Stream):
+        for name, expression in made.items():
+            stream = stream.with_column(name, expression)
+        return stream.key_by("user").process(ByUser()).write("memory")
+
+    with pytest.raises(BadInput, match="operator by_user: a column of its rows is called _hash"):
+        PipelineKit(build, rows=columns)
