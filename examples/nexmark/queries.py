@@ -127,7 +127,7 @@ def q12(bids: fp.Stream) -> fp.Stream:
 
 RANKS = "price < 10000 as rank1, price >= 10000 and price < 1000000 as rank2, price >= 1000000 as rank3"
 DAY = "cast(cast(dateTime as date) as string) as day"
-MINUTE = "substr(cast(dateTime as string), 12, 5) as minute"
+MINUTE = "lpad(cast(hour(dateTime) as string), 2, '0') || ':' || lpad(cast(minute(dateTime) as string), 2, '0') as minute"
 BIDS = {
     "total_bids": fp.count(),
     "rank1_bids": fp.count(where="rank1"),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from floodplain.operators.groups import Groups
@@ -15,6 +16,8 @@ Expression: TypeAlias = Any
 """A column, or an expression as Spark has it: as text (``"price * 0.9"``) or as a ``Column``."""
 Columns: TypeAlias = Sequence[pa.Array]
 Types: TypeAlias = Sequence[pa.DataType]
+Owned: TypeAlias = tuple[np.ndarray, Columns]
+"""The owner of each row, and partials."""
 
 TIME: Final = "<event time>"
 """Stands among arguments for the column that has the event time."""

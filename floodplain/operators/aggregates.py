@@ -10,7 +10,8 @@ than any value. So it is with ``min_by`` and ``first``, and the least.
 from collections.abc import Sequence
 
 from floodplain.operators.aggregate import TIME, Aggregate, Expression
-from floodplain.operators.gathering import Collect, CountDistinct, TopK
+from floodplain.operators.distinct import CountDistinct
+from floodplain.operators.gathering import Collect, TopK
 from floodplain.operators.reducing import Avg, Count, Extreme, ExtremeBy, Sum
 from floodplain.operators.sketches import ApproxCountDistinct, ApproxQuantile
 

@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.operators.aggregate import TIME, Aggregate
-from floodplain.operators.groups import Groups
+from floodplain.operators.distinct import MOST, CountDistinct, together
+from floodplain.operators.groups import Groups, groups_of
 from floodplain.operators.reducing import ExtremeBy
 
 Partials: TypeAlias = list[pa.Array]
@@ -20,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Part:
-    """Aggregates that are computed as one; mostly it is one. The i-th has its result in the partials from the i-th on."""
+    """Aggregates that are computed as one; mostly it is one."""
 
     names: tuple[str, ...]
     aggregate: Aggregate
@@ -32,9 +34,22 @@ class Part:
         types = self.aggregate.partial(self.types)
         if len(types) == 1:
             return [(self.names[0], types[0])]
+        if isinstance(self.aggregate, CountDistinct):
+            return list(zip(self._of_counts(self.aggregate), types, strict=True))
         further = range(1, len(types) - len(self.names) + 1)
         columns = [*(f"{name}_0" for name in self.names), *(f"{self.names[0]}_{i}" for i in further)]
         return list(zip(columns, types, strict=True))
+
+    def _of_counts(self, counts: CountDistinct) -> list[str]:
+        """What is a count's own has its name, so that counts can come and go: marks, or the values if it has no condition."""
+        marks = [name for name, conditional in zip(self.names, counts.conditional, strict=True) if conditional]
+        return [*marks, next((name for name in self.names if name not in marks), f"{self.names[0]}_0")]
+
+    def results(self, partials: Partials) -> list[pa.Array]:
+        """Of each of its aggregates."""
+        if isinstance(self.aggregate, CountDistinct):
+            return self.aggregate.results(partials)
+        return [self.aggregate.result(partials[i:]) for i in range(len(self.names))]
 
 
 @dataclass(frozen=True)
@@ -42,7 +57,7 @@ class Aggregation:
     """Aggregates whose arguments name columns; what they give is known once they are fitted to rows.
 
     The values that several ``max_by`` (or ``last``; ``min_by``, ``first``) give are those of one row, if they have ``by`` and
-    ``where`` in common.
+    ``where`` in common. Distinct counts of the same columns are computed as one.
     """
 
     named: Mapping[str, Aggregate]
@@ -81,12 +96,37 @@ class Aggregation:
     @cached_property
     def parts(self) -> list[Part]:
         """What is computed, each at the place of the first of its names."""
-        found: dict[object, Part] = {}
+        alike: dict[object, list[str]] = {}
         for name, aggregate in self.named.items():
-            part = Part((name,), aggregate, self._types(name))
-            row = (aggregate.greatest, aggregate.arguments[-1], aggregate.where) if type(aggregate) is ExtremeBy else name
-            found[row] = _of_one_row(found[row], part) if row in found else part
-        return list(found.values())
+            together_with: object = name
+            if type(aggregate) is ExtremeBy:
+                together_with = (aggregate.greatest, aggregate.arguments[-1], aggregate.where)
+            elif type(aggregate) is CountDistinct:
+                together_with = self._with_counts(name, aggregate)
+            alike.setdefault(together_with, []).append(name)
+        return [self._part(tuple(names)) for names in alike.values()]
+
+    def _with_counts(self, name: str, count: CountDistinct) -> object:
+        """What counts that are computed with this one have in common. Two without a condition are apart, so that each has its own
+        state."""
+        counts = [
+            other for other, each in self.named.items() if type(each) is CountDistinct and each.arguments == count.arguments
+        ]
+        alone = count.where is None and any(self.named[other].where is None for other in counts[: counts.index(name)])
+        boolean = pa.types.is_boolean(self._types(name)[0])  # its values would look like marks, and there are but two
+        return name if alone or boolean else (count.arguments, counts.index(name) // MOST)
+
+    def _part(self, names: tuple[str, ...]) -> Part:
+        """Aggregates that are computed as one."""
+        aggregates, types = [self.named[name] for name in names], [self._types(name) for name in names]
+        if len(names) == 1:
+            return Part(names, aggregates[0], types[0])
+        if isinstance(aggregates[0], ExtremeBy):
+            by, values = aggregates[0].arguments[-1], [value for each in aggregates for value in each.arguments[:-1]]
+            one = aggregates[0].with_arguments([*values, by], aggregates[0].where)
+            return Part(names, one, (*(type_ for each in types for type_ in each[:-1]), types[0][-1]))
+        counts = together(aggregates)
+        return Part(names, counts, (*types[0], *[pa.bool_()] * counts.conditions))
 
     def of(self, column: Callable[[str], pa.Array], groups: Groups) -> Partials:
         """Partials of rows that stand group by group."""
@@ -112,10 +152,26 @@ class Aggregation:
             found += part.aggregate.combine(some, groups)
         return self._cast(found)
 
+    def merged(self, parts: Sequence[tuple[np.ndarray, Partials]], count: int) -> Partials:
+        """One row of partials for each owner ``0 .. count - 1``, combined in the order of the parts. Requires: each has some."""
+        owner = np.concatenate([of for of, _ in parts])
+        order = pa.array(np.argsort(owner, kind="stable")) if (owner[1:] < owner[:-1]).any() else None
+        groups = groups_of(owner if order is None else owner[order.to_numpy()])
+        found: Partials = []
+        for part, columns in self.split(list(zip(*(partials for _, partials in parts), strict=True))):
+            if type(part.aggregate) is CountDistinct and len(groups) < len(owner):
+                # Long lists, in any order: not to be copied before they are looked at.
+                owned = [(of, [column[i] for column in columns]) for i, (of, _) in enumerate(parts)]
+                found += part.aggregate.merged(owned, count)
+                continue
+            ordered = [pa.concat_arrays(column) if order is None else pa.concat_arrays(column).take(order) for column in columns]
+            found += ordered if len(groups) == len(owner) else part.aggregate.combine(ordered, groups)
+        return self._cast(found)
+
     def results(self, partials: Partials) -> dict[str, pa.Array]:
-        found = {
-            name: part.aggregate.result(some[i:]) for part, some in self.split(partials) for i, name in enumerate(part.names)
-        }
+        found: dict[str, pa.Array] = {}
+        for part, some in self.split(partials):
+            found |= zip(part.names, part.results(some), strict=True)
         return {name: found[name] for name in self.named}
 
     def _types(self, name: str) -> tuple[pa.DataType, ...]:
@@ -134,13 +190,6 @@ class Aggregation:
     def _cast(self, partials: Partials) -> Partials:
         fields = self.partial
         return [part if part.type == field.type else part.cast(field.type) for part, field in zip(partials, fields, strict=True)]
-
-
-def _of_one_row(part: Part, other: Part) -> Part:
-    *values, by = part.aggregate.arguments
-    value, _ = other.aggregate.arguments
-    aggregate = part.aggregate.with_arguments([*values, value, by], part.aggregate.where)
-    return Part(part.names + other.names, aggregate, (*part.types[:-1], other.types[0], part.types[-1]))
 
 
 def _timed(name: str, aggregate: Aggregate, event_time: str | None) -> Aggregate:

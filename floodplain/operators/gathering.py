@@ -1,4 +1,4 @@
-"""Aggregates that keep a list of what they saw: different values, the greatest, all."""
+"""Aggregates that keep a list of what they saw: the greatest, all."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import BadInput, SchemaMismatch
-from floodplain.keys import check_key_type
 from floodplain.operators.aggregate import Aggregate, Columns, Types
-from floodplain.operators.groups import Groups, codes, distinct, distinct_numbers, filled, flattened, list_type, listed, valid
+from floodplain.operators.groups import Groups, codes, filled, flattened, list_type, listed, valid
 from floodplain.operators.reducing import check_comparable
 
 
@@ -42,43 +41,6 @@ class Gathering(Aggregate):
     def _listed(self, owner: np.ndarray, elements: pa.Array, groups: Groups) -> list[pa.Array]:
         kept = self.kept(owner, elements)
         return [listed(owner[kept], elements.take(pa.array(kept)), len(groups))]
-
-
-@dataclass(frozen=True)
-class CountDistinct(Gathering):
-    """Keeps each value once."""
-
-    def output(self, types: Types) -> pa.DataType:
-        if not types:
-            raise BadInput("count_distinct needs a column")
-        for type_ in types:
-            check_key_type("of count_distinct", type_)
-        return pa.int64()
-
-    def element(self, types: Types) -> pa.DataType:
-        return types[0] if len(types) == 1 else pa.struct([pa.field(f"f{i}", type_) for i, type_ in enumerate(types)])
-
-    def elements(self, columns: Columns) -> tuple[np.ndarray, pa.Array]:
-        return whole_rows(columns)
-
-    def kept(self, owner: np.ndarray, elements: pa.Array) -> np.ndarray:
-        return distinct(owner, elements)
-
-    def _listed(self, owner: np.ndarray, elements: pa.Array, groups: Groups) -> list[pa.Array]:
-        found = distinct_numbers(owner, elements)
-        return super()._listed(owner, elements, groups) if found is None else [listed(*found, len(groups))]
-
-    def result(self, partials: Columns) -> pa.Array:
-        return pa.array(filled(pc.list_value_length(partials[0]), 0).astype(np.int64))
-
-
-def whole_rows(columns: Columns) -> tuple[np.ndarray, pa.Array]:
-    """The rows without a null, and their values: the column itself, or a struct of several."""
-    rows = np.flatnonzero(np.logical_and.reduce([valid(column) for column in columns]))
-    taken = [column if len(rows) == len(column) else column.take(pa.array(rows)) for column in columns]
-    if len(taken) == 1:
-        return rows, taken[0]
-    return rows, pa.StructArray.from_arrays(taken, [f"f{i}" for i in range(len(taken))])
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.keys import hash_columns, normalize_keys
-from floodplain.operators.pairs import order_of
-from floodplain.store.identity import refine, starts_of
+from floodplain.store.identity import starts_of
 
 _LEAST = np.iinfo(np.int64).min
 _REST = np.int64(np.iinfo(np.int64).max)
@@ -133,50 +132,6 @@ def codes(column: pa.Array) -> np.ndarray:
         ranks = pc.rank(coded.dictionary, tiebreaker="dense").to_numpy().astype(np.int64)
         found = ranks[filled(coded.indices, 0)] if len(ranks) else np.zeros(len(column), np.int64)
     return found if there.all() else np.where(there, found, _LEAST)
-
-
-def distinct(owner: np.ndarray, column: pa.Array) -> np.ndarray:
-    """Rows that hold different values of their owner, one of each, by owner. Values are equal as keys are."""
-    (plain,) = normalize_keys([column])
-    simple = pa.types.is_integer(plain.type) or pa.types.is_temporal(plain.type) or pa.types.is_boolean(plain.type)
-    simple = simple and not plain.null_count
-    numbers = codes(plain) if simple else _shortened(hash_columns([plain]), owner)
-    order = order_of((owner, numbers))
-    order = np.arange(len(owner)) if order is None else order
-    first = starts_of(owner[order], numbers[order])
-    if not simple:
-        first = starts_of(refine(first, [plain], order))
-    kept = order[first]
-    return kept if (owner[kept][1:] >= owner[kept][:-1]).all() else kept[np.argsort(owner[kept], kind="stable")]
-
-
-def distinct_numbers(owner: np.ndarray, column: pa.Array) -> tuple[np.ndarray, pa.Array] | None:
-    """The different values of each owner in order, and their owners, of whole numbers and times; None if these are none or
-    do not fit.
-
-    Owner and value make one number, so that sorting moves all there is to move: no row is looked at again.
-    """
-    type_ = column.type
-    whole = pa.types.is_signed_integer(type_) or (pa.types.is_temporal(type_) and type_.bit_width <= 64)
-    if not whole or column.null_count or not len(column):
-        return None
-    numbers = codes(column)
-    low, high = int(numbers.min()), int(numbers.max())
-    bits = (high - low).bit_length()
-    if bits + int(owner.max()).bit_length() > 63:
-        return None
-    packed = (owner.astype(np.int64) << bits) | (numbers - low)
-    packed.sort()
-    packed = packed[starts_of(packed)]
-    values = (packed & ((1 << bits) - 1)) + low
-    width = np.dtype(f"i{type_.bit_width // 8}")
-    return packed >> bits, pa.array(values.astype(width)).view(type_)
-
-
-def _shortened(hashes: np.ndarray, owner: np.ndarray) -> np.ndarray:
-    """As many of a hash's bits as can be sorted together with its owner and its place in one number."""
-    taken = int(owner.max(initial=0)).bit_length() + len(owner).bit_length()
-    return (hashes >> np.uint64(64 - max(63 - taken, 16))).astype(np.int64)
 
 
 def flattened(lists: pa.Array, groups: Groups) -> tuple[np.ndarray, pa.Array]:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.operators.aggregation import Aggregation, Partials
-from floodplain.operators.groups import at, filled, groups_of
+from floodplain.operators.groups import at, filled
 from floodplain.operators.pairs import Pairs
 
 UNFIRED = "_unfired"
@@ -46,18 +46,14 @@ def merged(aggregation: Aggregation, count: int, parts: list[tuple[np.ndarray, P
     parts = [part for part in parts if len(part[0])]
     if not parts:
         return [pa.nulls(count, field.type) for field in aggregation.partial]
-    owner = np.concatenate([of for of, _ in parts])
-    partials = [pa.concat_arrays(columns) for columns in zip(*(each for _, each in parts), strict=True)]
-    if (owner[1:] < owner[:-1]).any():
-        order = np.argsort(owner, kind="stable")
-        owner, partials = owner[order], [column.take(pa.array(order)) for column in partials]
-    groups = groups_of(owner)
-    combined = aggregation.combine(partials, groups)
-    if len(groups) == count:
-        return combined
-    place = np.full(count, -1)
-    place[owner[groups.starts]] = np.arange(len(groups))
-    return [at(column, place) for column in combined]
+    there = np.zeros(count, bool)
+    for owner, _ in parts:
+        there[owner] = True
+    if there.all():
+        return aggregation.merged(parts, count)
+    number, place = np.cumsum(there) - 1, np.where(there, np.cumsum(there) - 1, -1)
+    numbered = [(number[owner], partials) for owner, partials in parts]
+    return [at(column, place) for column in aggregation.merged(numbered, int(there.sum()))]
 
 
 class Layout:

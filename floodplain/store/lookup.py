@@ -188,23 +188,22 @@ def _verified(
     if needles.subs is not None and len(row):
         is_clear = layout.numbers(hits.chunk, OP)[row] == CLEAR
         needle, row = needle[is_clear == clears], row[is_clear == clears]
-    at = pa.array(row)
-    rows = pa.Table.from_batches([hits.chunk.select(_columns(source.schema, keys)).take(at)])
+    rows = pa.Table.from_batches([layout.at_rows(hits.chunk.select(_columns(source.schema, keys)), row)])
     fields, columns = source.schema.keys, list(needles.keys)
     if needles.subkeys and not clears:
         fields += layout.stored_subkeys(source.schema)
         columns += needles.subkeys
     if len(row):
-        stored = [_taken(rows, hits.chunk, layout.column(field), at) for field in fields]
+        stored = [_taken(rows, hits.chunk, layout.column(field), row) for field in fields]
         same = columns_equal(stored, [layout.at_rows(column, needle) for column in columns])
         if not same.all():
             rows, needle = rows.filter(pa.array(same)), needle[same]
     return adapt(rows, source.schema, schema), needle
 
 
-def _taken(rows: pa.Table, chunk: pa.RecordBatch, name: str, at: pa.Array) -> pa.Array:
-    """A column of the rows, which were taken from the chunk ``at`` these places, maybe without it."""
-    return layout.one_array(rows.column(name)) if name in rows.column_names else chunk.column(name).take(at)
+def _taken(rows: pa.Table, chunk: pa.RecordBatch, name: str, places: np.ndarray) -> pa.Array:
+    """A column of the rows, which were taken from the chunk at these places, maybe without it."""
+    return layout.one_array(rows.column(name)) if name in rows.column_names else layout.at_rows(chunk.column(name), places)
 
 
 def _prefetch(needles: Needles, pending: np.ndarray, sources: Sequence[Source]) -> dict[int, _Chunks]:

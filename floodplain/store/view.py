@@ -67,7 +67,7 @@ class Lookup:
         place[self._needle] = np.arange(len(self._needle))
         if np.count_nonzero(place < len(self._needle)) < len(self._needle):
             raise BadInput(f"table {self.schema.table} has several rows per key: use rows and needle")
-        columns, at = {}, pa.array(place)
+        columns = {}
         defaults = {field.name: default_array(field, 1) for field in self.schema.values}
         for name in self._rows.column_names:
             if name in defaults or name.startswith(EXPIRES):
@@ -75,7 +75,7 @@ class Lookup:
                 if len(self._needle) < len(place):
                     absent = defaults[name] if name in defaults else pa.nulls(1, pa.int64())
                     found = pa.concat_arrays([found, absent])
-                columns[name] = found.take(at)
+                columns[name] = layout.at_rows(found, place)
         return pa.table(columns)
 
 

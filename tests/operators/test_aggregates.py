@@ -13,7 +13,7 @@ from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.operators import aggregates as fp
 from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.aggregation import Aggregation
-from floodplain.operators.groups import Groups, distinct, distinct_numbers, groups_of
+from floodplain.operators.groups import Groups, groups_of
 
 GROUPS = 7
 
@@ -254,23 +254,3 @@ def test_what_cannot_be_aggregated_is_refused():
     big = pa.table({"g": [0, 0], "x": [2**62, 2**62], "t": [0, 1]})
     with pytest.raises(BadInput, match="beyond what a long can hold"):
         aggregated(big, {"x": fp.sum("x")}, 1)
-
-
-@pytest.mark.parametrize("type_", [pa.int8(), pa.int32(), pa.int64(), pa.date32(), pa.timestamp("us", "UTC"), pa.time32("s")])
-def test_different_numbers_of_each_owner_are_those_of_any_other_type(type_):
-    rng = np.random.default_rng(3)
-    for high in (1, 40, 100):
-        owner, numbers = np.sort(rng.integers(0, 9, 500)), rng.integers(-high if pa.types.is_integer(type_) else 0, high, 500)
-        column = pa.array(numbers.astype(f"i{type_.bit_width // 8}")).view(type_)
-        found = distinct_numbers(owner, column)
-        kept = distinct(owner, column)
-        assert found is not None and found[0].tolist() == owner[kept].tolist() and found[1].equals(column.take(pa.array(kept)))
-
-
-def test_numbers_too_far_apart_for_one_number_with_their_owner_are_sorted_as_rows():
-    ends = pa.array([-(1 << 63), (1 << 63) - 1, 5, 5, -(1 << 63)])
-    assert distinct_numbers(np.array([0, 0, 0, 1, 1]), ends) is None
-    assert distinct_numbers(np.array([0, 1]), pa.array([1, None])) is None
-    assert distinct_numbers(np.empty(0, np.int64), pa.array([], pa.int64())) is None
-    (lists,) = fp.count_distinct("x").of([ends], groups_of(np.array([0, 0, 0, 1, 1])))
-    assert pc.list_value_length(lists).to_pylist() == [3, 2]
