@@ -78,7 +78,7 @@ class Latest(KeyedBatchProcess):
         known, before = np.flatnonzero(there), batch.state("row")
         wins = precedes(
             lambda name, numbers: batch.take(best[numbers], [name]).column(0),
-            lambda name, numbers: field_of(before.take(pa.array(numbers)), name),
+            lambda name, numbers: field_of(before, name).take(pa.array(numbers)),
             known,
             self.order,
         )

@@ -167,14 +167,19 @@ def ranked(owner: np.ndarray, order: Order, rest: Order, column: ColumnAt) -> tu
     """
     keys = codes(column(order[0].column, np.arange(len(owner))), order[0])
     place = sort_places(owner, *keys)
-    first = starts_of(owner[place], *(key[place] for key in keys))
-    tied = np.flatnonzero(~first | ~np.append(first[1:], True)[: len(first)])
-    if len(tied):
-        rows, group = place[tied], np.cumsum(first)[tied]
-        more, last = ([code for by in some for code in codes(column(by.column, rows), by)] for some in (order[1:], rest))
-        again = np.lexsort([*reversed(last), *reversed(more), group])
+    apart = starts_of(owner[place], *(key[place] for key in keys))
+    first = apart
+    for number, by in enumerate((*order, *rest)[1:], 1):
+        if number == len(order):
+            first = apart.copy()
+        tied = np.flatnonzero(~apart | ~np.append(apart[1:], True)[: len(apart)])
+        if not len(tied):
+            break
+        rows, alike = place[tied], np.cumsum(apart)[tied]
+        keys = codes(column(by.column, rows), by)
+        again = sort_places(alike, *keys)
         place[tied] = rows[again]
-        first[tied] |= starts_of(group, *(key[again] for key in more))
+        apart[tied] |= starts_of(alike, *(key[again] for key in keys))
     return place, first
 
 
