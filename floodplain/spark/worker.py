@@ -1,6 +1,8 @@
 """The task side: rows of one slot come in as Arrow batches, one report goes out."""
 
+import gc
 import io
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -139,6 +141,7 @@ class _Place:
 
 
 _places: dict[tuple[str, str], _Place] = {}
+_modules_seen = 0
 
 
 def open_for(work: Work) -> _Place:
@@ -168,7 +171,18 @@ def work(job: Job | StageJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
     report = run_task(job, slot, part, batches) if isinstance(job, Job) else stage_task(job, slot, part, batches)
     for _ in batches:
         pass  # Spark ends a worker that leaves some of its input unread, and starting the next one takes a second
+    _leave_out_what_stays()
     yield pa.record_batch({"report": pa.array([msgspec.msgpack.encode(report)], pa.binary())})
+
+
+def _leave_out_what_stays() -> None:
+    """Spark has the cycles of a worker collected after each task, before it gets the next one. Most of what is looked through
+    then are modules and what they hold: where any were loaded, that is left out from now on."""
+    global _modules_seen
+    if len(sys.modules) != _modules_seen:
+        _modules_seen = len(sys.modules)
+        gc.collect()
+        gc.freeze()
 
 
 def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch]) -> TaskReport:

@@ -1,5 +1,7 @@
 """A task on its own: what it reports is stored, and what could not be stored is not reported."""
 
+import gc
+import sys
 from dataclasses import replace
 
 import msgspec
@@ -99,3 +101,21 @@ def test_a_task_fails_if_its_runs_or_its_output_cannot_be_stored(
     scene.blobs.refused = refused
     with pytest.raises(Refused, match=f"no room for {refused}"):
         scene.run(ROWS)
+
+
+def test_what_a_worker_has_loaded_is_not_looked_through_after_each_task(monkeypatch):
+    """Of what comes later everything is, unless more is loaded."""
+    monkeypatch.setattr(worker, "_modules_seen", 0)
+    before = gc.get_freeze_count()
+    try:
+        worker._leave_out_what_stays()
+        left_out = gc.get_freeze_count()
+        assert left_out - before > len(sys.modules)
+        kept = [[] for _ in range(1000)]
+        worker._leave_out_what_stays()
+        assert gc.get_freeze_count() == left_out
+        monkeypatch.setitem(sys.modules, "loaded_later", object())
+        worker._leave_out_what_stays()
+        assert gc.get_freeze_count() >= left_out + len(kept)
+    finally:
+        gc.unfreeze()
