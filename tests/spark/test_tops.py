@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
+from floodplain.operators import aggregates as fp
 from floodplain.operators.changes import fold_changes
 from floodplain.spark.pipeline import stream
 from tests.spark.test_dataflow import finish
@@ -29,6 +30,11 @@ SQL = {
     "first": """
         select auction, bidder, price, channel, ts, ts::date from bid
         qualify row_number() over (partition by auction, ts::date order by ts, bidder, price, channel) = 1
+    """,
+    "by_channel": """
+        select channel, count(*), sum(price)::bigint from (
+            select * from bid qualify row_number() over (partition by auction, bidder order by ts desc, price desc) = 1
+        ) group by channel
     """,
     "pivot": "select auction, max(price) filter (channel = 'web'), max(price) filter (channel = 'app') from bid group by auction",
 }
@@ -64,6 +70,12 @@ def build(frame, partial):
             .write("memory", name="top")
         )
         .also(last.last(partial=partial).write("memory", name="last"))
+        .also(
+            last.last(mode="retract", name="newest", partial=partial)
+            .key_by("channel")
+            .agg(bids=fp.sum("weight"), price=fp.sum("price * weight"))
+            .write("memory", name="by_channel")
+        )
         .also(rows.key_by("auction", day="date(ts)").first(mode="retract", partial=partial).write("memory", name="first"))
         .also(rows.key_by("auction").pivot("channel", ["web", "app"], "price", repeats="max").write("memory", name="pivot"))
     )
@@ -83,7 +95,7 @@ def test_all_of_them_come_to_what_sql_says(spark, tmp_path):
             assert sink.table().schema == schemas[name]
             found.setdefault(name, []).append(sink.table())
         fresh = bids(number - 1)
-        assert sum(progress.rows for progress in query.progress) == 4 * len(fresh) + sum(
+        assert sum(progress.rows for progress in query.progress) == 5 * len(fresh) + sum(
             n > 20 for n in fresh["price"].to_pylist()
         )
         pq.write_table(bids(number), tmp_path / "in" / f"{number}.parquet")
@@ -91,9 +103,9 @@ def test_all_of_them_come_to_what_sql_says(spark, tmp_path):
         connection.execute("set timezone = 'UTC'")
         connection.register("bid", pa.concat_tables([bids(0), bids(1)]))
         expected = {name: rows_of(connection.sql(sql).to_arrow_table()) for name, sql in SQL.items()}
-    keys = {"last": ["auction", "bidder"], "pivot": ["auction"], "seen": ["auction", "bidder"]}
+    keys = {"last": ["auction", "bidder"], "by_channel": ["channel"], "pivot": ["auction"], "seen": ["auction", "bidder"]}
     now = {name: fold_changes(tables, keys.get(name, ())) for name, tables in found.items()}
-    for name in ("top", "last", "first", "pivot"):
+    for name in ("top", "last", "by_channel", "first", "pivot"):
         assert rows_of(now[name]) == expected[name], name
     assert len(pa.concat_tables(found["seen"])) == len(now["seen"]) == len(expected["seen"])
 
