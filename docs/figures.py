@@ -1,7 +1,8 @@
 """Brings the figures of ``docs/benchmarks.md`` in line with ``docs/results/*.json``: ``python docs/figures.py``.
 
 A result file is the last line that ``floodplain bench NAME --json`` printed, nothing changed. What stands in the page between
-``<!-- figures:NAME -->`` and ``<!-- end -->`` is made from it; a block without a result file stays as it is.
+``<!-- figures:NAME -->`` and ``<!-- end -->`` is made from it; a block without a result file stays as it is. The ratios that
+``README.md`` shows come from there, too.
 """
 
 import json
@@ -13,8 +14,10 @@ from typing import Any
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "benchmarks.md"
+FRONT = DOCS.parent / "README.md"
 RESULTS = DOCS / "results"
 BLOCK = re.compile(r"(?<=<!-- figures:)([a-z-]+)( -->\n)(.*?)(?=<!-- end -->)", re.DOTALL)
+FRONT_BLOCK = re.compile(r"(?<=<!-- ratios -->\n)(.*?)(?=<!-- end -->)", re.DOTALL)
 OURS = "floodplain"
 KINDS = ("value", "list", "map", "nested")
 OPERATIONS = ("update", "point", "multi_get", "scan", "checkpoint", "restore", "repartition", "merge")
@@ -224,8 +227,41 @@ _TABLES: dict[str, Callable[[Result], list[str]]] = {
 }
 
 
+_SHOWN = {
+    "counter": {
+        "vs_transform_with_state": "count and sum per key, 1M keys: Python `transformWithState`",
+        "vs_spark_rocksdb": "the same: Spark's own aggregation, RocksDB",
+        "vs_spark_memory": "the same: Spark's own aggregation, in memory",
+        "vs_stateless": "the same: a pipeline that keeps no state",
+    },
+    "process": {
+        "vs_transform_with_state": "a function in Python with a value, a list and a timer per key: `transformWithState`",
+        "dropin_vs_transform_with_state": "that very `StatefulProcessor` as it is: `transformWithState`",
+    },
+    "nexmark": {"nexmark_vs_spark": "Nexmark, geometric mean of 13 queries: Spark Structured Streaming"},
+    "peers": {
+        "counter_vs_flink_sql": "count and sum per key: Flink SQL, the fastest of the other stream processors",
+        "join_vs_flink_sql": "interval join: Flink SQL, the fastest of them",
+    },
+}
+"""Benchmark → the ratios that the front page shows, with what was raced: against whom."""
+
+
+def front(page: str, found: dict[str, Result]) -> str:
+    """The front page with the ratios of these results."""
+    rows = [
+        [what, number(found[name]["ratios"][ratio]), f"`floodplain bench {name}`"]
+        for name, shown in _SHOWN.items()
+        if name in found
+        for ratio, what in shown.items()
+    ]
+    made = "\n" + table(["what, against whom", "times as fast", "command"], rows) + "\n\n"
+    return FRONT_BLOCK.sub(lambda _: made, page)
+
+
 def main() -> int:
     found = results()
+    FRONT.write_text(front(FRONT.read_text(), found))
     PAGE.write_text(renewed(PAGE.read_text(), found))
     print(f"figures of {', '.join(found)} in {PAGE.name}")
     return 0

@@ -20,6 +20,15 @@ def test_the_tables_are_those_of_the_results(figures):
     assert found and figures.renewed(PAGE.read_text(), found) == PAGE.read_text(), "run `make docs`"
 
 
+def test_the_ratios_of_the_front_page_are_those_of_the_results(figures):
+    page, found = figures.FRONT.read_text(), figures.results()
+    assert figures.front(page, found) == page, "run `make docs`"
+    shown = figures.FRONT_BLOCK.search(page)[1]
+    assert f"| {figures.number(found['nexmark']['ratios']['nexmark_vs_spark'])} |" in shown
+    counts, joins = ({k: v for k, v in found["peers"]["ratios"].items() if k.startswith(what)} for what in ("counter", "join"))
+    assert min(counts, key=counts.get) == "counter_vs_flink_sql" and min(joins, key=joins.get) == "join_vs_flink_sql"
+
+
 def test_the_plots_are_those_of_the_results(figures):
     shown = set(re.findall(r"\]\((plots/[\w-]+\.svg)\)", PAGE.read_text()))
     wanted = {f"plots/{plot}.svg": path for path in RESULTS for plot in figures.PLOTS[path.stem]}
