@@ -3,15 +3,20 @@
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
 from floodplain.spark.driver import Driver
+from floodplain.store.store import Store
+from floodplain.versions.manifest import Manifest
 
 COLLECT_EVERY = 64
 """Epochs between two garbage collections."""
 NICENESS = 10
 """Of compaction: it runs in what time epochs leave."""
+UNMAPPED_AFTER = 2
+"""Epochs after which no task has a run mapped any more that was replaced: each unmaps what its own epoch does not name."""
 
 
 class Housekeeper:
@@ -54,6 +59,7 @@ class Housekeeper:
     def _tidy(self) -> None:
         _give_way()
         store, collected = self._driver.store, self._driver.store.head.epoch
+        leavers = Leavers(store)
         while self._running():
             self._untidy.wait(1.0)
             self._untidy.clear()
@@ -63,6 +69,7 @@ class Housekeeper:
                 for _ in store.compact():
                     if self._stopped.is_set():
                         return
+                leavers.let_go()
                 if store.head.epoch - collected >= COLLECT_EVERY:
                     store.collect_garbage()
                     self._driver.epochs.sweep_staged()
@@ -71,6 +78,31 @@ class Housekeeper:
                 # Whatever it is, it must be seen: a state that is never compacted only grows.
                 self.failure = self.failure or error
                 return
+
+
+class Leavers:
+    """Objects whose runs were all replaced. Only who reads past epochs asks for them: they leave the caches, of which the page
+    cache is one, so that they neither push out what epochs read nor have every new run find fresh memory."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._named = _objects(store.head)
+        self._leaving: deque[tuple[int, list[str]]] = deque()
+
+    def let_go(self) -> None:
+        """To be called now and then. Objects go once no task of a later epoch can have them mapped."""
+        head = self._store.head
+        named, before = _objects(head), self._named
+        if gone := sorted(before - named):
+            self._store.readers.keep_only(run for runs in head.runs.values() for run in runs)
+            self._leaving.append((head.epoch + UNMAPPED_AFTER, gone))
+        self._named = named
+        while self._leaving and self._leaving[0][0] <= head.epoch:
+            self._store.history.blobs.forget(self._leaving.popleft()[1])
+
+
+def _objects(manifest: Manifest) -> set[str]:
+    return {run.object for runs in manifest.runs.values() for run in runs}
 
 
 def _give_way() -> None:

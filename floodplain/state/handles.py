@@ -128,11 +128,9 @@ class ValueHandle:
         names = [name for name in (self.place.column, self.place.null_mark) if name]
         replaced = self._replaced_at(numbers)
         if replaced is not None:
+            fresh = self.touched()[numbers]
             out = {names[0]: replaced}
-            fresh = pa.array(self.touched()[numbers])
-            out |= {
-                name: pc.if_else(fresh, pa.scalar(None, pa.bool_()), at_rows(before.column(name), numbers)) for name in names[1:]
-            }
+            out |= {name: _cleared(at_rows(before.column(name), numbers), fresh) for name in names[1:]}
         elif self._values is None:
             out = {name: at_rows(before.column(name), numbers) for name in names}
         else:
@@ -302,6 +300,11 @@ class ReducingHandle:
             self._operands([self.i])
 
 
+def _cleared(marks: pa.ChunkedArray, where: np.ndarray) -> pa.Array | pa.ChunkedArray:
+    """Marks with null where this holds."""
+    return marks if marks.null_count == len(marks) else pc.if_else(pa.array(where), pa.scalar(None, pa.bool_()), marks)
+
+
 def restore(kept: dict[Any, Any], number: Any, value: Any) -> None:
     """Put back what was kept for a key; None: nothing was."""
     if value is None:
@@ -327,11 +330,12 @@ def write_values(cursor: TableCursor, handles: list[OneEntry]) -> None:
         columns: dict[str, pa.Array] = {}
         for handle in handles:
             columns |= handle.columns(numbers)
-        held = np.zeros(len(numbers), bool)
-        for handle in handles:
-            held |= columns[handle.place.column or ""].is_valid().to_numpy(zero_copy_only=False)
-            if handle.place.null_mark:
-                held |= columns[handle.place.null_mark].is_valid().to_numpy(zero_copy_only=False)
+        named = [name for handle in handles for name in (handle.place.column or "", handle.place.null_mark) if name is not None]
+        marks = [columns[name] for name in named if columns[name].null_count < len(numbers)]
+        full = any(not mark.null_count for mark in marks)
+        held = np.ones(len(numbers), bool) if full else np.zeros(len(numbers), bool)
+        for mark in [] if full else marks:
+            held |= _valid(mark)
         if held.all():
             cursor.write_at(numbers, columns, "put")
         else:

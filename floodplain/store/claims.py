@@ -75,6 +75,8 @@ def check_rows(batch: pa.RecordBatch, chunk: int, ref: RunRef, footer: Footer, s
 
 
 def _check_ops(op: np.ndarray, chunk: int, ref: RunRef) -> None:
+    if not op.any():
+        return
     unsaid = (not ref.merges and (op == MERGE).any()) or (not ref.deletes and ((op == DELETE) | (op == CLEAR)).any())
     if op.max(initial=0) > MERGE or unsaid:
         raise damaged(ref, f"ops in chunk {chunk} that the log tells of", f"{np.unique(op).tolist()}")
@@ -91,10 +93,10 @@ def check_chunk_order(footer: Footer, ref: RunRef) -> None:
 
 
 def _ascends(major: np.ndarray, minor: np.ndarray, *, strictly: bool) -> bool:
-    later, equal = major[1:] > major[:-1], major[1:] == major[:-1]
-    if strictly:
+    later = major[1:] > major[:-1]
+    if strictly or later.all():
         return bool(later.all())
-    return bool((later | (equal & (minor[1:] >= minor[:-1]))).all())
+    return bool((later | ((major[1:] == major[:-1]) & (minor[1:] >= minor[:-1]))).all())
 
 
 def check_index(data: pa.Buffer, hashes: np.ndarray, ref: RunRef) -> None:

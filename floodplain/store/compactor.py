@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from floodplain.store import layout, scan
 from floodplain.store.delta import sort_rows
-from floodplain.store.lookup import Source
 from floodplain.store.merge import Rules
+from floodplain.store.needles import Source
 from floodplain.store.policy import Proposal
 from floodplain.store.readers import Readers
 from floodplain.store.runwriter import build_run

@@ -109,6 +109,20 @@ def at_rows(column: Any, rows: np.ndarray) -> Any:
     return column.take(pa.array(rows))
 
 
+def fixed(column: pa.Array | pa.ChunkedArray) -> np.ndarray | None:
+    """The values of a column as unsigned numbers of their width, not copied if it is one chunk; None where they have no such
+    width, or some are null."""
+    if not pa.types.is_primitive(column.type) or column.type.bit_width % 8 or column.null_count:
+        return None
+    array, width = one_array(column), column.type.bit_width // 8
+    return np.frombuffer(array.buffers()[1] or b"", f"<u{width}", len(array), array.offset * width)
+
+
+def from_fixed(values: np.ndarray, type_: pa.DataType) -> pa.Array:
+    """The inverse of ``fixed``."""
+    return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(values)])
+
+
 def clears_first(rows: pa.Table | pa.RecordBatch) -> np.ndarray:
     """A sort column that puts clears before all other rows."""
     return (numbers(rows, OP) != CLEAR).astype(np.uint8)

@@ -8,43 +8,19 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from floodplain.keys import columns_equal, group_bounds, key_group
+from floodplain.keys import columns_equal
 from floodplain.store import layout
 from floodplain.store.evolution import adapt
 from floodplain.store.layout import CLEAR, HASH, MERGE, OP, PUT
 from floodplain.store.merge import Rules, resolve
-from floodplain.store.runreader import FETCH_BYTES, Hits, RunReader
+from floodplain.store.needles import Needles, Source, candidates
+from floodplain.store.newest import newest_values
+from floodplain.store.runreader import FETCH_BYTES, Hits
 from floodplain.versions.schema import TableSchema
 
 _UNPACKED = 4
 
 _Chunks: TypeAlias = Mapping[int, pa.RecordBatch]
-
-
-@dataclass(frozen=True, slots=True)
-class Needles:
-    """Keys to look up, in the form the runs have them."""
-
-    keys: list[pa.Array]
-    hashes: np.ndarray
-    subs: np.ndarray | None = None
-    """Given: exactly these sub-keys. None: all rows of each key."""
-    subkeys: tuple[pa.Array, ...] = ()
-
-    def take(self, order: np.ndarray) -> "Needles":
-        at = pa.array(order)
-        subs = None if self.subs is None else self.subs[order]
-        return Needles([key.take(at) for key in self.keys], self.hashes[order], subs, tuple(key.take(at) for key in self.subkeys))
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A run as this lookup sees it: opened, with the schema it was written under."""
-
-    reader: RunReader
-    schema: TableSchema
-    member: np.ndarray
-    """Per key group, whether the run counts for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +75,9 @@ def multi_get(
         needles = needles.take(order)
     pending, unsettled = np.arange(len(needles.hashes)), np.ones(len(needles.hashes), bool)
     held = _prefetch(needles, pending, sources)
+    newest = None if keys else newest_values(needles, sources, schema, held)
+    if newest is not None:
+        return newest[0], newest[1] if order is None else order[newest[1]]
     parts: list[_Found] = []
     for age, source in enumerate(sources):
         if not len(pending):
@@ -143,7 +122,7 @@ def _columns(schema: TableSchema, keys: bool) -> list[str]:
 def _search(
     source: Source, needles: Needles, pending: np.ndarray, schema: TableSchema, rank: int, held: _Chunks, keys: bool
 ) -> list[_Found]:
-    number = _candidates(source, needles, pending)
+    number = candidates(source, needles, pending)
     if not len(number):
         return []
     hashes, subs = needles.hashes[number], None if needles.subs is None else needles.subs[number]
@@ -153,31 +132,6 @@ def _search(
         clears = source.reader.find(hashes, np.zeros_like(subs), held)
         found += [_verified(hits, number, needles, source, schema, keys, clears=True) for hits in clears if len(hits.row)]
     return [_Found(rows, needle, np.full(len(needle), rank, np.int64)) for rows, needle in found if len(needle)]
-
-
-def _candidates(source: Source, needles: Needles, pending: np.ndarray) -> np.ndarray:
-    """The pending needles that this run may answer, still in hash order."""
-    wanted = _of_members(source.member, needles, pending)
-    if source.reader.mapped:
-        return wanted
-    return wanted[source.reader.may_contain(needles.hashes[wanted])]
-
-
-def _of_members(member: np.ndarray, needles: Needles, pending: np.ndarray) -> np.ndarray:
-    """The pending needles of these key groups. Mostly they are neighbours, and so are their needles."""
-    groups = np.flatnonzero(member)
-    if not len(groups):
-        return pending[:0]
-    low, high = int(groups[0]), int(groups[-1]) + 1
-    first, last = group_bounds(low, high, len(member))
-    begin, end = (
-        np.searchsorted(needles.hashes, np.uint64(first), "left"),
-        np.searchsorted(needles.hashes, np.uint64(last), "right"),
-    )
-    near = pending[slice(*np.searchsorted(pending, (begin, end)))]
-    if len(groups) == high - low:
-        return near
-    return near[member[key_group(needles.hashes[near], len(member))]]
 
 
 def _verified(
@@ -220,6 +174,6 @@ def _prefetch(needles: Needles, pending: np.ndarray, sources: Sequence[Source]) 
 
 
 def _chunks_wanted(source: Source, needles: Needles, pending: np.ndarray) -> list[int]:
-    candidates = _candidates(source, needles, pending)
-    subs = None if needles.subs is None else needles.subs[candidates]
-    return source.reader.wanted_chunks(needles.hashes[candidates], subs)
+    wanted = candidates(source, needles, pending)
+    subs = None if needles.subs is None else needles.subs[wanted]
+    return source.reader.wanted_chunks(needles.hashes[wanted], subs)

@@ -10,8 +10,8 @@ from floodplain.keys import columns_equal, key_group
 from floodplain.store import layout
 from floodplain.store.evolution import adapt
 from floodplain.store.layout import CLEAR, HASH, OP, SUB
-from floodplain.store.lookup import Needles, Source
 from floodplain.store.merge import Rules, resolve
+from floodplain.store.needles import Needles, Source
 from floodplain.versions.schema import TableSchema
 
 _END = 1 << 64

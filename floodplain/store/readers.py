@@ -8,7 +8,7 @@ from floodplain.errors import NotFound
 from floodplain.metrics import Counters
 from floodplain.store import claims
 from floodplain.store.chunkcache import ChunkCache
-from floodplain.store.lookup import Source
+from floodplain.store.needles import Source
 from floodplain.store.runreader import RunReader, open_run
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.edit import GroupRanges, RunRef

@@ -10,12 +10,15 @@ import xxhash
 from floodplain.errors import Corrupt, NotFound
 from floodplain.store import claims, layout
 from floodplain.store.chunkcache import ChunkCache
+from floodplain.store.directory import Directory
 from floodplain.store.footer import Footer, Place, damaged, decode
 from floodplain.store.layout import HASH, SUB
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.edit import RunRef
 from floodplain.versions.schema import TableSchema
 
+_DENSE = 2
+"""A directory pays where at least one in so many rows of a chunk is asked for."""
 FETCH_BYTES = 16 << 20
 """Chunks of one run that are fetched and decoded at a time."""
 
@@ -57,6 +60,7 @@ class RunReader:
         self._checksum = footer.column("checksum")
         self._ends = np.cumsum(self.count)
         self._parts: dict[Place, pa.Buffer] = {}
+        self._directories: dict[int, Directory] = {}
 
     @property
     def mapped(self) -> bool:
@@ -86,7 +90,10 @@ class RunReader:
             return
         needles = self._needles_by_chunk(hashes, subs)
         for chunk, batch in self._fetch_each(list(needles), held):
-            yield self._match(batch, needles[chunk], hashes, subs)
+            if self.unique and subs is None and _DENSE * len(needles[chunk]) >= len(batch):
+                yield self._match_by_directory(chunk, batch, needles[chunk], hashes)
+            else:
+                yield self._match(batch, needles[chunk], hashes, subs)
 
     @property
     def chunk_bytes(self) -> np.ndarray:
@@ -227,6 +234,14 @@ class RunReader:
         before = (hashes == self.first[chunk]) & (subs < self.first_sub[chunk])
         after = (hashes == self.last[chunk]) & (subs > self.last_sub[chunk])
         return needle[~(before | after)]
+
+    def _match_by_directory(self, chunk: int, batch: pa.RecordBatch, needle: np.ndarray, hashes: np.ndarray) -> Hits:
+        """Of a chunk that is asked for much of what it holds, as it is in most epochs that follow, a directory is kept. It takes
+        no more memory than the needles do."""
+        if chunk not in self._directories:
+            self._directories[chunk] = Directory(layout.numbers(batch, HASH))
+        place, row = self._directories[chunk].find(hashes[needle[0] : needle[-1] + 1])
+        return Hits(batch, needle[place], row)
 
     def _match(self, batch: pa.RecordBatch, needle: np.ndarray, hashes: np.ndarray, subs: np.ndarray | None) -> Hits:
         present = layout.numbers(batch, HASH)

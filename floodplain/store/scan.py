@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +13,9 @@ from floodplain.store import layout
 from floodplain.store.evolution import adapt
 from floodplain.store.identity import refine, starts_of
 from floodplain.store.layout import CLEAR, DELETE, HASH, OP, SUB
-from floodplain.store.lookup import Source
 from floodplain.store.merge import Rules, resolve
+from floodplain.store.needles import Source
+from floodplain.store.overlay import overlaid
 from floodplain.versions.edit import GroupRanges
 from floodplain.versions.schema import TableSchema
 
@@ -34,18 +36,41 @@ def plan(sources: Sequence[Source], schema: TableSchema, groups: GroupRanges, ke
     Windows begin where a chunk of some run begins. All rows of one hash fall into one window, so each can be resolved alone;
     in a time table all rows of one key group do.
     """
-    marks = np.concatenate([source.reader.first for source in sources] or [np.empty(0, np.uint64)])
-    order = np.argsort(marks, kind="stable")
-    marks, counts = marks[order], np.concatenate([source.reader.count for source in sources] or [np.empty(0, np.int64)])[order]
+    marks = _marks(sources)
     windows = []
     for low, high in groups:
         first, last = (low, high - 1) if schema.shape == "time" else group_bounds(low, high, key_groups)
-        inside = slice(*np.searchsorted(marks, np.array([first, last], np.uint64), "right"))
-        steps = np.cumsum(counts[inside]) // max(window_rows, 1)
-        cuts = np.unique(marks[inside][1:][np.diff(steps) > 0]).tolist() if len(steps) else []
-        bounds = [first, *(cut for cut in cuts if cut > first), last + 1]
-        windows += [_window(schema, begin, end, key_groups) for begin, end in pairwise(bounds)]
+        cuts = _cuts([mark for mark in marks if first < mark.at <= last], max(window_rows, 1))
+        windows += [_window(schema, begin, end, key_groups) for begin, end in pairwise([first, *cuts, last + 1])]
     return windows
+
+
+class _Mark(NamedTuple):
+    """Where a chunk begins."""
+
+    at: int
+    rows: int
+    of_largest: bool
+
+
+def _marks(sources: Sequence[Source]) -> list[_Mark]:
+    largest = max(sources, key=lambda source: source.reader.ref.rows, default=None)
+    return sorted(
+        _Mark(at, rows, source is largest)
+        for source in sources
+        for at, rows in zip(source.reader.first.tolist(), source.reader.count.tolist(), strict=True)
+    )
+
+
+def _cuts(marks: Sequence[_Mark], window_rows: int) -> list[int]:
+    """Where windows end; with chunks of the largest run, if they come soon: what is cut through must be put together again."""
+    cuts, held = list[int](), 0
+    for mark in marks:
+        if held >= (window_rows if mark.of_largest else window_rows * 5 // 4) and mark.at not in cuts[-1:]:
+            cuts.append(mark.at)
+            held = 0
+        held += mark.rows
+    return cuts
 
 
 def _window(schema: TableSchema, begin: int, end: int, key_groups: int) -> Window:
@@ -68,20 +93,21 @@ def resolved(
 
     ``times``: of a time table, the half-open range of ``_sub`` wanted.
     """
-    parts, ranks = [], []
+    parts, ranks, unique = [], [], True
     for age, source in enumerate(sources):
         rows = _window_rows(window, source, schema, times)
         if len(rows):
             parts.append(adapt(rows, source.schema, schema))
             ranks.append(np.full(len(rows), -age, np.int64))
+            unique &= source.reader.unique
     if not parts:
         return layout.physical(schema).empty_table()
     if len(parts) == 1 and _settled(parts[0], schema):
         return parts[0]
-    rows, rank = pa.concat_tables(parts).combine_chunks(), np.concatenate(ranks)
-    newest = _newest_rows(rows, schema)
+    newest = _newest_of(parts, schema, unique) if _is_plain(parts, schema) else None
     if newest is not None:
         return _without_deletes(newest, bottom)
+    rows, rank = pa.concat_tables(parts).combine_chunks(), np.concatenate(ranks)
     by = [layout.numbers(rows, HASH)] if schema.shape == "value" else [layout.numbers(rows, SUB), layout.numbers(rows, HASH)]
     order = np.lexsort(by)
     rows, rank = rows.take(pa.array(order)), rank[order]
@@ -91,14 +117,29 @@ def resolved(
     return resolve(rows, owner, rank, schema, rules, at_bottom)[0]
 
 
-def _newest_rows(rows: pa.Table, schema: TableSchema) -> pa.Table | None:
-    """The newest row of each key, by hash, where that is all there is to resolving; None where it is not.
+def _is_plain(parts: Sequence[pa.Table], schema: TableSchema) -> bool:
+    """Whether the newest row of a key is all that counts of it."""
+    if schema.shape != "value" or _expires(schema):
+        return False
+    return not any((layout.numbers(rows, OP) > DELETE).any() for rows in parts)
 
-    Requires: rows of newer runs stand before those of older ones. Only the winners are copied, which makes this the quick way
-    through a compaction of puts and deletes.
+
+def _newest_of(parts: Sequence[pa.Table], schema: TableSchema, unique: bool) -> pa.Table | None:
+    """The newest row of each key, by hash; None where different keys share a hash. Parts come newest first.
+
+    ``unique``: no part has a hash twice.
     """
-    if schema.shape != "value" or _expires(schema) or (layout.numbers(rows, OP) > DELETE).any():
-        return None
+    overlay = overlaid(parts, schema) if unique and len(parts) > 1 else None
+    if overlay is None:
+        return _newest_rows(pa.concat_tables(parts).combine_chunks(), schema)
+    if not overlay.new:
+        return overlay.rows
+    new = _newest_rows(pa.concat_tables(overlay.new).combine_chunks(), schema)
+    return None if new is None else _newest_rows(pa.concat_tables([overlay.rows, new]).combine_chunks(), schema)
+
+
+def _newest_rows(rows: pa.Table, schema: TableSchema) -> pa.Table | None:
+    """As ``_newest_of``, where rows of newer runs stand before those of older ones. Only the winners are copied."""
     hashes = layout.numbers(rows, HASH)
     order = np.argsort(hashes, kind="stable")
     first = starts_of(hashes[order])

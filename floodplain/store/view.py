@@ -17,6 +17,7 @@ from floodplain.store.definition import recorded
 from floodplain.store.delta import cast_column, hashes_of
 from floodplain.store.layout import EXPIRES, SUB
 from floodplain.store.merge import Rules, default_array
+from floodplain.store.needles import Needles
 from floodplain.store.readers import Readers
 from floodplain.versions.edit import GroupRanges
 from floodplain.versions.history import History
@@ -63,20 +64,27 @@ class Lookup:
 
         Key columns are left out: the caller has them.
         """
+        defaults = {field.name: default_array(field, 1) for field in self.schema.values}
+        names = [name for name in self._rows.column_names if name in defaults or name.startswith(EXPIRES)]
+        if len(self._needle) == len(self.hashes) and self._order is None and _counts_up(self._needle):
+            return self._rows.select(names)
         place = np.full(len(self.hashes), len(self._needle))
         place[self._needle] = np.arange(len(self._needle))
         if np.count_nonzero(place < len(self._needle)) < len(self._needle):
             raise BadInput(f"table {self.schema.table} has several rows per key: use rows and needle")
         columns = {}
-        defaults = {field.name: default_array(field, 1) for field in self.schema.values}
-        for name in self._rows.column_names:
-            if name in defaults or name.startswith(EXPIRES):
-                found = layout.one_array(self._rows.column(name))
-                if len(self._needle) < len(place):
-                    absent = defaults[name] if name in defaults else pa.nulls(1, pa.int64())
-                    found = pa.concat_arrays([found, absent])
-                columns[name] = layout.at_rows(found, place)
+        for name in names:
+            found = layout.one_array(self._rows.column(name))
+            if len(self._needle) < len(place):
+                absent = defaults[name] if name in defaults else pa.nulls(1, pa.int64())
+                found = pa.concat_arrays([found, absent])
+            columns[name] = layout.at_rows(found, place)
         return pa.table(columns)
+
+
+def _counts_up(numbers: np.ndarray) -> bool:
+    """Whether they are 0, 1, 2, …"""
+    return bool((numbers == np.arange(len(numbers))).all())
 
 
 def epoch_rules(manifest: Manifest, schema: TableSchema, *, keep_unfolded: bool = False) -> Rules:
@@ -207,7 +215,7 @@ class TableView:
             raise BadInput(f"table {self.schema.table} is not in time order: scan it without times and filter")
         return layout.sub_of_time(times[0]), layout.sub_of_time(times[1])
 
-    def _needles(self, keys: pa.Table | pa.RecordBatch) -> lookup.Needles:
+    def _needles(self, keys: pa.Table | pa.RecordBatch) -> Needles:
         keys = keys if isinstance(keys, pa.Table) else pa.Table.from_batches([keys])
         names = set(keys.column_names)
         missing = [field.name for field in self.schema.keys if field.name not in names]
@@ -217,14 +225,14 @@ class TableView:
         hashes = hashes_of(self.schema.table, keys, columns).to_numpy()
         given = [field for field in self.schema.subkeys if field.name in names]
         if not given:
-            return lookup.Needles(columns, hashes)
+            return Needles(columns, hashes)
         if len(given) != len(self.schema.subkeys):
             raise SchemaMismatch(f"table {self.schema.table}: give all of its sub-key columns to look up, or none")
         subkeys = [cast_column(self.schema, keys, field) for field in given]
         if self.schema.shape == "hashed":
             subkeys = normalize_keys(subkeys)
-            return lookup.Needles(columns, hashes, hash_columns(subkeys), tuple(subkeys))
-        return lookup.Needles(columns, hashes, layout.sub_from_integers(subkeys[0], given[0], self.schema.table))
+            return Needles(columns, hashes, hash_columns(subkeys), tuple(subkeys))
+        return Needles(columns, hashes, layout.sub_from_integers(subkeys[0], given[0], self.schema.table))
 
     def _logical(self, rows: pa.Table, columns: Sequence[str] | None, expiries: bool) -> pa.Table:
         fields = self.schema.fields if columns is None else [field_named(self.schema, name) for name in columns]

@@ -95,7 +95,10 @@ class Blobs(ABC):
     def size(self, name: str) -> int: ...
 
     def forget(self, names: Iterable[str]) -> None:  # noqa: ARG002
-        """Drop what caches hold of these blobs, so that the next read asks the lowest tier. For bytes that turn out damaged."""
+        """Drop what caches hold of these blobs, so that the next read asks the lowest tier.
+
+        For bytes that turn out damaged, and for blobs that are hardly read any more. What is mapped stays readable.
+        """
         return
 
     def sweep(self, clock: Clock, older_than_ms: int) -> int:  # noqa: ARG002

@@ -111,6 +111,14 @@ class DirectoryBlobs(Blobs):
         with self._opened(name) as fd:
             return os.fstat(fd).st_size
 
+    def forget(self, names: Iterable[str]) -> None:
+        """The page cache lets go of them, but for pages that some process has mapped."""
+        if not hasattr(os, "posix_fadvise"):
+            return
+        for name in names:
+            with suppress(NotFound), self._opened(name) as fd:
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def sweep(self, clock: Clock, older_than_ms: int) -> int:
         swept = 0
         limit_s = (clock.now_ms() - older_than_ms) / 1000

@@ -1,6 +1,8 @@
 """I9, and what a directory can do to us that other places cannot."""
 
+import ctypes
 import errno
+import mmap
 import multiprocessing
 import os
 import subprocess
@@ -344,3 +346,26 @@ def test_bytes_in_many_places_are_written_whole_however_little_the_kernel_takes(
     warm.create("log/2", Gathered(parts))
     warm.create("log/3", Gathered([]))
     assert [bytes(warm.get(f"log/{number}")) for number in (1, 2, 3)] == [whole, whole, b""]
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="no posix_fadvise here")
+def test_a_directory_forgets_by_leaving_the_page_cache(tmp_path: Path) -> None:
+    blobs = directory(tmp_path, Counters())
+    blobs.create("runs/one", b"x" * 400_000)
+    blobs.create("runs/two", b"y" * 400_000)
+    if not in_page_cache(tmp_path / "runs/one"):
+        pytest.skip("what was written is not in the page cache of this file system to begin with")
+    blobs.forget(["runs/one", "runs/nobody"])
+    assert not in_page_cache(tmp_path / "runs/one")
+    assert in_page_cache(tmp_path / "runs/two")
+    assert bytes(blobs.get("runs/one")) == b"x" * 400_000
+
+
+def in_page_cache(path: Path) -> int:
+    """How many pages of it are in memory."""
+    size = path.stat().st_size
+    pages = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
+    with path.open("rb+") as file, mmap.mmap(file.fileno(), size) as mapped:
+        address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+        assert ctypes.CDLL(None).mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), pages) == 0
+    return sum(page & 1 for page in pages)
