@@ -229,7 +229,11 @@ class Output:
     outlets: tuple[Outlet, ...]
 
     def also(self, other: "Output") -> "Output":
-        """Another sink of the same pipeline: of a side output, or of any step on the way."""
+        """Another sink of the same pipeline: of a side output, or of any step on the way.
+
+        Both are of one input and have one watermark.
+        """
+        self.stream.check_same_input(other.stream, "also")
         merged = replace(self.stream, broadcasts={**self.stream.broadcasts, **other.stream.broadcasts})
         names = {outlet.name for outlet in self.outlets}
         renamed = tuple(replace(outlet, name=_free(outlet, names)) for outlet in other.outlets)
