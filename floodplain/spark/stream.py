@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan
 from floodplain.spark.sink import Sink
 from floodplain.spark.sinks import ForeachBatchSink, MemorySink, open_sink
 from floodplain.state.durations import to_ms
+from floodplain.tiers.paths import checked_name
 
 SOURCE = "source"
 """The column that tells rows of several sources apart."""
@@ -194,7 +196,7 @@ class Stream(Operations):
         return replace(self, node=Side(self.node, LATE))
 
     def write(self, format: str, *, name: str = "output", **options: Any) -> "Output":  # noqa: A002 — as Spark calls it
-        """Where the rows go. ``name`` tells several sinks of a pipeline apart.
+        """Where the rows go. ``name`` tells several sinks of a pipeline apart: 1 to 64 of a-z, 0-9 and _.
 
         ``parquet`` or ``delta`` (path=, storage_options=), ``kafka`` (servers=, topic=, key=, value=, headers=, config=,
         marker_topic=), ``memory``, ``console`` (rows=, truncate=).
@@ -218,7 +220,7 @@ class Stream(Operations):
 
     def to(self, sink: Sink, *, name: str = "output") -> "Output":
         """A sink of your own."""
-        return Output(self, (Outlet(name, self.node, sink),))
+        return Output(self, (Outlet(checked_name("sink", name), self.node, sink),))
 
 
 @dataclass(frozen=True)
@@ -235,9 +237,10 @@ class Output:
         """
         self.stream.check_same_input(other.stream, "also")
         merged = replace(self.stream, broadcasts={**self.stream.broadcasts, **other.stream.broadcasts})
-        names = {outlet.name for outlet in self.outlets}
-        renamed = tuple(replace(outlet, name=_free(outlet, names)) for outlet in other.outlets)
-        return Output(merged, (*self.outlets, *renamed))
+        outlets = list(self.outlets)
+        for outlet in other.outlets:
+            outlets.append(replace(outlet, name=_free(outlet, {one.name for one in outlets})))
+        return Output(merged, tuple(outlets))
 
     @property
     def plan(self) -> Plan:
@@ -288,7 +291,8 @@ def _free(outlet: Outlet, taken: set[str]) -> str:
     if outlet.name not in taken:
         return outlet.name
     base = "_".join(part for part in outlet.staged_as if part != MAIN)
-    return base if base not in taken else f"{base}_{len(taken)}"
+    numbered = (f"{base}_{number}" for number in count(len(taken)))
+    return checked_name("sink", next(name for name in chain([base], numbered) if name not in taken))
 
 
 def _snake(name: str) -> str:

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from floodplain.errors import BadInput
+from floodplain.errors import BadInput, BadName
 from floodplain.spark.kit import Columns, PipelineKit
 from floodplain.spark.plan import Input
 from floodplain.spark.stream import Output, Stream
@@ -70,3 +70,24 @@ def test_branches_behind_one_watermark_are_one_pipeline(options):
 
     out = PipelineKit(build, rows=ROWS).epoch([{"user": "a", "at": 1}, {"user": "b", "at": 2}])
     assert out == {"counted": [{"user": "b", "n": 1}], "seen": []}
+
+
+@pytest.mark.parametrize("name", ["a/b", "../../evil", "My Sink", "a-b", "", "x" * 65, None])
+def test_the_name_of_a_sink_is_checked_where_it_is_given(name):
+    """It becomes part of file names once an epoch is committed."""
+
+    def build(stream: Stream) -> Output:
+        with pytest.raises(BadName, match=r"sink name .* is not allowed"):
+            stream.write("memory", name=name)
+        return stream.write("memory", name="x" * 64)
+
+    PipelineKit(build, rows=ROWS)
+
+
+def test_sinks_put_together_have_names_of_their_own():
+    def build(stream: Stream) -> Output:
+        one, two = (stream.key_by("user").process(Sightings(), name=name) for name in ("one", "two"))
+        others = one.write("memory").also(two.write("memory", name="one"))
+        return two.write("memory").also(others).also(one.write("memory"))
+
+    assert list(PipelineKit(build, rows=ROWS).epoch([{"user": "a"}])) == ["output", "one", "two", "one_3"]
