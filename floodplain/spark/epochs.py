@@ -23,7 +23,7 @@ from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.tables import SEPARATOR, define
 from floodplain.store.layout import HASH
 from floodplain.tiers import paths
-from floodplain.versions.assignment import even
+from floodplain.versions.assignment import checked_slots, even
 from floodplain.versions.commit import commit
 from floodplain.versions.edit import AdvancePublished, Assignment, DropTable, SetAssignment, SourcePosition, Update
 from floodplain.versions.requirements import RequireLease
@@ -64,7 +64,7 @@ class Epochs:
         self._place = place
         self._plan = plan
         self._engine = engine
-        self._wanted_slots = slots
+        self._wanted_slots = checked_slots(slots, place.store.head.key_groups)
         self._empty: dict[str, Any] = {}
         self._compiled = Compiled(place, plan, engine)
         self.time = Timekeeper(place.store, plan.watermark, engine)
@@ -76,9 +76,7 @@ class Epochs:
 
     def rescale(self, slots: int) -> None:
         """Use this many slots from the next epoch on. No state moves."""
-        if slots < 1 or slots > self.store.head.key_groups:
-            raise BadInput(f"{slots} slots are not possible: use 1 to {self.store.head.key_groups}")
-        self._wanted_slots = slots
+        self._wanted_slots = checked_slots(slots, self.store.head.key_groups)
 
     def prepare(self, empty: Mapping[str, Any], drop: Sequence[str] = ()) -> None:
         """Before the first epoch: define the tables, publish what a driver that died had committed, clear up what it had not.

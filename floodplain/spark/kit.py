@@ -197,8 +197,9 @@ class PipelineKit:
         self._epochs.heartbeat(source, time_ms(at))
 
     def rescale(self, slots: int) -> None:
-        self._slots = slots
+        """Use this many slots from the next epoch on."""
         self._epochs.rescale(slots)
+        self._slots = slots
 
     def crash_at(self, point: CrashPoint, action: Callable[[], object] = crash) -> None:
         """Raise ``Crashed`` at this point (or do something else there: let another driver take over)."""

@@ -275,8 +275,10 @@ class Output:
     ) -> Any:
         """Run it on the state at this place, from where that state left off; returns a ``Query``.
 
-        ``trigger`` is what Spark's ``trigger`` takes, as ``{"availableNow": True}``. ``force`` takes the state from a driver
-        that still holds it. ``drop`` names operators that the pipeline no longer has and whose state is to go.
+        ``slots``: parallel tasks of an operator, up to the number of key groups; by default as many as the state was run with,
+        or as Spark has cores. ``trigger`` is what Spark's ``trigger`` takes, as ``{"availableNow": True}``. ``force`` takes the
+        state from a driver that still holds it. ``drop`` names operators that the pipeline no longer has and whose state is to
+        go.
 
         Over a static DataFrame it is one epoch, and over when this returns. ``batch`` names it: a batch that is in the state
         already is not processed again. ``finish``: nothing comes after it, so all event-time timers fire.

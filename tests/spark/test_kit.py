@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from floodplain.errors import BadInput, Fenced
+from floodplain.operators.kit import ProcessKit
 from floodplain.settings import StoreSettings
 from floodplain.spark.kit import Columns, KitEpoch, PipelineKit, survives_every_crash
 from floodplain.spark.kit_faults import Crashed, CrashPoint
@@ -67,6 +68,22 @@ def test_time_is_an_argument():
     assert kit.epoch([{"user": "b", "at": 1999}], watermark_ms=2500)["output"] == [], "late by the watermark before"
     assert not kit.tick(now_ms=10)
     assert kit.epoch([], watermark_ms=3000)["output"] == [{"user": "b", "n": 1, "at": 3000}]
+
+
+@pytest.mark.parametrize("slots", [0, -1, 17, 2.5, None])
+def test_slots_that_are_not_possible_are_refused(slots):
+    """The kit has 16 key groups."""
+    refused = "slots are not possible: use 1 to 16, which is the number of key groups"
+    with pytest.raises(BadInput, match=f"{slots} {refused}"):
+        PipelineKit(counting, rows=ROWS, slots=slots)
+    with pytest.raises(BadInput, match=f"{slots} {refused}"):
+        ProcessKit(Count(), rows=ROWS, keys=["user"], slots=slots)
+    kit = PipelineKit(counting, rows=ROWS, slots=16)
+    with pytest.raises(BadInput, match=f"{slots} {refused}"):
+        kit.rescale(slots)
+    kit.restart()
+    kit.epoch(rows("a"))
+    assert kit.progress[-1].slots == 16
 
 
 def picky(stream):

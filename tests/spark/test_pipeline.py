@@ -141,6 +141,21 @@ def test_what_keeps_a_source_from_being_opened_is_told_by_the_query(spark, tmp_p
     assert state_of(tmp_path) == expected(pq.read_table(tmp_path / "in"))
 
 
+def test_slots_that_are_not_possible_are_refused_before_the_state_is_taken(spark, tmp_path):
+    write_inputs(tmp_path, 1)
+    few = StoreSettings(lease_ms=1500, key_groups=1)
+    counted = stream(source(spark, tmp_path)).key_by("user").process(Count()).write("memory")
+    for slots in (0, 2):
+        with pytest.raises(BadInput, match=f"{slots} slots are not possible: use 1 to 1"):
+            counted.start(state=tmp_path / "state", slots=slots, trigger=ONCE, settings=few)
+    assert Store.open(tmp_path / "state").head.lease.token == 0
+    query = counted.start(state=tmp_path / "state", trigger=ONCE, settings=few)
+    query.await_termination()
+    query.stop()
+    assert [progress.slots for progress in query.progress] == [1], "no more than there are key groups, by default"
+    assert state_of(tmp_path) == expected(pq.read_table(tmp_path / "in"))
+
+
 def test_a_second_driver_waits_its_turn_or_forces_its_way(spark, tmp_path):
     write_inputs(tmp_path, 1)
     store = Store.open(tmp_path / "state", create=True, settings=StoreSettings(lease_ms=60_000))
