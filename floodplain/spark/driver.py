@@ -14,7 +14,6 @@ from floodplain.spark.contract import Place
 from floodplain.spark.engine import SparkEngine, tagged, untagged
 from floodplain.spark.epochs import Epochs
 from floodplain.spark.plan import Plan
-from floodplain.state.descriptors import EVENT_TIME
 from floodplain.versions.edit import SourcePosition
 
 
@@ -54,25 +53,14 @@ class Driver:
                 self.after_epoch()
 
     def tick(self) -> bool:
-        """An epoch without rows if timers are due, else a renewal of the lease; whether there was an epoch.
+        """As ``Epochs.tick``, which says when there is an epoch without rows; whether there was one.
 
         Spark calls us only when data comes. It leaves the watermark that the next batch would have in its commit log.
         """
         with self._lock:
-            head, now_ms = self.store.head, self.store.history.clock.now_ms()
-            given_ms = checkpoint.next_watermark(self._checkpoint, head.source.batch_id) if self._checkpoint else 0
-            watermark_ms = self.epochs.time.watermark_ms(given_ms, now_ms)
-            # Timers up to the watermark of the last epoch had their turn in it; what callbacks set for the past waits.
-            moved = watermark_ms > head.watermarks.get(EVENT_TIME, NONE_MS)
-            if self.epochs.due(watermark_ms if moved else NONE_MS, now_ms):
-                self.epochs.run(None, None, now_ms, watermark_ms)
-                return True
-            if moved and self.epochs.follows_watermark:
-                self.epochs.advance(now_ms, watermark_ms)
-            lease_ms = self.store.history.settings.lease_ms
-            if head.lease.expires_ms - now_ms < lease_ms * 2 // 3:
-                self.epochs.renew()
-            return False
+            batch_id = self.store.head.source.batch_id
+            given_ms = checkpoint.next_watermark(self._checkpoint, batch_id) if self._checkpoint else 0
+            return self.epochs.tick(given_ms, self.store.history.clock.now_ms())
 
     def heartbeat(self, source: str | None, at_ms: int) -> None:
         """Once the running epoch is over."""

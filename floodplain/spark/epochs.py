@@ -206,8 +206,27 @@ class Epochs:
                 return True
         return False
 
+    def tick(self, given_ms: int, now_ms: int) -> bool:
+        """Time passes: an epoch without rows if timers are due, else a renewal of the lease; whether there was an epoch.
+
+        ``given_ms``: the watermark that Spark would give the next batch; 0 for none.
+        """
+        head = self.store.head
+        watermark_ms = self.time.watermark_ms(given_ms, now_ms)
+        # Timers up to the watermark of the last epoch had their turn in it; what callbacks set for the past waits.
+        moved = watermark_ms > head.watermarks.get(EVENT_TIME, NONE_MS)
+        if self.due(watermark_ms if moved else NONE_MS, now_ms):
+            self.run(None, None, now_ms, watermark_ms)
+            return True
+        if moved and self._follows_watermark:
+            self.advance(now_ms, watermark_ms)
+        lease_ms = self.store.history.settings.lease_ms
+        if head.lease.expires_ms - now_ms < lease_ms * 2 // 3:
+            self.renew()
+        return False
+
     @property
-    def follows_watermark(self) -> bool:
+    def _follows_watermark(self) -> bool:
         return any(operator.process.follows_watermark for operator in self._compiled.operators.values())
 
     def heartbeat(self, source: str | None, at_ms: int) -> None:

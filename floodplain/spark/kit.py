@@ -36,6 +36,8 @@ class Columns:
     """Stands for a DataFrame where a pipeline is described: it has columns and no rows."""
 
     schema: pa.Schema
+    sparkSession: None = None  # noqa: N815 — as Spark calls it
+    """What would be published is kept by the kit, so ``foreach_batch`` needs none."""
 
     @property
     def columns(self) -> list[str]:
@@ -145,14 +147,11 @@ class PipelineKit:
         With several inputs each row says its own in ``source``. Where the pipeline's watermark is not Spark's, it follows from
         the rows and is not to be given.
         """
-        if watermark_ms is not None and self._plan.watermark is not None:
-            raise BadInput("this pipeline computes its watermark from its rows: do not give one")
+        self._move_time(now_ms, watermark_ms)
         inputs = {"": _table(rows, self._inputs[""])}
         for name, tag in self._tag_of.items():
             inputs[tag] = _table((broadcast or {}).get(name, ()), self._inputs[tag])
         self._batch_id += 1
-        self._watermark_ms = max(self._watermark_ms, watermark_ms or 0)
-        self._clock.advance_ms(max((now_ms or 0) - self._clock.now_ms(), 0))
         position = SourcePosition("kit", self._batch_id, f"v1\n{{}}\n{self._batch_id}")
         self._pending = (inputs, position, self._clock.now_ms(), self._watermark_ms)
         self._deliver()
@@ -167,14 +166,19 @@ class PipelineKit:
             self._epochs.run(inputs, position, now_ms, watermark_ms)
         self._pending = None
 
-    def tick(self, *, now_ms: int) -> bool:
-        """Time passes and no data comes: an epoch without rows if timers are due; whether there was one."""
-        self._clock.advance_ms(max(now_ms - self._clock.now_ms(), 0))
-        watermark_ms = self._epochs.time.watermark_ms(self._watermark_ms, now_ms)
-        if not self._epochs.due(watermark_ms, now_ms):
-            return False
-        self._epochs.run(None, None, now_ms, self._watermark_ms)
-        return True
+    def tick(self, *, now_ms: int, watermark_ms: int | None = None) -> bool:
+        """Time passes and no data comes: an epoch without rows if timers are due; whether there was one.
+
+        ``watermark_ms``: the one that Spark would give the next batch, if it has moved.
+        """
+        self._move_time(now_ms, watermark_ms)
+        return self._epochs.tick(self._watermark_ms, self._clock.now_ms())
+
+    def _move_time(self, now_ms: int | None, watermark_ms: int | None) -> None:
+        if watermark_ms is not None and self._plan.watermark is not None:
+            raise BadInput("this pipeline computes its watermark from its rows: do not give one")
+        self._watermark_ms = max(self._watermark_ms, watermark_ms or 0)
+        self._clock.advance_ms(max((now_ms or 0) - self._clock.now_ms(), 0))
 
     def explain(self, format: Form = "text") -> str:  # noqa: A002 — as Spark calls it
         """As ``Query.explain``."""

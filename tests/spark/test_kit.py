@@ -33,8 +33,8 @@ def branching(stream):
     return tally.write("memory").also(tally.side("fives").write("memory", name="fives")).also(by_count.write("memory", name="by"))
 
 
-def waiting(stream):
-    return stream.watermark("at", "1 second").key_by("user").process(LastSeen()).write("memory")
+def waiting(stream, **options):
+    return stream.watermark("at", "1 second", **options).key_by("user").process(LastSeen()).write("memory")
 
 
 def test_a_pipeline_gives_what_it_gives_on_spark():
@@ -68,6 +68,32 @@ def test_time_is_an_argument():
     assert kit.epoch([{"user": "b", "at": 1999}], watermark_ms=2500)["output"] == [], "late by the watermark before"
     assert not kit.tick(now_ms=10)
     assert kit.epoch([], watermark_ms=3000)["output"] == [{"user": "b", "n": 1, "at": 3000}]
+
+
+def test_the_watermark_may_move_when_no_data_comes():
+    kit = PipelineKit(waiting, rows="user string, at long")
+    kit.epoch([{"user": "a", "at": 1000}, {"user": "b", "at": 5000}], watermark_ms=500)
+    assert not kit.tick(now_ms=1) and not kit.tick(now_ms=1, watermark_ms=1999)
+    assert kit.tick(now_ms=1, watermark_ms=2000)
+    assert kit.sinks["output"].epochs[2].to_pylist() == [{"user": "a", "n": 1, "at": 2000}]
+    with pytest.raises(BadInput, match="computes its watermark from its rows"):
+        PipelineKit(lambda stream: waiting(stream, idle="1 second"), rows="user string, at long").tick(now_ms=5, watermark_ms=6)
+
+
+def test_a_tick_keeps_the_lease():
+    kit = PipelineKit(counting, rows=ROWS)
+    before = kit.store.head.lease.expires_ms
+    assert not kit.tick(now_ms=StoreSettings().lease_ms - 1)
+    assert kit.store.history.refresh().lease.expires_ms > before
+
+
+def test_what_foreach_batch_would_be_called_with_is_kept_too():
+    def build(stream):
+        return stream.key_by("user").process(Count()).foreach_batch(lambda df, epoch: df.write.save("…"))
+
+    kit = PipelineKit(build, rows=ROWS)
+    assert kit.epoch(rows("a"))["output"] == [{"user": "a", "n": 1, "total": 1}]
+    assert kit.schemas["output"].names == ["user", "n", "total"]
 
 
 @pytest.mark.parametrize("slots", [0, -1, 17, 2.5, None])
