@@ -237,6 +237,7 @@ class Epochs:
 
     def advance(self, timestamp_ms: int, watermark_ms: int, moved: Mapping[str, int] | None = None) -> None:
         """An epoch in which nothing happens but that time moves on. No task runs."""
+        self._publish_last()
         head = self.store.head
         now_ms = max(timestamp_ms, head.watermarks.get(PROCESSING_TIME, 0))
         done = head.outputs if self._published == head.epoch else ()
@@ -275,8 +276,7 @@ class Epochs:
 
         ``fire_ms``: event-time timers up to here fire even though the watermark is not there yet.
         """
-        if max(self.store.head.published, self._published) < self.store.head.epoch:
-            self.publish()  # the edit of an epoch names its own staged output only: what is not published by then is lost
+        self._publish_last()
         clock = self.store.history.clock
         started = clock.monotonic_s()
         before = self.store.head.watermarks
@@ -355,6 +355,11 @@ class Epochs:
             schema = self._compiled.schemas[outlet.staged_as]
             outlet.sink.publish(head.epoch, sorted(named[outlet.staged_as]), self.store.history.blobs, schema)
         self._published = head.epoch
+
+    def _publish_last(self) -> None:
+        """Before another epoch. The edit of an epoch names its own staged output only: what is not published by then is lost."""
+        if max(self.store.head.published, self._published) < self.store.head.epoch:
+            self.publish()
 
     def _record_published(self) -> None:
         if self._published > self.store.head.published:

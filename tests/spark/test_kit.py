@@ -239,6 +239,27 @@ def test_output_that_a_sink_refused_is_published_before_the_next_epoch():
     assert {epoch: table["user"].to_pylist() for epoch, table in kit.sinks["output"].epochs.items()} == {1: ["a"], 2: ["a again"]}
 
 
+def test_output_that_a_sink_refused_is_published_before_a_heartbeat_moves_time():
+    """It is an epoch of its own, and an edit names the output of its own epoch only."""
+
+    def build(stream):
+        return stream.watermark("at", "0 ms", idle="1 hour").key_by("user").process(Count()).write("memory")
+
+    def refused(step: int) -> PipelineKit:
+        kit = PipelineKit(build, rows="user string, amount long, at long")
+        kit.crash_at(CrashPoint(step, "before"), _refuse)
+        return kit
+
+    given = [{"user": "a", "amount": 1, "at": 5}]
+    untouched = refused(-1)
+    untouched.epoch(given)
+    kit = refused(untouched.steps.taken.index("publish output 1"))
+    with pytest.raises(OSError, match="no space"):
+        kit.epoch(given)
+    kit.heartbeat(10)
+    assert kit.sinks["output"].epochs[1].to_pylist() == [{"user": "a", "n": 1, "total": 1}]
+
+
 def test_output_that_a_sink_refused_waits_for_the_next_driver():
     kit = PipelineKit(counting, rows=ROWS)
     kit.crash_at(CrashPoint(len(kit.steps.taken) + len(_steps_of_an_epoch(Count(), "publish output 1")), "before"), _refuse)
