@@ -9,8 +9,6 @@ from floodplain.errors import BadInput
 from floodplain.versions.edit import SourcePosition
 
 SOURCES = "sources/"
-BATCHES = "batches/"
-"""Names under which static batches are noted beside the files of streaming sources."""
 
 
 @dataclass(frozen=True, slots=True)

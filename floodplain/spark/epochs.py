@@ -235,15 +235,22 @@ class Epochs:
         promised = self.time.promised(source, at_ms, now_ms)
         self.advance(now_ms, self.store.head.watermarks.get(EVENT_TIME, NONE_MS), promised)
 
-    def advance(self, timestamp_ms: int, watermark_ms: int, moved: Mapping[str, int] | None = None) -> None:
-        """An epoch in which nothing happens but that time moves on. No task runs."""
+    def advance(
+        self,
+        timestamp_ms: int,
+        watermark_ms: int,
+        moved: Mapping[str, int] | None = None,
+        position: SourcePosition | None = None,
+    ) -> None:
+        """An epoch in which nothing happens but that time, or the place in the input, moves on. No task runs."""
         self._publish_last()
         head = self.store.head
         now_ms = max(timestamp_ms, head.watermarks.get(PROCESSING_TIME, 0))
         done = head.outputs if self._published == head.epoch else ()
         published = [AdvancePublished(self._published)] if self._published > head.published else []
         watermarks = {EVENT_TIME: watermark_ms} if watermark_ms > NONE_MS else {}
-        self.writer.epoch(now_ms=now_ms, watermarks={**watermarks, **(moved or {})}).commit([], also=published)
+        epoch = self.writer.epoch(now_ms=now_ms, watermarks={**watermarks, **(moved or {})})
+        epoch.commit([], source=position, also=published)
         self.store.history.blobs.delete(done)
         self.publish()
 
