@@ -4,13 +4,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from floodplain.clock import ManualClock, SeededChance
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import time_ms
+from floodplain.eventtime.times import NONE_MS, as_ms
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
 from floodplain.spark import checkpoint
@@ -21,9 +24,11 @@ from floodplain.spark.explain_text import Form
 from floodplain.spark.kit_engine import LocalEngine
 from floodplain.spark.kit_faults import Captured, CountedBlobs, Crashed, CrashPoint, Steps, crash
 from floodplain.spark.plan import Input, Plan
+from floodplain.spark.static import run_static
 from floodplain.spark.stream import SOURCE, Output, StartOptions, Stream
 from floodplain.state.types import as_fields
 from floodplain.store.store import Store
+from floodplain.tiers import paths
 from floodplain.tiers.memory import MemoryBlobs, Space
 from floodplain.versions.edit import SourcePosition
 from floodplain.versions.history import History
@@ -50,13 +55,17 @@ class Columns:
 
 @dataclass(frozen=True)
 class KitEpoch:
-    """One call of ``PipelineKit.epoch``, as a value."""
+    """One step of a script: a call of ``PipelineKit.epoch``, ``tick`` or ``static``, as a value."""
 
-    rows: Rows = ()
+    rows: Rows | None = ()
+    """None: no data comes, as in ``tick``."""
     watermark_ms: int | None = None
     now_ms: int | None = None
     broadcast: Mapping[str, Rows] | None = None
     slots: int | None = None
+    batch: str | None = None
+    """Its rows are static input of this name, as in ``static``."""
+    finish: bool = True
 
 
 class PipelineKit:
@@ -85,17 +94,14 @@ class PipelineKit:
         self.steps = Steps()
         self.sinks: dict[str, Captured] = {}
         self._transforms = list(transforms)
-        self._slots = slots
+        self._first_slots = slots
         self._settings = settings or StoreSettings(key_groups=16)
-        self._clock, self._chance, self._space = ManualClock(0), SeededChance(7), Space()
-        self._watermark_ms = 0
-        self._pending: tuple[dict[str, pa.Table], SourcePosition, int, int] | None = None
-        self._batch_id = -1
+        self.wipe()
         build(Stream(self, self._sources, Input(), {}), **frames).start(state="memory://kit")
 
     def start(self, stream: Stream, plan: Plan, options: StartOptions) -> None:  # noqa: ARG002
         """Called by the pipeline that ``build`` describes."""
-        self._about = stream.about
+        self._about, self._delay_ms = stream.about, stream.delay_ms
         self._plan = Plan(
             [replace(outlet, sink=self._captured(outlet.name)) for outlet in plan.outlets], plan.event_time, plan.watermark
         )
@@ -119,8 +125,17 @@ class PipelineKit:
         empty = {tag: schema.empty_table() for tag, schema in inputs.items()}
         return dry_schemas(plan, LocalEngine(self._transforms, plan), empty)
 
+    def wipe(self) -> None:
+        """As if it had never run: no state, no output, no time has passed. ``restart`` starts it."""
+        self._clock, self._chance, self._space = ManualClock(0), SeededChance(7), Space()
+        self._slots, self._watermark_ms, self._batch_id = self._first_slots, 0, -1
+        self._pending: Callable[[], object] | None = None
+        self.steps.reset()
+        for sink in self.sinks.values():
+            sink.epochs.clear()
+
     def restart(self) -> None:
-        """A new driver process on the same state. Input that is not in the state yet is given to it again."""
+        """A new driver process on the same state. What the one before was at when it died is given to it again."""
         self.steps.revive()
         blobs = CountedBlobs(MemoryBlobs("memory://kit", Counters(), self._space), self.steps)
         history = History.create(
@@ -132,7 +147,14 @@ class PipelineKit:
         self._epochs = Epochs(place, self._plan, LocalEngine(self._transforms, self._plan), self._slots)
         self._epochs.prepare({tag: schema.empty_table() for tag, schema in self._inputs.items()})
         if self._pending is not None:
-            self._deliver()
+            self._do(self._pending)
+
+    def _do(self, work: Callable[[], Any]) -> Any:
+        """Work that a new driver is given again if this one dies."""
+        self._pending = work
+        done = work()
+        self._pending = None
+        return done
 
     def epoch(
         self,
@@ -148,23 +170,37 @@ class PipelineKit:
         the rows and is not to be given.
         """
         self._move_time(now_ms, watermark_ms)
-        inputs = {"": _table(rows, self._inputs[""])}
-        for name, tag in self._tag_of.items():
-            inputs[tag] = _table((broadcast or {}).get(name, ()), self._inputs[tag])
+        inputs = self._tables(rows, broadcast or {})
         self._batch_id += 1
         position = SourcePosition("kit", self._batch_id, f"v1\n{{}}\n{self._batch_id}")
-        self._pending = (inputs, position, self._clock.now_ms(), self._watermark_ms)
-        self._deliver()
+        self._do(partial(self._deliver, inputs, position, self._clock.now_ms(), self._watermark_ms))
         number = self.store.head.epoch
         return {name: sink.epochs[number].to_pylist() for name, sink in self.sinks.items()}
 
-    def _deliver(self) -> None:
-        assert self._pending is not None
-        inputs, position, now_ms, watermark_ms = self._pending
+    def _tables(self, rows: Rows, broadcast: Mapping[str, Rows]) -> dict[str, pa.Table]:
+        tagged = {"": rows, **{tag: broadcast.get(name, ()) for name, tag in self._tag_of.items()}}
+        return {tag: _table(given, self._inputs[tag]) for tag, given in tagged.items()}
+
+    def _deliver(self, inputs: dict[str, pa.Table], position: SourcePosition, now_ms: int, watermark_ms: int) -> None:
         self._epochs.publish()
         if not checkpoint.is_replay(self.store.head.source, position):
             self._epochs.run(inputs, position, now_ms, watermark_ms)
-        self._pending = None
+
+    def static(
+        self, rows: Rows, *, batch: str | None = None, finish: bool = True, now_ms: int | None = None
+    ) -> dict[str, list[dict[str, Any]]]:
+        """A static DataFrame of these rows, as ``start`` runs it; returns what each sink got."""
+        self._move_time(now_ms, None)
+        inputs, before = self._tables(rows, {}), self.store.head.epoch
+        self._do(lambda: run_static(self._epochs, inputs, batch, partial(self._newest_ms, inputs[""]), finish=finish))
+        new = range(before + 1, self.store.head.epoch + 1)
+        return {name: [row for epoch in new for row in sink.epochs[epoch].to_pylist()] for name, sink in self.sinks.items()}
+
+    def _newest_ms(self, rows: pa.Table) -> int:
+        """The watermark that static rows give."""
+        times = pa.array([]) if self._plan.event_time is None else as_ms(rows.column(self._plan.event_time))
+        newest = pc.max(times).as_py()
+        return NONE_MS if newest is None else int(newest) - self._delay_ms
 
     def tick(self, *, now_ms: int, watermark_ms: int | None = None) -> bool:
         """Time passes and no data comes: an epoch without rows if timers are due; whether there was one.
@@ -172,7 +208,7 @@ class PipelineKit:
         ``watermark_ms``: the one that Spark would give the next batch, if it has moved.
         """
         self._move_time(now_ms, watermark_ms)
-        return self._epochs.tick(self._watermark_ms, self._clock.now_ms())
+        return bool(self._do(lambda: self._epochs.tick(self._watermark_ms, self._clock.now_ms())))
 
     def _move_time(self, now_ms: int | None, watermark_ms: int | None) -> None:
         if watermark_ms is not None and self._plan.watermark is not None:
@@ -197,15 +233,33 @@ class PipelineKit:
         """Raise ``Crashed`` at this point (or do something else there: let another driver take over)."""
         self.steps.plan(point, action)
 
-    def play(self, script: Sequence[KitEpoch]) -> None:
-        """All steps of a script; a crash is followed by a restart, and the script goes on."""
-        for step in script:
-            if step.slots is not None:
-                self.rescale(step.slots)
+    def play(self, script: Sequence[KitEpoch]) -> list[range]:
+        """All of a script; a crash is followed by a restart, and the script goes on.
+
+        Returns the steps that each part of it took, those of the restart if there was one.
+        """
+        return [self.through(partial(self._act, part)) for part in script]
+
+    def through(self, act: Callable[[], object]) -> range:
+        """Do it, or restart until it is done; returns the steps that it took in the end."""
+        while True:
+            first = len(self.steps.taken)
             try:
-                self.epoch(step.rows, watermark_ms=step.watermark_ms, now_ms=step.now_ms, broadcast=step.broadcast)
+                act()
             except Crashed:
-                self.restart()
+                act = self.restart
+            else:
+                return range(first, len(self.steps.taken))
+
+    def _act(self, part: KitEpoch) -> None:
+        if part.slots is not None:
+            self.rescale(part.slots)
+        if part.rows is None:
+            self.tick(now_ms=part.now_ms or 0, watermark_ms=part.watermark_ms)
+        elif part.batch is not None:
+            self.static(part.rows, batch=part.batch, finish=part.finish, now_ms=part.now_ms)
+        else:
+            self.epoch(part.rows, watermark_ms=part.watermark_ms, now_ms=part.now_ms, broadcast=part.broadcast)
 
     @property
     def schemas(self) -> dict[str, pa.Schema]:
@@ -226,25 +280,45 @@ class PipelineKit:
         return found | {f"table {table}": _bag(snapshot.table(table).to_arrow()) for table in self.store.head.schemas}
 
 
-def survives_every_crash(make: Callable[[], PipelineKit], script: Sequence[KitEpoch]) -> int:
-    """Play a script once as it is, then with a crash before and after each of its steps in turn; returns how many crashes.
+def survives_every_crash(make: Callable[[], PipelineKit], script: Sequence[KitEpoch], *, crashes: int = 1) -> int:
+    """Play a script from the first start on, once as it is, then with a crash at each point in turn; returns how many.
 
-    Raises ``AssertionError`` naming the point after which output or state was not the same.
+    Points are before each step, and after the last one of the start and of each part of the script: after any other step a
+    crash leaves behind what one before the next does. ``crashes=2``: with each of these also a second one, at each point of the
+    recovery from the first. Raises ``AssertionError`` naming the points after which output or state was not the same.
     """
-    untouched = make()
-    first = len(untouched.steps.taken)
-    untouched.play(script)
-    points = [CrashPoint(step, when) for step in range(first, len(untouched.steps.taken)) for when in ("before", "after")]
+    kit = make()
+    points = [point for part in _play(kit, script, ()) for point in _points(kit, part)]
+    untouched = kit.outcome()
+    return sum(_survives(kit, script, (point,), crashes, untouched) for point in points)
+
+
+def _survives(
+    kit: PipelineKit, script: Sequence[KitEpoch], points: tuple[CrashPoint, ...], crashes: int, untouched: dict[str, Counter[str]]
+) -> int:
+    parts = _play(kit, script, points)
+    outcome = kit.outcome()
+    different = [name for name, found in untouched.items() if outcome.get(name) != found]
+    if different:
+        told = " and ".join(f"{point.when} step {point.step} ({kit.steps.taken[point.step]})" for point in points)
+        raise AssertionError(f"after a crash {told}: {different} differ")
+    if len(points) == crashes:
+        return 1
+    recovery = _points(kit, next(part for part in parts if part.start > points[-1].step))
+    return 1 + sum(_survives(kit, script, (*points, point), crashes, untouched) for point in recovery)
+
+
+def _play(kit: PipelineKit, script: Sequence[KitEpoch], points: Sequence[CrashPoint]) -> list[range]:
+    kit.wipe()
     for point in points:
-        kit = make()
         kit.crash_at(point)
-        kit.play(script)
-        different = [name for name, found in untouched.outcome().items() if kit.outcome().get(name) != found]
-        if different:
-            raise AssertionError(
-                f"after a crash {point.when} step {point.step} ({kit.steps.taken[point.step]}): {different} differ"
-            )
-    return len(points)
+    return [kit.through(kit.restart), *kit.play(script)]
+
+
+def _points(kit: PipelineKit, part: range) -> list[CrashPoint]:
+    # What probes of the store leave behind is not read again.
+    steps = [step for step in part if paths.PROBES not in kit.steps.taken[step]]
+    return [*(CrashPoint(step, "before") for step in steps), *(CrashPoint(step, "after") for step in steps[-1:])]
 
 
 def _table(rows: Rows, schema: pa.Schema) -> pa.Table:

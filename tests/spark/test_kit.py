@@ -1,17 +1,16 @@
-"""Whole pipelines without Spark: results, time, restarts, and every point at which a driver can die."""
+"""Whole pipelines without Spark: results, time, restarts, drivers that take over. Every crash: see ``test_kit_crashes``."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from floodplain.errors import BadInput, Fenced
 from floodplain.operators.kit import ProcessKit
 from floodplain.settings import StoreSettings
-from floodplain.spark.kit import Columns, KitEpoch, PipelineKit, survives_every_crash
+from floodplain.spark.kit import PipelineKit
 from floodplain.spark.kit_faults import Crashed, CrashPoint
 from floodplain.tiers import paths
 from tests.spark.processes import ByCount, BySource, Count, Echo, LastSeen, Picky, Priced, Tally
@@ -150,43 +149,6 @@ def test_an_epoch_larger_than_the_budget_gives_the_same():
         kit.epoch(rows(*users[:700]))
         outcomes.append(kit.outcome())
     assert outcomes[0] == outcomes[1]
-
-
-SCRIPTS = {
-    "priced": (
-        lambda stream: priced(stream, Columns(pa.schema({"item": pa.string(), "price": pa.int64()}))),
-        ROWS,
-        [KitEpoch(rows("a", "b")), KitEpoch(rows("a", "c"), slots=3), KitEpoch(rows("b"), slots=1)],
-    ),
-    "picky": (
-        picky,
-        ROWS,
-        [KitEpoch([{"user": user, "amount": sign} for user in "abc"] + [{"user": "a", "amount": 1}]) for sign in (1, -1, 1)],
-    ),
-    "counting": (
-        counting,
-        ROWS,
-        [KitEpoch(rows("a", "b", "a")), KitEpoch(rows("b", "c"), slots=3), KitEpoch(rows("a", "c", "c"), slots=1)],
-    ),
-    "branching": (branching, ROWS, [KitEpoch(rows(*"aaaabbbbb")), KitEpoch(rows(*"aabbbbbc"), slots=1)]),
-    "waiting": (
-        waiting,
-        "user string, at long",
-        [
-            KitEpoch([{"user": "a", "at": 1000}, {"user": "b", "at": 1500}], watermark_ms=400),
-            KitEpoch([{"user": "b", "at": 1600}, {"user": "a", "at": 300}], watermark_ms=2400),
-            KitEpoch([], watermark_ms=9000),
-        ],
-    ),
-}
-
-
-@pytest.mark.parametrize("inline_bytes", [0, 64 << 10], ids=["objects", "inline"])
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_no_crash_loses_or_repeats_anything(name, inline_bytes):
-    build, columns, script = SCRIPTS[name]
-    settings = StoreSettings(key_groups=16, inline_bytes=inline_bytes, checkpoint_every=4)
-    assert survives_every_crash(lambda: PipelineKit(build, rows=columns, settings=settings), script) > 20
 
 
 def test_a_crash_between_commit_and_publish_is_seen():
