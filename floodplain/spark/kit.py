@@ -89,15 +89,15 @@ class PipelineKit:
     ) -> None:
         given = {"": rows} if isinstance(rows, str) else dict(rows)
         self._sources = {tag: Columns(pa.schema(as_fields(columns).items())) for tag, columns in given.items()}
-        frames = {name: Columns(pa.schema(as_fields(columns).items())) for name, columns in (broadcasts or {}).items()}
-        self._broadcast_names = {id(frame): name for name, frame in frames.items()}
+        self._frames = {name: Columns(pa.schema(as_fields(columns).items())) for name, columns in (broadcasts or {}).items()}
+        self._broadcast_names = {id(frame): name for name, frame in self._frames.items()}
         self.steps = Steps()
         self.sinks: dict[str, Captured] = {}
         self._transforms = list(transforms)
         self._first_slots = slots
         self._settings = settings or StoreSettings(key_groups=16)
         self.wipe()
-        build(Stream(self, self._sources, Input(), {}), **frames).start(state="memory://kit")
+        self._describe(build)
 
     def start(self, stream: Stream, plan: Plan, options: StartOptions) -> None:  # noqa: ARG002
         """Called by the pipeline that ``build`` describes."""
@@ -108,7 +108,7 @@ class PipelineKit:
         inputs = {"": self._merged_schema(), **{tag: frame.schema for tag, frame in stream.broadcasts.items()}}
         self._inputs = inputs
         self._tag_of = {self._broadcast_names.get(id(frame), tag): tag for tag, frame in stream.broadcasts.items()}
-        self.restart()
+        self._begin()
 
     def _captured(self, name: str) -> Captured:
         return self.sinks.setdefault(name, Captured(name, self.steps))
@@ -134,8 +134,18 @@ class PipelineKit:
         for sink in self.sinks.values():
             sink.epochs.clear()
 
-    def restart(self) -> None:
-        """A new driver process on the same state. What the one before was at when it died is given to it again."""
+    def restart(self, build: Callable[..., Output] | None = None) -> None:
+        """A new driver process on the same state, with a changed pipeline if one is given. What the one before was at when it
+        died is given to it again."""
+        if build is None:
+            self._begin()
+        else:
+            self._describe(build)
+
+    def _describe(self, build: Callable[..., Output]) -> None:
+        build(Stream(self, self._sources, Input(), {}), **self._frames).start(state="memory://kit")
+
+    def _begin(self) -> None:
         self.steps.revive()
         blobs = CountedBlobs(MemoryBlobs("memory://kit", Counters(), self._space), self.steps)
         history = History.create(
