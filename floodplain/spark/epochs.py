@@ -102,11 +102,10 @@ class Epochs:
         check_unpublished(head, outputs, self.store.history.blobs)
         gone = dropped(head, operators, drop, self._place.location)
         check_waiting(self.store.snapshot(), operators.values())
+        define(self.writer, *(operator.tables for operator in operators.values()))
         if gone:
             commit(self.store.history, gone, token=self.writer.token)
         self.time.prepare(self.writer)
-        for operator in operators.values():
-            define(self.writer, operator.tables)
 
     def sweep_staged(self) -> None:
         """Delete what attempts that did not count have staged, up to the epoch before the last. Any thread may call it.

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from floodplain.errors import BadInput
+from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.operators.process import KeyedProcess
 from floodplain.operators.reorder import in_order
 from floodplain.spark.kit import PipelineKit
@@ -95,6 +95,29 @@ def test_a_pipeline_that_is_refused_has_changed_nothing():
     with pytest.raises(BadInput, match="this pipeline does not have it"):
         kit.restart(lambda stream: stream.key_by("user").process(Sightings()).write("memory"))
     assert kit.store.history.refresh().schemas == before, "the value is still there"
+
+
+class Renoted(Told):
+    note = Value("long", default=0)
+
+
+class Counted(Noted):
+    count = Value("long", default=0)
+
+
+def test_an_operator_that_does_not_fit_keeps_those_before_it_from_changing():
+    def both(first: type[Told], second: type[Told]):
+        def build(stream):
+            one = stream.key_by("user").process(first("user string", "a"), name="first")
+            return one.key_by("user").process(second("user string", "a"), name="second").write("memory")
+
+        return build
+
+    kit = PipelineKit(both(Noted, Noted), rows=ROWS)
+    before = kit.store.head.schemas
+    with pytest.raises(SchemaMismatch, match="second"):
+        kit.restart(both(Counted, Renoted))
+    assert kit.store.history.refresh().schemas == before
 
 
 EVERY_TYPE = {
