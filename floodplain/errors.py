@@ -13,7 +13,7 @@ class BadInput(FloodplainError):
 
 
 class BadName(BadInput):
-    """A table, column, tag or owner name outside ``[a-z0-9_]{1,64}``."""
+    """A table, column, tag, owner or sink name outside ``[a-z0-9_]{1,64}``."""
 
     @classmethod
     def of(cls, what: str, name: object) -> "BadName":

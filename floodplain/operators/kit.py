@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.clock import ManualClock, SeededChance
-from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.keys import normalize_keys
 from floodplain.operators.grouping import hashes_of
@@ -28,7 +27,7 @@ from floodplain.state.types import as_fields
 from floodplain.store.epoch import Epoch
 from floodplain.store.store import Store
 from floodplain.store.task import TaskWriter
-from floodplain.versions.assignment import even, groups_of, slot_of_each_group, slots_of
+from floodplain.versions.assignment import checked_slots, even, groups_of, slot_of_each_group, slots_of
 from floodplain.versions.edit import GroupRanges
 
 _kits = itertools.count()
@@ -94,9 +93,7 @@ class ProcessKit:
 
     def rescale(self, slots: int) -> None:
         """Use this many slots from the next epoch on."""
-        if not 1 <= slots <= self.store.head.key_groups:
-            raise BadInput(f"{slots} slots are not possible: use 1 to {self.store.head.key_groups}")
-        self.slots = slots
+        self.slots = checked_slots(slots, self.store.head.key_groups)
 
     def epoch(
         self,

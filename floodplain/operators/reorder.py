@@ -78,6 +78,11 @@ def with_waiting(tables: OperatorTables, stored_keys: dict[str, pa.DataType], or
     return replace(tables, schemas=(*tables.schemas, schema), places={**tables.places, WAITING: Place(name, _ROWS, subkey=_AT)})
 
 
+def rows_wait(view: TableView) -> bool:
+    """Whether there are rows in the table that they wait in, and not only marks of what went early."""
+    return any(_count(entries) for entries in view.scan())
+
+
 @dataclass(frozen=True, slots=True)
 class Ordered:
     """What an epoch processes of the rows it got and of those that waited."""

@@ -1,6 +1,7 @@
 """Spark's own checkpoint: read for the input position of a batch, rebuilt from our log when it is lost."""
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,8 +9,6 @@ from floodplain.errors import BadInput
 from floodplain.versions.edit import SourcePosition
 
 SOURCES = "sources/"
-BATCHES = "batches/"
-"""Names under which static batches are noted beside the files of streaming sources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,30 +56,45 @@ def next_watermark(checkpoint: Path, batch_id: int) -> int:
 
 
 def agree(checkpoint: Path, committed: SourcePosition, watermark_ms: int) -> None:
-    """Refuse a checkpoint that does not belong to this state; rebuild one that is gone.
+    """Refuse a checkpoint that does not belong to this state, or is not where it is; rebuild one that is gone.
 
-    The state's word counts: it says up to where the input is in it. A checkpoint of another query would skip or repeat rows.
+    The state's word counts: it says up to where the input is in it. From another place rows would be skipped or repeated.
     """
-    if not (checkpoint / "metadata").exists():
-        if committed.batch_id >= 0:
-            rebuild(checkpoint, committed, watermark_ms)
-        return
+    begun, done = (_newest(checkpoint / log) for log in ("offsets", "commits"))
     if committed.batch_id < 0:
-        if any((checkpoint / "commits").glob("[0-9]*")):
-            raise BadInput(f"the state is empty, but the checkpoint at {checkpoint} has batches: it belongs to another state")
-        return
-    found = query_id(checkpoint)
-    if found != committed.query_id:
+        # Of the first batch the checkpoint may know the input: it runs again, from the same place.
+        if begun > 0 or done >= 0:
+            raise BadInput(
+                f"the checkpoint at {checkpoint} has batches up to {max(begun, done)}, and the state has none: it belongs to "
+                "another state. Start with that one, or delete the checkpoint to read the input from its beginning"
+            )
+    elif not (checkpoint / "metadata").exists():
+        rebuild(checkpoint, committed, watermark_ms)
+    elif (found := query_id(checkpoint)) != committed.query_id:
         raise BadInput(
             f"the checkpoint at {checkpoint} is of query {found}, the state of query {committed.query_id}: "
             "delete the checkpoint to rebuild it from the state"
         )
+    elif done > committed.batch_id or not 0 <= begun - committed.batch_id <= 1:
+        raise BadInput(
+            f"the checkpoint at {checkpoint} is at batch {max(begun, done)}, and the state has all up to {committed.batch_id}: "
+            "one of them is older, as from a backup. Delete the checkpoint to rebuild it from the state, so that the input is "
+            "read on from there"
+        )
+
+
+def _newest(log: Path) -> int:
+    """The newest batch that one of Spark's logs has; -1 if it has none."""
+    return max((int(path.name) for path in log.glob("[0-9]*") if path.name.isdigit()), default=-1)
 
 
 def rebuild(checkpoint: Path, committed: SourcePosition, watermark_ms: int) -> None:
-    """A checkpoint that continues behind the last batch in the state."""
+    """A checkpoint that continues behind the last batch in the state, in place of what may be left of another one."""
+    (checkpoint / ".metadata.crc").unlink(missing_ok=True)
     for folder in ("offsets", "commits", "sources"):
-        (checkpoint / folder).mkdir(parents=True, exist_ok=True)
+        if (checkpoint / folder).exists():
+            shutil.rmtree(checkpoint / folder)
+        (checkpoint / folder).mkdir(parents=True)
     for name, text in committed.sources.items():
         if not name.startswith(SOURCES):
             continue
@@ -95,14 +109,15 @@ def rebuild(checkpoint: Path, committed: SourcePosition, watermark_ms: int) -> N
 
 
 def is_replay(committed: SourcePosition, batch: SourcePosition) -> bool:
-    """Whether this batch is in the state already. Raises if it is another batch under a number that was used."""
-    if batch.batch_id > committed.batch_id or committed.batch_id < 0:
+    """Whether this batch is in the state already. Raises if it is neither the last one in it nor the next."""
+    here, last = ((position.query_id, position.batch_id) for position in (batch, committed))
+    if here == (committed.query_id or batch.query_id, committed.batch_id + 1):
         return False
-    same = (batch.query_id, batch.batch_id, _offsets(batch)) == (committed.query_id, committed.batch_id, _offsets(committed))
-    if not same:
+    if here != last or _offsets(batch) != _offsets(committed):
         raise BadInput(
-            f"batch {batch.batch_id} of query {batch.query_id} is not the one in the state (batch {committed.batch_id} of "
-            f"{committed.query_id}, or other offsets): the checkpoint was changed; delete it to rebuild it from the state"
+            f"batch {batch.batch_id} of query {batch.query_id} is neither the last one in the state (batch {committed.batch_id} "
+            f"of query {committed.query_id}, with the same offsets) nor the one after it: the checkpoint was changed; delete it "
+            "to rebuild it from the state"
         )
     return True
 

@@ -7,15 +7,14 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
-from floodplain.eventtime.times import END_MS, NONE_MS
+from floodplain.eventtime.times import NONE_MS
 from floodplain.spark import checkpoint
 from floodplain.spark.ahead import put_ahead
 from floodplain.spark.contract import Place
 from floodplain.spark.engine import SparkEngine, tagged, untagged
 from floodplain.spark.epochs import Epochs
 from floodplain.spark.plan import Plan
-from floodplain.state.descriptors import EVENT_TIME
-from floodplain.versions.edit import SourcePosition
+from floodplain.spark.static import run_static
 
 
 class Driver:
@@ -54,25 +53,14 @@ class Driver:
                 self.after_epoch()
 
     def tick(self) -> bool:
-        """An epoch without rows if timers are due, else a renewal of the lease; whether there was an epoch.
+        """As ``Epochs.tick``, which says when there is an epoch without rows; whether there was one.
 
         Spark calls us only when data comes. It leaves the watermark that the next batch would have in its commit log.
         """
         with self._lock:
-            head, now_ms = self.store.head, self.store.history.clock.now_ms()
-            given_ms = checkpoint.next_watermark(self._checkpoint, head.source.batch_id) if self._checkpoint else 0
-            watermark_ms = self.epochs.time.watermark_ms(given_ms, now_ms)
-            # Timers up to the watermark of the last epoch had their turn in it; what callbacks set for the past waits.
-            moved = watermark_ms > head.watermarks.get(EVENT_TIME, NONE_MS)
-            if self.epochs.due(watermark_ms if moved else NONE_MS, now_ms):
-                self.epochs.run(None, None, now_ms, watermark_ms)
-                return True
-            if moved and self.epochs.follows_watermark:
-                self.epochs.advance(now_ms, watermark_ms)
-            lease_ms = self.store.history.settings.lease_ms
-            if head.lease.expires_ms - now_ms < lease_ms * 2 // 3:
-                self.epochs.renew()
-            return False
+            batch_id = self.store.head.source.batch_id
+            given_ms = checkpoint.next_watermark(self._checkpoint, batch_id) if self._checkpoint else 0
+            return self.epochs.tick(given_ms, self.store.history.clock.now_ms())
 
     def heartbeat(self, source: str | None, at_ms: int) -> None:
         """Once the running epoch is over."""
@@ -80,23 +68,11 @@ class Driver:
             self.epochs.heartbeat(source, at_ms)
 
     def run_static(self, inputs: dict[str, DataFrame], batch: str | None, delay_ms: int, finish: bool) -> None:
-        """All rows as one epoch, then one for the timers that are due at the end of the input."""
+        """As ``static.run_static``. The watermark is ``delay_ms`` behind the newest row."""
         with self._lock:
-            before = self.store.head.source
-            name = f"{checkpoint.BATCHES}{batch}"
-            if batch is not None and name in before.sources:
-                return
             for rows in inputs.values():
                 self._engine.use(rows.sparkSession.newSession())
-            position = None
-            if batch is not None:
-                position = SourcePosition(before.query_id, before.batch_id, before.offsets, {name: "done"})
-            self.epochs.run(inputs, position, self.store.history.clock.now_ms(), 0)
-            newest_ms = self._newest_ms(inputs[""]) - delay_ms if self.epochs.time.rule is None else 0
-            watermark_ms = self.epochs.time.watermark_ms(newest_ms, self.store.history.clock.now_ms())
-            fire_ms = END_MS if finish else watermark_ms
-            while self.epochs.due(fire_ms, self.store.history.clock.now_ms()):
-                self.epochs.run(None, None, self.store.history.clock.now_ms(), watermark_ms, fire_ms)
+            run_static(self.epochs, inputs, batch, lambda: self._newest_ms(inputs[""]) - delay_ms, finish=finish)
 
     def _newest_ms(self, rows: DataFrame) -> int:
         if self._plan.event_time is None:

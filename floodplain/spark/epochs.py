@@ -15,17 +15,18 @@ from floodplain.operators.reorder import WAITING
 from floodplain.spark.contract import Engine, Place
 from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained
+from floodplain.spark.inherited import check_unpublished, check_waiting, dropped, unpublished
 from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union
 from floodplain.spark.steps import Compiled, Steps, derived
-from floodplain.spark.timekeeper import NEWEST, Timekeeper
+from floodplain.spark.timekeeper import Timekeeper
 from floodplain.state import tables
 from floodplain.state.descriptors import EVENT_TIME
-from floodplain.state.tables import SEPARATOR, define
+from floodplain.state.tables import define
 from floodplain.store.layout import HASH
 from floodplain.tiers import paths
-from floodplain.versions.assignment import even
+from floodplain.versions.assignment import checked_slots, even
 from floodplain.versions.commit import commit
-from floodplain.versions.edit import AdvancePublished, Assignment, DropTable, SetAssignment, SourcePosition, Update
+from floodplain.versions.edit import AdvancePublished, Assignment, SetAssignment, SourcePosition, Update
 from floodplain.versions.requirements import RequireLease
 from floodplain.versions.schema import PROCESSING_TIME
 
@@ -64,7 +65,7 @@ class Epochs:
         self._place = place
         self._plan = plan
         self._engine = engine
-        self._wanted_slots = slots
+        self._wanted_slots = checked_slots(slots, place.store.head.key_groups)
         self._empty: dict[str, Any] = {}
         self._compiled = Compiled(place, plan, engine)
         self.time = Timekeeper(place.store, plan.watermark, engine)
@@ -76,9 +77,7 @@ class Epochs:
 
     def rescale(self, slots: int) -> None:
         """Use this many slots from the next epoch on. No state moves."""
-        if slots < 1 or slots > self.store.head.key_groups:
-            raise BadInput(f"{slots} slots are not possible: use 1 to {self.store.head.key_groups}")
-        self._wanted_slots = slots
+        self._wanted_slots = checked_slots(slots, self.store.head.key_groups)
 
     def prepare(self, empty: Mapping[str, Any], drop: Sequence[str] = ()) -> None:
         """Before the first epoch: define the tables, publish what a driver that died had committed, clear up what it had not.
@@ -87,15 +86,26 @@ class Epochs:
         what is in the state.
         """
         self._empty = self.time.timed(empty, 0) or {}
-        self._drop_operators(drop)
-        self.time.prepare(self.writer)
-        self._define()
+        self._compile()
+        self._take_over(drop)
         head = self.store.head
         for outlet in self._plan.outlets:
             outlet.sink.prepare(f"{head.store}-{outlet.name}", head.epoch, self._compiled.schemas[outlet.staged_as])
         self.publish()
         self._record_published()
         self.sweep_staged()
+
+    def _take_over(self, drop: Sequence[str]) -> None:
+        """Make the tables what the operators need. Nothing is written if something in the state does not fit the pipeline."""
+        head, operators = self.store.head, self._compiled.operators
+        outputs = {outlet.staged_as: self.schema_of(outlet) for outlet in self._plan.outlets}
+        check_unpublished(head, outputs, self.store.history.blobs)
+        gone = dropped(head, operators, drop, self._place.location)
+        check_waiting(self.store.snapshot(), operators.values())
+        define(self.writer, *(operator.tables for operator in operators.values()))
+        if gone:
+            commit(self.store.history, gone, token=self.writer.token)
+        self.time.prepare(self.writer)
 
     def sweep_staged(self) -> None:
         """Delete what attempts that did not count have staged, up to the epoch before the last. Any thread may call it.
@@ -106,29 +116,8 @@ class Epochs:
         found = [(paths.token_and_epoch_of(info.name), info.name) for info in blobs.list(paths.STAGED)]
         blobs.delete([name for author, name in found if author and (author[0] < token or author < (token, epoch))])
 
-    def _drop_operators(self, drop: Sequence[str]) -> None:
-        """State of an operator that the pipeline does not have is never left behind without a word."""
-        held: dict[str, list[str]] = {}
-        for table in set(self.store.head.schemas) - {NEWEST}:
-            held.setdefault(table.partition(SEPARATOR)[0], []).append(table)
-        wanted = {operator.name for operator in self._plan.operators}
-        for name in drop:
-            if name in wanted or name not in held:
-                known = ", ".join(sorted(set(held) - wanted)) or "none"
-                raise BadInput(f"drop: {name!r} is not an operator that only the state has; those are: {known}")
-        left = sorted(set(held) - wanted - set(drop))
-        if left:
-            raise BadInput(
-                f"the state at {self._place.location} has operator {left[0]!r}, which this pipeline does not have. If the step "
-                f"was renamed, give it its old name: process(…, name={left[0]!r}). If its state is to go, say so: "
-                f"start(drop=[{left[0]!r}])"
-            )
-        gone = [DropTable(table) for name in drop for table in held[name]]
-        if gone:
-            commit(self.store.history, gone, token=self.writer.token)
-
-    def _define(self) -> None:
-        """The tables of all operators and the columns of all outputs."""
+    def _compile(self) -> None:
+        """All operators, and the columns of all outputs."""
         rows: dict[Node, Any] = {}
         for node in self._plan.nodes:
             match node:
@@ -140,7 +129,6 @@ class Epochs:
                     rows[node] = self._engine.empty(self._side_schema(parent.name, output))
                 case Keyed():
                     operator = self._operator(node, self._engine.schema(rows[node.parent]))
-                    define(self.writer, operator.tables)
                     self._compiled.operators[node.name] = operator
                     places = operator.tables.places
                     self._timers += [(places[name], name) for name in (EVENT_TIMERS, PROCESSING_TIMERS)]
@@ -208,8 +196,27 @@ class Epochs:
                 return True
         return False
 
+    def tick(self, given_ms: int, now_ms: int) -> bool:
+        """Time passes: an epoch without rows if timers are due, else a renewal of the lease; whether there was an epoch.
+
+        ``given_ms``: the watermark that Spark would give the next batch; 0 for none.
+        """
+        head = self.store.head
+        watermark_ms = self.time.watermark_ms(given_ms, now_ms)
+        # Timers up to the watermark of the last epoch had their turn in it; what callbacks set for the past waits.
+        moved = watermark_ms > head.watermarks.get(EVENT_TIME, NONE_MS)
+        if self.due(watermark_ms if moved else NONE_MS, now_ms):
+            self.run(None, None, now_ms, watermark_ms)
+            return True
+        if moved and self._follows_watermark:
+            self.advance(now_ms, watermark_ms)
+        lease_ms = self.store.history.settings.lease_ms
+        if head.lease.expires_ms - now_ms < lease_ms * 2 // 3:
+            self.renew()
+        return False
+
     @property
-    def follows_watermark(self) -> bool:
+    def _follows_watermark(self) -> bool:
         return any(operator.process.follows_watermark for operator in self._compiled.operators.values())
 
     def heartbeat(self, source: str | None, at_ms: int) -> None:
@@ -218,14 +225,22 @@ class Epochs:
         promised = self.time.promised(source, at_ms, now_ms)
         self.advance(now_ms, self.store.head.watermarks.get(EVENT_TIME, NONE_MS), promised)
 
-    def advance(self, timestamp_ms: int, watermark_ms: int, moved: Mapping[str, int] | None = None) -> None:
-        """An epoch in which nothing happens but that time moves on. No task runs."""
+    def advance(
+        self,
+        timestamp_ms: int,
+        watermark_ms: int,
+        moved: Mapping[str, int] | None = None,
+        position: SourcePosition | None = None,
+    ) -> None:
+        """An epoch in which nothing happens but that time, or the place in the input, moves on. No task runs."""
+        self._publish_last()
         head = self.store.head
         now_ms = max(timestamp_ms, head.watermarks.get(PROCESSING_TIME, 0))
         done = head.outputs if self._published == head.epoch else ()
         published = [AdvancePublished(self._published)] if self._published > head.published else []
         watermarks = {EVENT_TIME: watermark_ms} if watermark_ms > NONE_MS else {}
-        self.writer.epoch(now_ms=now_ms, watermarks={**watermarks, **(moved or {})}).commit([], also=published)
+        epoch = self.writer.epoch(now_ms=now_ms, watermarks={**watermarks, **(moved or {})})
+        epoch.commit([], source=position, also=published)
         self.store.history.blobs.delete(done)
         self.publish()
 
@@ -258,8 +273,7 @@ class Epochs:
 
         ``fire_ms``: event-time timers up to here fire even though the watermark is not there yet.
         """
-        if max(self.store.head.published, self._published) < self.store.head.epoch:
-            self.publish()  # the edit of an epoch names its own staged output only: what is not published by then is lost
+        self._publish_last()
         clock = self.store.history.clock
         started = clock.monotonic_s()
         before = self.store.head.watermarks
@@ -325,19 +339,16 @@ class Epochs:
         RequireLease(self.writer.token).check(head)
         if max(head.published, self._published) >= head.epoch:
             return
-        named: dict[tuple[str, str], list[str]] = {outlet: [] for outlet in self._outlets()}
-        for file in head.outputs:
-            if paths.output_of(file) not in named:
-                operator, output = paths.output_of(file)
-                raise BadInput(
-                    f"epoch {head.epoch} has output {output!r} of {operator!r} that was not published before the last stop, and "
-                    "this pipeline does not have it: start the pipeline that made it once more"
-                )
-            named[paths.output_of(file)].append(file)
+        named = unpublished(head, self._outlets())
         for outlet in self._plan.outlets:
             schema = self._compiled.schemas[outlet.staged_as]
             outlet.sink.publish(head.epoch, sorted(named[outlet.staged_as]), self.store.history.blobs, schema)
         self._published = head.epoch
+
+    def _publish_last(self) -> None:
+        """Before another epoch. The edit of an epoch names its own staged output only: what is not published by then is lost."""
+        if max(self.store.head.published, self._published) < self.store.head.epoch:
+            self.publish()
 
     def _record_published(self) -> None:
         if self._published > self.store.head.published:

@@ -5,39 +5,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from itertools import pairwise
 from typing import Any, TypeAlias
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.clock import ManualClock, SeededChance
 from floodplain.errors import BadInput
-from floodplain.eventtime.measure import seen_in, timed
 from floodplain.eventtime.options import time_ms
-from floodplain.eventtime.watermarks import Seen, WatermarkRule
-from floodplain.keys import hash_columns, normalize_keys
+from floodplain.eventtime.times import NONE_MS, as_ms
 from floodplain.metrics import Counters
-from floodplain.operators.combining import Combiner
 from floodplain.settings import StoreSettings
 from floodplain.spark import checkpoint
 from floodplain.spark.contract import Place
 from floodplain.spark.dry import dry_schemas
 from floodplain.spark.epochs import EpochProgress, Epochs
 from floodplain.spark.explain_text import Form
-from floodplain.spark.kit_expressions import evaluated, holds, rest
+from floodplain.spark.kit_engine import LocalEngine
 from floodplain.spark.kit_faults import Captured, CountedBlobs, Crashed, CrashPoint, Steps, crash
-from floodplain.spark.onepass import OnePass, Part
-from floodplain.spark.plan import Input, Plan, Rest
+from floodplain.spark.plan import Input, Plan
+from floodplain.spark.static import run_static
 from floodplain.spark.stream import SOURCE, Output, StartOptions, Stream
-from floodplain.spark.worker import Job, Staged, StageJob, TaskReport, Work, read_staged, run_task, stage_task
 from floodplain.state.types import as_fields
 from floodplain.store.store import Store
-from floodplain.store.task import Ticket
+from floodplain.tiers import paths
 from floodplain.tiers.memory import MemoryBlobs, Space
-from floodplain.versions.assignment import slot_of_each_group, slots_of
-from floodplain.versions.edit import Assignment, SourcePosition
+from floodplain.versions.edit import SourcePosition
 from floodplain.versions.history import History
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]] | pa.Table
@@ -48,6 +41,8 @@ class Columns:
     """Stands for a DataFrame where a pipeline is described: it has columns and no rows."""
 
     schema: pa.Schema
+    sparkSession: None = None  # noqa: N815 — as Spark calls it
+    """What would be published is kept by the kit, so ``foreach_batch`` needs none."""
 
     @property
     def columns(self) -> list[str]:
@@ -60,13 +55,17 @@ class Columns:
 
 @dataclass(frozen=True)
 class KitEpoch:
-    """One call of ``PipelineKit.epoch``, as a value."""
+    """One step of a script: a call of ``PipelineKit.epoch``, ``tick`` or ``static``, as a value."""
 
-    rows: Rows = ()
+    rows: Rows | None = ()
+    """None: no data comes, as in ``tick``."""
     watermark_ms: int | None = None
     now_ms: int | None = None
     broadcast: Mapping[str, Rows] | None = None
     slots: int | None = None
+    batch: str | None = None
+    """Its rows are static input of this name, as in ``static``."""
+    finish: bool = True
 
 
 class PipelineKit:
@@ -90,29 +89,26 @@ class PipelineKit:
     ) -> None:
         given = {"": rows} if isinstance(rows, str) else dict(rows)
         self._sources = {tag: Columns(pa.schema(as_fields(columns).items())) for tag, columns in given.items()}
-        frames = {name: Columns(pa.schema(as_fields(columns).items())) for name, columns in (broadcasts or {}).items()}
-        self._broadcast_names = {id(frame): name for name, frame in frames.items()}
+        self._frames = {name: Columns(pa.schema(as_fields(columns).items())) for name, columns in (broadcasts or {}).items()}
+        self._broadcast_names = {id(frame): name for name, frame in self._frames.items()}
         self.steps = Steps()
         self.sinks: dict[str, Captured] = {}
         self._transforms = list(transforms)
-        self._slots = slots
+        self._first_slots = slots
         self._settings = settings or StoreSettings(key_groups=16)
-        self._clock, self._chance, self._space = ManualClock(0), SeededChance(7), Space()
-        self._watermark_ms = 0
-        self._pending: tuple[dict[str, pa.Table], SourcePosition, int, int] | None = None
-        self._batch_id = -1
-        build(Stream(self, self._sources, Input(), {}), **frames).start(state="memory://kit")
+        self.wipe()
+        self._describe(build)
 
     def start(self, stream: Stream, plan: Plan, options: StartOptions) -> None:  # noqa: ARG002
         """Called by the pipeline that ``build`` describes."""
-        self._about = stream.about
+        self._about, self._delay_ms = stream.about, stream.delay_ms
         self._plan = Plan(
             [replace(outlet, sink=self._captured(outlet.name)) for outlet in plan.outlets], plan.event_time, plan.watermark
         )
         inputs = {"": self._merged_schema(), **{tag: frame.schema for tag, frame in stream.broadcasts.items()}}
         self._inputs = inputs
         self._tag_of = {self._broadcast_names.get(id(frame), tag): tag for tag, frame in stream.broadcasts.items()}
-        self.restart()
+        self._begin()
 
     def _captured(self, name: str) -> Captured:
         return self.sinks.setdefault(name, Captured(name, self.steps))
@@ -129,8 +125,27 @@ class PipelineKit:
         empty = {tag: schema.empty_table() for tag, schema in inputs.items()}
         return dry_schemas(plan, LocalEngine(self._transforms, plan), empty)
 
-    def restart(self) -> None:
-        """A new driver process on the same state. Input that is not in the state yet is given to it again."""
+    def wipe(self) -> None:
+        """As if it had never run: no state, no output, no time has passed. ``restart`` starts it."""
+        self._clock, self._chance, self._space = ManualClock(0), SeededChance(7), Space()
+        self._slots, self._watermark_ms, self._batch_id = self._first_slots, 0, -1
+        self._pending: Callable[[], object] | None = None
+        self.steps.reset()
+        for sink in self.sinks.values():
+            sink.epochs.clear()
+
+    def restart(self, build: Callable[..., Output] | None = None) -> None:
+        """A new driver process on the same state, with a changed pipeline if one is given. What the one before was at when it
+        died is given to it again."""
+        if build is None:
+            self._begin()
+        else:
+            self._describe(build)
+
+    def _describe(self, build: Callable[..., Output]) -> None:
+        build(Stream(self, self._sources, Input(), {}), **self._frames).start(state="memory://kit")
+
+    def _begin(self) -> None:
         self.steps.revive()
         blobs = CountedBlobs(MemoryBlobs("memory://kit", Counters(), self._space), self.steps)
         history = History.create(
@@ -142,7 +157,14 @@ class PipelineKit:
         self._epochs = Epochs(place, self._plan, LocalEngine(self._transforms, self._plan), self._slots)
         self._epochs.prepare({tag: schema.empty_table() for tag, schema in self._inputs.items()})
         if self._pending is not None:
-            self._deliver()
+            self._do(self._pending)
+
+    def _do(self, work: Callable[[], Any]) -> Any:
+        """Work that a new driver is given again if this one dies."""
+        self._pending = work
+        done = work()
+        self._pending = None
+        return done
 
     def epoch(
         self,
@@ -157,36 +179,52 @@ class PipelineKit:
         With several inputs each row says its own in ``source``. Where the pipeline's watermark is not Spark's, it follows from
         the rows and is not to be given.
         """
-        if watermark_ms is not None and self._plan.watermark is not None:
-            raise BadInput("this pipeline computes its watermark from its rows: do not give one")
-        inputs = {"": _table(rows, self._inputs[""])}
-        for name, tag in self._tag_of.items():
-            inputs[tag] = _table((broadcast or {}).get(name, ()), self._inputs[tag])
+        self._move_time(now_ms, watermark_ms)
+        inputs = self._tables(rows, broadcast or {})
         self._batch_id += 1
-        self._watermark_ms = max(self._watermark_ms, watermark_ms or 0)
-        self._clock.advance_ms(max((now_ms or 0) - self._clock.now_ms(), 0))
         position = SourcePosition("kit", self._batch_id, f"v1\n{{}}\n{self._batch_id}")
-        self._pending = (inputs, position, self._clock.now_ms(), self._watermark_ms)
-        self._deliver()
+        self._do(partial(self._deliver, inputs, position, self._clock.now_ms(), self._watermark_ms))
         number = self.store.head.epoch
         return {name: sink.epochs[number].to_pylist() for name, sink in self.sinks.items()}
 
-    def _deliver(self) -> None:
-        assert self._pending is not None
-        inputs, position, now_ms, watermark_ms = self._pending
+    def _tables(self, rows: Rows, broadcast: Mapping[str, Rows]) -> dict[str, pa.Table]:
+        tagged = {"": rows, **{tag: broadcast.get(name, ()) for name, tag in self._tag_of.items()}}
+        return {tag: _table(given, self._inputs[tag]) for tag, given in tagged.items()}
+
+    def _deliver(self, inputs: dict[str, pa.Table], position: SourcePosition, now_ms: int, watermark_ms: int) -> None:
         self._epochs.publish()
         if not checkpoint.is_replay(self.store.head.source, position):
             self._epochs.run(inputs, position, now_ms, watermark_ms)
-        self._pending = None
 
-    def tick(self, *, now_ms: int) -> bool:
-        """Time passes and no data comes: an epoch without rows if timers are due; whether there was one."""
-        self._clock.advance_ms(max(now_ms - self._clock.now_ms(), 0))
-        watermark_ms = self._epochs.time.watermark_ms(self._watermark_ms, now_ms)
-        if not self._epochs.due(watermark_ms, now_ms):
-            return False
-        self._epochs.run(None, None, now_ms, self._watermark_ms)
-        return True
+    def static(
+        self, rows: Rows, *, batch: str | None = None, finish: bool = True, now_ms: int | None = None
+    ) -> dict[str, list[dict[str, Any]]]:
+        """A static DataFrame of these rows, as ``start`` runs it; returns what each sink got."""
+        self._move_time(now_ms, None)
+        inputs, before = self._tables(rows, {}), self.store.head.epoch
+        self._do(lambda: run_static(self._epochs, inputs, batch, partial(self._newest_ms, inputs[""]), finish=finish))
+        new = range(before + 1, self.store.head.epoch + 1)
+        return {name: [row for epoch in new for row in sink.epochs[epoch].to_pylist()] for name, sink in self.sinks.items()}
+
+    def _newest_ms(self, rows: pa.Table) -> int:
+        """The watermark that static rows give."""
+        times = pa.array([]) if self._plan.event_time is None else as_ms(rows.column(self._plan.event_time))
+        newest = pc.max(times).as_py()
+        return NONE_MS if newest is None else int(newest) - self._delay_ms
+
+    def tick(self, *, now_ms: int, watermark_ms: int | None = None) -> bool:
+        """Time passes and no data comes: an epoch without rows if timers are due; whether there was one.
+
+        ``watermark_ms``: the one that Spark would give the next batch, if it has moved.
+        """
+        self._move_time(now_ms, watermark_ms)
+        return bool(self._do(lambda: self._epochs.tick(self._watermark_ms, self._clock.now_ms())))
+
+    def _move_time(self, now_ms: int | None, watermark_ms: int | None) -> None:
+        if watermark_ms is not None and self._plan.watermark is not None:
+            raise BadInput("this pipeline computes its watermark from its rows: do not give one")
+        self._watermark_ms = max(self._watermark_ms, watermark_ms or 0)
+        self._clock.advance_ms(max((now_ms or 0) - self._clock.now_ms(), 0))
 
     def explain(self, format: Form = "text") -> str:  # noqa: A002 — as Spark calls it
         """As ``Query.explain``."""
@@ -197,22 +235,41 @@ class PipelineKit:
         self._epochs.heartbeat(source, time_ms(at))
 
     def rescale(self, slots: int) -> None:
-        self._slots = slots
+        """Use this many slots from the next epoch on."""
         self._epochs.rescale(slots)
+        self._slots = slots
 
     def crash_at(self, point: CrashPoint, action: Callable[[], object] = crash) -> None:
         """Raise ``Crashed`` at this point (or do something else there: let another driver take over)."""
         self.steps.plan(point, action)
 
-    def play(self, script: Sequence[KitEpoch]) -> None:
-        """All steps of a script; a crash is followed by a restart, and the script goes on."""
-        for step in script:
-            if step.slots is not None:
-                self.rescale(step.slots)
+    def play(self, script: Sequence[KitEpoch]) -> list[range]:
+        """All of a script; a crash is followed by a restart, and the script goes on.
+
+        Returns the steps that each part of it took, those of the restart if there was one.
+        """
+        return [self.through(partial(self._act, part)) for part in script]
+
+    def through(self, act: Callable[[], object]) -> range:
+        """Do it, or restart until it is done; returns the steps that it took in the end."""
+        while True:
+            first = len(self.steps.taken)
             try:
-                self.epoch(step.rows, watermark_ms=step.watermark_ms, now_ms=step.now_ms, broadcast=step.broadcast)
+                act()
             except Crashed:
-                self.restart()
+                act = self.restart
+            else:
+                return range(first, len(self.steps.taken))
+
+    def _act(self, part: KitEpoch) -> None:
+        if part.slots is not None:
+            self.rescale(part.slots)
+        if part.rows is None:
+            self.tick(now_ms=part.now_ms or 0, watermark_ms=part.watermark_ms)
+        elif part.batch is not None:
+            self.static(part.rows, batch=part.batch, finish=part.finish, now_ms=part.now_ms)
+        else:
+            self.epoch(part.rows, watermark_ms=part.watermark_ms, now_ms=part.now_ms, broadcast=part.broadcast)
 
     @property
     def schemas(self) -> dict[str, pa.Schema]:
@@ -233,114 +290,45 @@ class PipelineKit:
         return found | {f"table {table}": _bag(snapshot.table(table).to_arrow()) for table in self.store.head.schemas}
 
 
-def survives_every_crash(make: Callable[[], PipelineKit], script: Sequence[KitEpoch]) -> int:
-    """Play a script once as it is, then with a crash before and after each of its steps in turn; returns how many crashes.
+def survives_every_crash(make: Callable[[], PipelineKit], script: Sequence[KitEpoch], *, crashes: int = 1) -> int:
+    """Play a script from the first start on, once as it is, then with a crash at each point in turn; returns how many.
 
-    Raises ``AssertionError`` naming the point after which output or state was not the same.
+    Points are before each step, and after the last one of the start and of each part of the script: after any other step a
+    crash leaves behind what one before the next does. ``crashes=2``: with each of these also a second one, at each point of the
+    recovery from the first. Raises ``AssertionError`` naming the points after which output or state was not the same.
     """
-    untouched = make()
-    first = len(untouched.steps.taken)
-    untouched.play(script)
-    points = [CrashPoint(step, when) for step in range(first, len(untouched.steps.taken)) for when in ("before", "after")]
+    kit = make()
+    points = [point for part in _play(kit, script, ()) for point in _points(kit, part)]
+    untouched = kit.outcome()
+    return sum(_survives(kit, script, (point,), crashes, untouched) for point in points)
+
+
+def _survives(
+    kit: PipelineKit, script: Sequence[KitEpoch], points: tuple[CrashPoint, ...], crashes: int, untouched: dict[str, Counter[str]]
+) -> int:
+    parts = _play(kit, script, points)
+    outcome = kit.outcome()
+    different = [name for name, found in untouched.items() if outcome.get(name) != found]
+    if different:
+        told = " and ".join(f"{point.when} step {point.step} ({kit.steps.taken[point.step]})" for point in points)
+        raise AssertionError(f"after a crash {told}: {different} differ")
+    if len(points) == crashes:
+        return 1
+    recovery = _points(kit, next(part for part in parts if part.start > points[-1].step))
+    return 1 + sum(_survives(kit, script, (*points, point), crashes, untouched) for point in recovery)
+
+
+def _play(kit: PipelineKit, script: Sequence[KitEpoch], points: Sequence[CrashPoint]) -> list[range]:
+    kit.wipe()
     for point in points:
-        kit = make()
         kit.crash_at(point)
-        kit.play(script)
-        different = [name for name, found in untouched.outcome().items() if kit.outcome().get(name) != found]
-        if different:
-            raise AssertionError(
-                f"after a crash {point.when} step {point.step} ({kit.steps.taken[point.step]}): {different} differ"
-            )
-    return len(points)
+    return [kit.through(kit.restart), *kit.play(script)]
 
 
-class LocalEngine:
-    """Runs the tasks of an epoch one after the other in this process."""
-
-    def __init__(self, transforms: Sequence[Callable[[pa.Table], pa.Table]], plan: Plan) -> None:
-        steps = [node.function for node in plan.nodes if hasattr(node, "function")]
-        if len(steps) != len(transforms):
-            raise BadInput(
-                f"the pipeline has {len(steps)} transform steps in Spark: give as many Arrow functions as transforms=[…]"
-            )
-        self._functions = dict(zip(map(id, steps), transforms, strict=True))
-        self._attempts = 0
-
-    def schema(self, rows: pa.Table) -> pa.Schema:
-        return rows.schema
-
-    def empty(self, schema: pa.Schema) -> pa.Table:
-        return schema.empty_table()
-
-    def collect(self, rows: pa.Table) -> pa.Table:
-        return rows
-
-    def transform(self, rows: pa.Table, function: Callable[[Any], Any]) -> pa.Table:
-        return self._functions[id(function)](rows)
-
-    def select(self, rows: pa.Table, columns: Sequence[tuple[str, Any]], only: tuple[str, str] | None) -> pa.Table:
-        if only is not None:
-            rows = rows.filter(pc.field(only[0]) == only[1])
-        made = {name: rest(made.but, rows) if isinstance(made, Rest) else evaluated(made, rows) for name, made in columns}
-        return pa.table({name: column for name, column in made.items() if column is not None})
-
-    def extend(self, rows: pa.Table, columns: Sequence[tuple[str, Any]], where: Any) -> pa.Table:
-        if where is not None:
-            rows = rows.filter(holds(where, rows))
-        made = {name: evaluated(expression, rows) for name, expression in columns}
-        return pa.table({name: rows.column(name) for name in rows.column_names} | made)
-
-    def combined(self, rows: pa.Table, combiner: Combiner, slots: int) -> pa.Table:
-        """As if so many tasks had read the rows."""
-        ends = [len(rows) * number // slots for number in range(slots + 1)]
-        return pa.concat_tables([combiner(rows.slice(start, end - start)) for start, end in pairwise(ends)])
-
-    def union(self, members: Sequence[pa.Table]) -> pa.Table:
-        return pa.concat_tables(members, promote_options="permissive")
-
-    def parted(self, rows: pa.Table, parts: OnePass) -> pa.Table:
-        return self.union([self._part_of(rows.filter(pc.field(parts.column) == part.value), part) for part in parts.parts])
-
-    @staticmethod
-    def _part_of(rows: pa.Table, part: Part) -> pa.Table:
-        for condition in part.where:
-            rows = rows.filter(holds(condition, rows))
-        found = {}
-        for name, made in part.columns:
-            fields = pa.table(
-                {field: evaluated(value, rows) for field, value in ([(name, made)] if isinstance(made, str) else made)}
-            )
-            found[name] = fields.column(0) if isinstance(made, str) else rest((), fields)
-        return pa.table(found)
-
-    def read(self, staged: Staged, place: Work) -> pa.Table:
-        assert place.blobs is not None
-        return read_staged(staged, place.blobs)
-
-    def run(
-        self,
-        rows: pa.Table | Staged,
-        keys: Sequence[str],
-        assignment: Assignment,
-        job: Job,
-        row_bytes: float | None,  # noqa: ARG002
-    ) -> list[TaskReport]:
-        if isinstance(rows, Staged):
-            return [run_task(job, slot, self._part(slot), ()) for slot in range(assignment.slots)]
-        slot_of_group = slot_of_each_group(job.slots, msgspec.msgpack.decode(job.work.ticket, type=Ticket).key_groups)
-        slots = slots_of(hash_columns(normalize_keys([rows.column(key) for key in keys])), slot_of_group)
-        parts = [rows.filter(pa.array(slots == slot)) for slot in range(assignment.slots)]
-        return [run_task(job, slot, self._part(slot), part.to_batches()) for slot, part in enumerate(parts)]
-
-    def stage(self, rows: pa.Table, job: StageJob) -> list[TaskReport]:
-        return [stage_task(job, 0, self._part(0), rows.to_batches())]
-
-    def measure(self, rows: pa.Table, rule: WatermarkRule, now_ms: int) -> tuple[pa.Table, Callable[[], dict[str, Seen]]]:
-        return timed(rows, rule, now_ms), partial(seen_in, rows, rule, SOURCE)
-
-    def _part(self, slot: int) -> str:
-        self._attempts += 1
-        return f"{slot}-{self._attempts}"
+def _points(kit: PipelineKit, part: range) -> list[CrashPoint]:
+    # What probes of the store leave behind is not read again.
+    steps = [step for step in part if paths.PROBES not in kit.steps.taken[step]]
+    return [*(CrashPoint(step, "before") for step in steps), *(CrashPoint(step, "after") for step in steps[-1:])]
 
 
 def _table(rows: Rows, schema: pa.Schema) -> pa.Table:

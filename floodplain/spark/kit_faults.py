@@ -1,5 +1,6 @@
 """Crashes for the test kit: every write to the state and every publishing of output is a step that can be the last one."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,16 +32,20 @@ def crash() -> None:
 
 
 class Steps:
-    """Counts steps over all lives of a kit, and does what is planned for one of them."""
+    """Counts steps over all lives of a kit, and does what is planned for some of them."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        """As if none had been taken, and none was planned."""
         self.taken: list[str] = []
-        self._point: CrashPoint | None = None
-        self._action: Callable[[], object] = crash
+        self._planned: dict[CrashPoint, Callable[[], object]] = {}
         self._dead = False
 
     def plan(self, point: CrashPoint, action: Callable[[], object] = crash) -> None:
-        self._point, self._action = point, action
+        self._planned[point] = action
 
     def revive(self) -> None:
         self._dead = False
@@ -48,20 +53,20 @@ class Steps:
     def take(self, name: str, act: Callable[[], Any]) -> Any:
         if self._dead:
             raise Crashed
-        number = len(self.taken)
-        self.taken.append(name)
+        with self._lock:  # a task writes from several threads
+            number = len(self.taken)
+            self.taken.append(name)
         self._reach(number, "before")
         result = act()
         self._reach(number, "after")
         return result
 
     def _reach(self, number: int, when: When) -> None:
-        if self._point == CrashPoint(number, when):
-            try:
-                self._action()
-            except Crashed:
-                self._dead = True
-                raise
+        try:
+            self._planned.get(CrashPoint(number, when), lambda: None)()
+        except Crashed:
+            self._dead = True
+            raise
 
 
 class CountedBlobs(Blobs):

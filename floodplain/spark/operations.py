@@ -47,6 +47,17 @@ class Operations:
         """The column that has the event time at this point."""
         raise NotImplementedError
 
+    def check_same_input(self, other: "Operations", what: str) -> None:
+        """A pipeline has one input and one watermark: refuse a stream of another input, or with another watermark."""
+        one, two = (cast("Stream", each) for each in (self, other))
+        if (one.event_time, one.delay_ms, one.rule) != (two.event_time, two.delay_ms, two.rule):
+            raise BadInput(f"{what}: the two streams have different watermarks: call watermark once, before they branch")
+        if one.sources is not two.sources:
+            raise BadInput(
+                f"{what}: the two streams do not come of one: begin with fp.stream(a=…, b=…), take .source(…) of it for each, "
+                "and call watermark once, before they branch"
+            )
+
     def _keyed(self, process: Process, name: str, *more_keys: str, in_order: bool | InOrder, time: str | None = None) -> "Stream":
         """A stateful step of ours. Unlike a user's own it knows which column has the time at this point, or is given it."""
         keys = (*self.keys, *more_keys)
@@ -121,8 +132,7 @@ class Operations:
         columns that both sides have.
         """
         asked = JoinAsked(on, how, within, window, as_of, ttl, ttl_clock, times or (self.time, other.time), suffixes)
-        if self.sources is not other.sources:
-            raise BadInput("join: both sides must come of one stream: fp.stream(left=…, right=…), and .source(…) of it for each")
+        self.check_same_input(other, "join")
         broadcasts = {**self.broadcasts, **other.broadcasts}
         return replace(cast("Stream", self), node=asked.step(self.node, other.node, name), broadcasts=broadcasts, keys=())
 

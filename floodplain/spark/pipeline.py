@@ -30,6 +30,7 @@ from floodplain.spark.stream import SOURCE, StartOptions, Stream
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.store.store import Store, Writer
 from floodplain.store.view import TableView
+from floodplain.versions.assignment import checked_slots
 from floodplain.versions.manifest import Manifest
 
 DELAY = "spark.watermarkDelayMs"
@@ -64,14 +65,11 @@ class SparkRuntime:
         if len(streaming) > 1:
             raise BadInput("some inputs of this pipeline are streaming and some are static: make them all the one or the other")
         store = Store.open(options.state, create=True, settings=options.settings, options=options.options)
+        slots = _slots(options.slots, store.head, main)
         writer = _take_over(store, options.force)
         try:
             place = Place(store, writer, options.state, options.settings, options.options)
-            head = store.head
-            count = options.slots or (
-                head.assignment.slots if head.assignment else main.sparkSession.sparkContext.defaultParallelism
-            )
-            driver = Driver(place, _with_event_time(plan, main), main.sparkSession, count, list(inputs))
+            driver = Driver(place, _with_event_time(plan, main), main.sparkSession, slots, list(inputs))
             driver.prepare(inputs, options.drop)
             sinks = {outlet.name: outlet.sink for outlet in plan.outlets}
             if not main.isStreaming:
@@ -83,6 +81,15 @@ class SparkRuntime:
                 outlet.sink.close()
             writer.close()
             raise
+
+
+def _slots(asked: int | None, head: Manifest, rows: DataFrame) -> int:
+    """As many as are asked for, else as the state was run with, else as Spark has cores."""
+    if asked is not None:
+        return checked_slots(asked, head.key_groups)
+    if head.assignment is not None:
+        return head.assignment.slots
+    return min(rows.sparkSession.sparkContext.defaultParallelism, head.key_groups)
 
 
 def _follow(driver: Driver, inputs: dict[str, DataFrame], options: StartOptions) -> StreamingQuery:

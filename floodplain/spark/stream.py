@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan
 from floodplain.spark.sink import Sink
 from floodplain.spark.sinks import ForeachBatchSink, MemorySink, open_sink
 from floodplain.state.durations import to_ms
+from floodplain.tiers.paths import checked_name
 
 SOURCE = "source"
 """The column that tells rows of several sources apart."""
@@ -194,7 +196,7 @@ class Stream(Operations):
         return replace(self, node=Side(self.node, LATE))
 
     def write(self, format: str, *, name: str = "output", **options: Any) -> "Output":  # noqa: A002 — as Spark calls it
-        """Where the rows go. ``name`` tells several sinks of a pipeline apart.
+        """Where the rows go. ``name`` tells several sinks of a pipeline apart: 1 to 64 of a-z, 0-9 and _.
 
         ``parquet`` or ``delta`` (path=, storage_options=), ``kafka`` (servers=, topic=, key=, value=, headers=, config=,
         marker_topic=), ``memory``, ``console`` (rows=, truncate=).
@@ -218,7 +220,7 @@ class Stream(Operations):
 
     def to(self, sink: Sink, *, name: str = "output") -> "Output":
         """A sink of your own."""
-        return Output(self, (Outlet(name, self.node, sink),))
+        return Output(self, (Outlet(checked_name("sink", name), self.node, sink),))
 
 
 @dataclass(frozen=True)
@@ -229,11 +231,16 @@ class Output:
     outlets: tuple[Outlet, ...]
 
     def also(self, other: "Output") -> "Output":
-        """Another sink of the same pipeline: of a side output, or of any step on the way."""
+        """Another sink of the same pipeline: of a side output, or of any step on the way.
+
+        Both are of one input and have one watermark.
+        """
+        self.stream.check_same_input(other.stream, "also")
         merged = replace(self.stream, broadcasts={**self.stream.broadcasts, **other.stream.broadcasts})
-        names = {outlet.name for outlet in self.outlets}
-        renamed = tuple(replace(outlet, name=_free(outlet, names)) for outlet in other.outlets)
-        return Output(merged, (*self.outlets, *renamed))
+        outlets = list(self.outlets)
+        for outlet in other.outlets:
+            outlets.append(replace(outlet, name=_free(outlet, {one.name for one in outlets})))
+        return Output(merged, tuple(outlets))
 
     @property
     def plan(self) -> Plan:
@@ -268,8 +275,10 @@ class Output:
     ) -> Any:
         """Run it on the state at this place, from where that state left off; returns a ``Query``.
 
-        ``trigger`` is what Spark's ``trigger`` takes, as ``{"availableNow": True}``. ``force`` takes the state from a driver
-        that still holds it. ``drop`` names operators that the pipeline no longer has and whose state is to go.
+        ``slots``: parallel tasks of an operator, up to the number of key groups; by default as many as the state was run with,
+        or as Spark has cores. ``trigger`` is what Spark's ``trigger`` takes, as ``{"availableNow": True}``. ``force`` takes the
+        state from a driver that still holds it. ``drop`` names operators that the pipeline no longer has and whose state is to
+        go.
 
         Over a static DataFrame it is one epoch, and over when this returns. ``batch`` names it: a batch that is in the state
         already is not processed again. ``finish``: nothing comes after it, so all event-time timers fire.
@@ -284,7 +293,8 @@ def _free(outlet: Outlet, taken: set[str]) -> str:
     if outlet.name not in taken:
         return outlet.name
     base = "_".join(part for part in outlet.staged_as if part != MAIN)
-    return base if base not in taken else f"{base}_{len(taken)}"
+    numbered = (f"{base}_{number}" for number in count(len(taken)))
+    return checked_name("sink", next(name for name in chain([base], numbered) if name not in taken))
 
 
 def _snake(name: str) -> str:

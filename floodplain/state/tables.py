@@ -113,21 +113,27 @@ def tables_for(operator: str, keys: KeySchema, states: Mapping[str, State]) -> O
     return OperatorTables(operator, key_columns, tuple(sorted(schemas, key=lambda schema: schema.table)), places)
 
 
-def define(writer: Writer, tables: OperatorTables) -> None:
+def define(writer: Writer, *operators: OperatorTables) -> None:
     """Create the tables or change them to what is declared now; nothing is changed unless everything can be.
 
     Raises ``SchemaMismatch`` naming the state that cannot be read as it is declared now. A state no longer declared is
     forgotten if it was a column; a list, map, set or timer keeps its table and is found again if it is declared again.
     """
     known = {name: versions[-1] for name, versions in writer.store.head.schemas.items()}
+    for tables in operators:
+        _check(tables, known)
+    for tables in operators:
+        for schema in tables.schemas:
+            writer.define(schema)
+
+
+def _check(tables: OperatorTables, known: Mapping[str, TableSchema]) -> None:
     for name, place in tables.places.items():
         _check_not_moved(tables.operator, name, place, known)
         _check_beside(tables.operator, name, place, known)
     for schema in tables.schemas:
         if schema.table in known:
             _check_evolves(tables, schema, known[schema.table])
-    for schema in tables.schemas:
-        writer.define(schema)
 
 
 def safe_names(names: Mapping[str, object]) -> dict[str, str]:

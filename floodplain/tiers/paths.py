@@ -26,7 +26,7 @@ _STAGED_AUTHOR = re.compile(rf"staged/\d{{{_DIGITS}}}-(\d+)-(\d+)-")
 
 
 def checked_name(what: str, name: str) -> str:
-    """``name`` if it is one a user may give to a table, column, tag or owner; raises ``BadName`` otherwise."""
+    """``name`` if it is one a user may give to a table, column, tag, owner or sink; raises ``BadName`` otherwise."""
     if not isinstance(name, str) or not _NAME.match(name):
         raise BadName.of(what, name)
     return name

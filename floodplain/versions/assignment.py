@@ -2,7 +2,15 @@
 
 import numpy as np
 
+from floodplain.errors import BadInput
 from floodplain.versions.edit import Assignment, GroupRanges
+
+
+def checked_slots(slots: int, key_groups: int) -> int:
+    """``slots`` if key groups can be divided among so many; raises ``BadInput`` otherwise."""
+    if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= key_groups:
+        raise BadInput(f"{slots!r} slots are not possible: use 1 to {key_groups}, which is the number of key groups")
+    return slots
 
 
 def even(slots: int, key_groups: int, version: int) -> Assignment:

@@ -179,13 +179,14 @@ def test_rows_are_exchanged_whole_only_where_late_ones_are_read():
 
 def test_running_aggregates():
     def build(stream):
-        keyed = stream.watermark("ts", "0 seconds").key_by("k")
+        timed = stream.watermark("ts", "0 seconds")
+        keyed = timed.key_by("k")
         changes = keyed.agg(name="changes", mode="retract", high=fp.max("v")).write("memory", name="changes")
         return (
             keyed.agg(**AGGREGATES)
             .write("memory")
             .also(changes)
-            .also(stream.agg(name="all_rows", n=fp.count()).write("memory", name="all"))
+            .also(timed.agg(name="all_rows", n=fp.count()).write("memory", name="all"))
         )
 
     kit = fp.PipelineKit(build, rows=ROWS)

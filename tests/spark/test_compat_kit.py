@@ -22,6 +22,7 @@ from floodplain.operators.kit import ProcessKit
 from floodplain.spark.compat_handle import table_names
 from floodplain.spark.compat_process import Shape, StatefulProcess, declared_by
 from floodplain.spark.compat_types import Codec
+from floodplain.spark.kit import PipelineKit
 from tests.spark.tws_programs import LONG, Wrong
 
 ROWS = StructType().add("user", StringType()).add("n", LongType()).add("at", LongType())
@@ -32,9 +33,13 @@ def no_parser(text: str) -> StructType:
     raise AssertionError(f"{text} needs Spark")
 
 
-def kit(processor: StatefulProcessor, mode: str = "none", *, pandas: bool = False, **more) -> ProcessKit:
+def stateful(processor: StatefulProcessor, mode: str, *, pandas: bool = False) -> StatefulProcess:
     declared, _ = declared_by(processor, mode, no_parser)
-    process = StatefulProcess(processor, Shape(ROWS, ("user",), OUTPUT), mode, declared, {}, pandas=pandas)
+    return StatefulProcess(processor, Shape(ROWS, ("user",), OUTPUT), mode, declared, {}, pandas=pandas)
+
+
+def kit(processor: StatefulProcessor, mode: str = "none", *, pandas: bool = False, **more) -> ProcessKit:
+    process = stateful(processor, mode, pandas=pandas)
     return ProcessKit(process, rows="user string, n long, at long", keys=["user"], **more)
 
 
@@ -93,6 +98,37 @@ def test_states_are_what_spark_calls_them():
             assert isinstance(self.times, MapState)
 
     kit(Kinds()).epoch([row("u")])
+
+
+class Twice(StatefulProcessor):
+    """Sets a timer for each row, and in that timer's turn another one that is over already."""
+
+    def init(self, handle):
+        self.handle = handle
+
+    def handleInputRows(self, key, rows, timerValues):
+        for given in rows:
+            self.handle.registerTimer(given.n)
+        return iter([])
+
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        at = expiredTimerInfo.getExpiryTimeInMs()
+        if at % 10 == 0:
+            self.handle.registerTimer(at - 1)
+        return iter([Row(user=key[0], what=str(at))])
+
+
+def test_when_no_data_comes_timers_fire_by_the_rule_of_the_driver():
+    """Those up to the watermark of the last epoch had their turn in it; what they set for the past waits for it to move."""
+    process = stateful(Twice(), "eventtime")
+    driven = PipelineKit(
+        lambda stream: stream.watermark("at", "0 ms").key_by("user").process(process, name="twice").write("memory"),
+        rows="user string, n long, at long",
+    )
+    assert said(driven.epoch([row("ada", 20, at=40)], watermark_ms=30)["output"]) == [("ada", "20")]
+    assert not driven.tick(now_ms=1)
+    assert driven.tick(now_ms=2, watermark_ms=31), "the watermark has moved"
+    assert said(driven.sinks["output"].epochs[2].to_pylist()) == [("ada", "19")]
 
 
 class Timed(StatefulProcessor):

@@ -113,6 +113,27 @@ def test_the_same_pipeline_over_a_static_frame(spark, tmp_path):
     assert sorted(rows_of(query.sink)) == [("a", 3, 10000)], "rows before 8 s are late by now; at the end all timers fire"
 
 
+def test_a_static_batch_that_was_cut_short_is_finished_by_the_next_run(spark, tmp_path):
+    """Its rows are in the state, and its timers have not fired."""
+    put_file(tmp_path / "in", 0, user=["a", "b", "a"], ts=pa.array([1000, 2000, 9000], pa.timestamp("ms", "UTC")))
+    seen = stream(spark.read.parquet(str(tmp_path / "in"))).watermark("ts", "1 second").key_by("user").process(LastSeen())
+    told: list[tuple[Any, ...]] = []
+
+    def run(*, full: bool) -> Query:
+        def tell(rows: Any, epoch: int) -> None:
+            if full:
+                raise OSError("no space left")
+            told.extend(map(tuple, rows.collect()))
+
+        return seen.foreach_batch(tell).start(state=tmp_path / "state", settings=FAST, slots=2, batch="monday")
+
+    with pytest.raises(OSError, match="no space"):
+        run(full=True)
+    assert sum(progress.rows for progress in run(full=False).progress) == 0, "the rows are not processed again"
+    assert sorted(told) == [("a", 2, 10000), ("b", 1, 3000)]
+    assert run(full=False).progress == [] and len(told) == 2
+
+
 def test_an_operator_may_be_added_but_none_vanishes_without_a_word(spark, tmp_path):
     users(tmp_path / "in", 0, "ada", "ada")
     rows = source(spark, tmp_path / "in")

@@ -1,16 +1,16 @@
-"""Whole pipelines without Spark: results, time, restarts, and every point at which a driver can die."""
+"""Whole pipelines without Spark: results, time, restarts, drivers that take over. Every crash: see ``test_kit_crashes``."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from floodplain.errors import BadInput, Fenced
+from floodplain.operators.kit import ProcessKit
 from floodplain.settings import StoreSettings
-from floodplain.spark.kit import Columns, KitEpoch, PipelineKit, survives_every_crash
+from floodplain.spark.kit import PipelineKit
 from floodplain.spark.kit_faults import Crashed, CrashPoint
 from floodplain.tiers import paths
 from tests.spark.processes import ByCount, BySource, Count, Echo, LastSeen, Picky, Priced, Tally
@@ -32,8 +32,8 @@ def branching(stream):
     return tally.write("memory").also(tally.side("fives").write("memory", name="fives")).also(by_count.write("memory", name="by"))
 
 
-def waiting(stream):
-    return stream.watermark("at", "1 second").key_by("user").process(LastSeen()).write("memory")
+def waiting(stream, **options):
+    return stream.watermark("at", "1 second", **options).key_by("user").process(LastSeen()).write("memory")
 
 
 def test_a_pipeline_gives_what_it_gives_on_spark():
@@ -67,6 +67,48 @@ def test_time_is_an_argument():
     assert kit.epoch([{"user": "b", "at": 1999}], watermark_ms=2500)["output"] == [], "late by the watermark before"
     assert not kit.tick(now_ms=10)
     assert kit.epoch([], watermark_ms=3000)["output"] == [{"user": "b", "n": 1, "at": 3000}]
+
+
+def test_the_watermark_may_move_when_no_data_comes():
+    kit = PipelineKit(waiting, rows="user string, at long")
+    kit.epoch([{"user": "a", "at": 1000}, {"user": "b", "at": 5000}], watermark_ms=500)
+    assert not kit.tick(now_ms=1) and not kit.tick(now_ms=1, watermark_ms=1999)
+    assert kit.tick(now_ms=1, watermark_ms=2000)
+    assert kit.sinks["output"].epochs[2].to_pylist() == [{"user": "a", "n": 1, "at": 2000}]
+    with pytest.raises(BadInput, match="computes its watermark from its rows"):
+        PipelineKit(lambda stream: waiting(stream, idle="1 second"), rows="user string, at long").tick(now_ms=5, watermark_ms=6)
+
+
+def test_a_tick_keeps_the_lease():
+    kit = PipelineKit(counting, rows=ROWS)
+    before = kit.store.head.lease.expires_ms
+    assert not kit.tick(now_ms=StoreSettings().lease_ms - 1)
+    assert kit.store.history.refresh().lease.expires_ms > before
+
+
+def test_what_foreach_batch_would_be_called_with_is_kept_too():
+    def build(stream):
+        return stream.key_by("user").process(Count()).foreach_batch(lambda df, epoch: df.write.save("…"))
+
+    kit = PipelineKit(build, rows=ROWS)
+    assert kit.epoch(rows("a"))["output"] == [{"user": "a", "n": 1, "total": 1}]
+    assert kit.schemas["output"].names == ["user", "n", "total"]
+
+
+@pytest.mark.parametrize("slots", [0, -1, 17, 2.5, None])
+def test_slots_that_are_not_possible_are_refused(slots):
+    """The kit has 16 key groups."""
+    refused = "slots are not possible: use 1 to 16, which is the number of key groups"
+    with pytest.raises(BadInput, match=f"{slots} {refused}"):
+        PipelineKit(counting, rows=ROWS, slots=slots)
+    with pytest.raises(BadInput, match=f"{slots} {refused}"):
+        ProcessKit(Count(), rows=ROWS, keys=["user"], slots=slots)
+    kit = PipelineKit(counting, rows=ROWS, slots=16)
+    with pytest.raises(BadInput, match=f"{slots} {refused}"):
+        kit.rescale(slots)
+    kit.restart()
+    kit.epoch(rows("a"))
+    assert kit.progress[-1].slots == 16
 
 
 def picky(stream):
@@ -107,43 +149,6 @@ def test_an_epoch_larger_than_the_budget_gives_the_same():
         kit.epoch(rows(*users[:700]))
         outcomes.append(kit.outcome())
     assert outcomes[0] == outcomes[1]
-
-
-SCRIPTS = {
-    "priced": (
-        lambda stream: priced(stream, Columns(pa.schema({"item": pa.string(), "price": pa.int64()}))),
-        ROWS,
-        [KitEpoch(rows("a", "b")), KitEpoch(rows("a", "c"), slots=3), KitEpoch(rows("b"), slots=1)],
-    ),
-    "picky": (
-        picky,
-        ROWS,
-        [KitEpoch([{"user": user, "amount": sign} for user in "abc"] + [{"user": "a", "amount": 1}]) for sign in (1, -1, 1)],
-    ),
-    "counting": (
-        counting,
-        ROWS,
-        [KitEpoch(rows("a", "b", "a")), KitEpoch(rows("b", "c"), slots=3), KitEpoch(rows("a", "c", "c"), slots=1)],
-    ),
-    "branching": (branching, ROWS, [KitEpoch(rows(*"aaaabbbbb")), KitEpoch(rows(*"aabbbbbc"), slots=1)]),
-    "waiting": (
-        waiting,
-        "user string, at long",
-        [
-            KitEpoch([{"user": "a", "at": 1000}, {"user": "b", "at": 1500}], watermark_ms=400),
-            KitEpoch([{"user": "b", "at": 1600}, {"user": "a", "at": 300}], watermark_ms=2400),
-            KitEpoch([], watermark_ms=9000),
-        ],
-    ),
-}
-
-
-@pytest.mark.parametrize("inline_bytes", [0, 64 << 10], ids=["objects", "inline"])
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_no_crash_loses_or_repeats_anything(name, inline_bytes):
-    build, columns, script = SCRIPTS[name]
-    settings = StoreSettings(key_groups=16, inline_bytes=inline_bytes, checkpoint_every=4)
-    assert survives_every_crash(lambda: PipelineKit(build, rows=columns, settings=settings), script) > 20
 
 
 def test_a_crash_between_commit_and_publish_is_seen():
@@ -194,6 +199,27 @@ def test_output_that_a_sink_refused_is_published_before_the_next_epoch():
     assert kit.sinks["output"].epochs == {}
     assert kit.tick(now_ms=100)
     assert {epoch: table["user"].to_pylist() for epoch, table in kit.sinks["output"].epochs.items()} == {1: ["a"], 2: ["a again"]}
+
+
+def test_output_that_a_sink_refused_is_published_before_a_heartbeat_moves_time():
+    """It is an epoch of its own, and an edit names the output of its own epoch only."""
+
+    def build(stream):
+        return stream.watermark("at", "0 ms", idle="1 hour").key_by("user").process(Count()).write("memory")
+
+    def refused(step: int) -> PipelineKit:
+        kit = PipelineKit(build, rows="user string, amount long, at long")
+        kit.crash_at(CrashPoint(step, "before"), _refuse)
+        return kit
+
+    given = [{"user": "a", "amount": 1, "at": 5}]
+    untouched = refused(-1)
+    untouched.epoch(given)
+    kit = refused(untouched.steps.taken.index("publish output 1"))
+    with pytest.raises(OSError, match="no space"):
+        kit.epoch(given)
+    kit.heartbeat(10)
+    assert kit.sinks["output"].epochs[1].to_pylist() == [{"user": "a", "n": 1, "total": 1}]
 
 
 def test_output_that_a_sink_refused_waits_for_the_next_driver():

@@ -100,6 +100,46 @@ def test_a_foreign_checkpoint_is_refused(spark, tmp_path):
         run(spark, tmp_path / "mine")
 
 
+def test_a_checkpoint_ahead_of_the_state_is_refused_and_rebuilt_once_it_is_deleted(spark, tmp_path):
+    """The state is put back from a backup, the checkpoint is not: Spark would go on behind batches that are not in the state."""
+    state, backup = tmp_path / "state", tmp_path / "backup"
+    write_inputs(tmp_path, 2)
+    run(spark, tmp_path)
+    shutil.copytree(state, backup, ignore=shutil.ignore_patterns("checkpoint"))
+    write_inputs(tmp_path, 2, first=2)
+    run(spark, tmp_path)
+    shutil.move(state / "checkpoint", tmp_path / "checkpoint")
+    shutil.rmtree(state)
+    shutil.move(backup, state)
+    shutil.move(tmp_path / "checkpoint", state / "checkpoint")
+    shutil.rmtree(tmp_path / "out")
+    rows = write_inputs(tmp_path, 1, first=4)
+    with pytest.raises(BadInput, match=r"is at batch 3, and the state has all up to 1: .* Delete the checkpoint to rebuild it"):
+        run(spark, tmp_path)
+    shutil.rmtree(state / "checkpoint")
+    run(spark, tmp_path)
+    assert state_of(tmp_path) == expected(rows)
+
+
+def test_what_is_left_of_a_checkpoint_is_not_gone_on_from(spark, tmp_path):
+    state = tmp_path / "state"
+    write_inputs(tmp_path, 2)
+    run(spark, tmp_path)
+    (state / "checkpoint" / "metadata").unlink()
+    rows = write_inputs(tmp_path, 1, first=2)
+    run(spark, tmp_path)
+    assert state_of(tmp_path) == last_output(tmp_path) == expected(rows)
+    (tmp_path / "new").mkdir()
+    shutil.move(state / "checkpoint", tmp_path / "new" / "state" / "checkpoint")
+    (tmp_path / "new" / "state" / "checkpoint" / "metadata").unlink()
+    shutil.copytree(tmp_path / "in", tmp_path / "new" / "in")
+    with pytest.raises(BadInput, match=r"has batches up to 2, and the state has none: .* delete the checkpoint to read"):
+        run(spark, tmp_path / "new")
+    shutil.rmtree(tmp_path / "new" / "state" / "checkpoint")
+    run(spark, tmp_path / "new")
+    assert state_of(tmp_path / "new") == expected(rows)
+
+
 def test_a_checkpoint_is_written_fast_and_a_changed_bit_in_it_is_found(spark, tmp_path):
     write_inputs(tmp_path, 2)
     names = ("spark.sql.streaming.checkpointFileManagerClass", "spark.sql.streaming.checkpoint.fileChecksum.enabled")
@@ -138,6 +178,21 @@ def test_what_keeps_a_source_from_being_opened_is_told_by_the_query(spark, tmp_p
     query.stop()
     (tmp_path / "state" / "checkpoint" / "sources").unlink()
     run(spark, tmp_path)
+    assert state_of(tmp_path) == expected(pq.read_table(tmp_path / "in"))
+
+
+def test_slots_that_are_not_possible_are_refused_before_the_state_is_taken(spark, tmp_path):
+    write_inputs(tmp_path, 1)
+    few = StoreSettings(lease_ms=1500, key_groups=1)
+    counted = stream(source(spark, tmp_path)).key_by("user").process(Count()).write("memory")
+    for slots in (0, 2):
+        with pytest.raises(BadInput, match=f"{slots} slots are not possible: use 1 to 1"):
+            counted.start(state=tmp_path / "state", slots=slots, trigger=ONCE, settings=few)
+    assert Store.open(tmp_path / "state").head.lease.token == 0
+    query = counted.start(state=tmp_path / "state", trigger=ONCE, settings=few)
+    query.await_termination()
+    query.stop()
+    assert [progress.slots for progress in query.progress] == [1], "no more than there are key groups, by default"
     assert state_of(tmp_path) == expected(pq.read_table(tmp_path / "in"))
 
 

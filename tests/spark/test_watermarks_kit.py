@@ -132,7 +132,7 @@ def test_every_crash(options):
     def make():
         return PipelineKit(piped("at", "0 ms", **options), rows={"x": ROWS, "y": ROWS})
 
-    assert survives_every_crash(make, SCRIPT) > 30
+    assert survives_every_crash(make, SCRIPT) > 20
 
 
 def test_the_watermark_never_goes_back_in_the_log():

@@ -1,0 +1,111 @@
+"""What an earlier pipeline left in the state: this one can take it over, or its user is told what to do. Nothing is written."""
+
+import io
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from floodplain.errors import BadInput
+from floodplain.operators.operator import KeyedOperator
+from floodplain.operators.reorder import WAITING, rows_wait
+from floodplain.spark.sink import open_staged
+from floodplain.spark.timekeeper import NEWEST
+from floodplain.state.tables import SEPARATOR
+from floodplain.store.view import Snapshot
+from floodplain.tiers import paths
+from floodplain.tiers.blobs import Blobs
+from floodplain.versions.edit import DropTable
+from floodplain.versions.manifest import Manifest
+
+Named = tuple[str, str]
+"""An operator, or a step without state, and one of its outputs."""
+
+
+def dropped(head: Manifest, operators: Iterable[str], drop: Sequence[str], location: str) -> list[DropTable]:
+    """The tables of operators that are to go. State of one that the pipeline does not have never stays without a word."""
+    held: dict[str, list[str]] = {}
+    for table in set(head.schemas) - {NEWEST}:
+        held.setdefault(table.partition(SEPARATOR)[0], []).append(table)
+    wanted = set(operators)
+    for name in drop:
+        if name in wanted or name not in held:
+            known = ", ".join(sorted(set(held) - wanted)) or "none"
+            raise BadInput(f"drop: {name!r} is not an operator that only the state has; those are: {known}")
+    left = sorted(set(held) - wanted - set(drop))
+    if left:
+        raise BadInput(
+            f"the state at {location} has operator {left[0]!r}, which this pipeline does not have. If the step "
+            f"was renamed, give it its old name: process(…, name={left[0]!r}). If its state is to go, say so: "
+            f"start(drop=[{left[0]!r}])"
+        )
+    return [DropTable(table) for name in drop for table in held[name]]
+
+
+def unpublished(head: Manifest, outputs: Collection[Named]) -> dict[Named, list[str]]:
+    """The staged files of the last epoch. Raises if one is of an output that is not among these."""
+    named: dict[Named, list[str]] = {output: [] for output in outputs}
+    for file in head.outputs:
+        if paths.output_of(file) not in named:
+            raise _left(head, paths.output_of(file), "this pipeline does not have it")
+        named[paths.output_of(file)].append(file)
+    return named
+
+
+def check_unpublished(head: Manifest, outputs: Mapping[Named, pa.Schema], blobs: Blobs) -> None:
+    """Whether sinks of these columns can publish what is left of the last epoch."""
+    if head.published >= head.epoch:
+        return
+    for output, files in unpublished(head, outputs).items():
+        wanted = _staged(outputs[output])
+        for file in files:
+            found = _plain(open_staged(file, blobs).schema_arrow)
+            if found != wanted:
+                raise _left(head, output, f"this pipeline gives other columns ({_told(wanted)}) than it has ({_told(found)})")
+
+
+def check_waiting(snapshot: Snapshot, operators: Iterable[KeyedOperator]) -> None:
+    """Whether rows wait for their turn in the state of an operator that does not put rows in order any more."""
+    for operator in operators:
+        table = f"{operator.name}{SEPARATOR}{WAITING}"
+        if WAITING in operator.tables.places or table not in snapshot.manifest.schemas:
+            continue
+        if rows_wait(snapshot.table(table)):
+            raise BadInput(
+                f"operator {operator.name}: rows wait in the state ({table}) until the watermark passes them, and without "
+                "in_order none would be processed any more. Start it with in_order until they are through; or give the step "
+                f"another name, and let them go with the state of this one: start(drop=[{operator.name!r}])"
+            )
+
+
+def _left(head: Manifest, output: Named, why: str) -> BadInput:
+    return BadInput(
+        f"epoch {head.epoch} has output {output[1]!r} of {output[0]!r} that was not published before the last stop, and {why}: "
+        "start the pipeline that made it once more"
+    )
+
+
+def _staged(schema: pa.Schema) -> pa.Schema:
+    """The columns of a staged file of these, as it is read."""
+    sink = io.BytesIO()
+    pq.write_table(schema.empty_table(), sink)
+    return _plain(pq.ParquetFile(sink).schema_arrow)
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(field.name, _nullable(field.type)) for field in schema])
+
+
+def _nullable(type_: pa.DataType) -> pa.DataType:
+    """Whether values within a column can be null is not known before its rows are."""
+    if pa.types.is_map(type_):
+        return pa.map_(_nullable(type_.key_type), _nullable(type_.item_type))
+    if pa.types.is_list(type_):
+        return pa.list_(_nullable(type_.value_type))
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(field.name, _nullable(field.type)) for field in type_])
+    return type_
+
+
+def _told(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -1,0 +1,113 @@
+"""The engine of the test kit: steps of a pipeline on Arrow tables, in this process."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.errors import BadInput
+from floodplain.eventtime.measure import seen_in, timed
+from floodplain.eventtime.watermarks import Seen, WatermarkRule
+from floodplain.keys import hash_columns, normalize_keys
+from floodplain.operators.combining import Combiner
+from floodplain.spark.kit_expressions import evaluated, holds, rest
+from floodplain.spark.onepass import OnePass, Part
+from floodplain.spark.plan import Plan, Rest
+from floodplain.spark.stream import SOURCE
+from floodplain.spark.worker import Job, Staged, StageJob, TaskReport, Work, read_staged, run_task, stage_task
+from floodplain.store.task import Ticket
+from floodplain.versions.assignment import slot_of_each_group, slots_of
+from floodplain.versions.edit import Assignment
+
+
+class LocalEngine:
+    """Runs the tasks of an epoch one after the other in this process."""
+
+    def __init__(self, transforms: Sequence[Callable[[pa.Table], pa.Table]], plan: Plan) -> None:
+        steps = [node.function for node in plan.nodes if hasattr(node, "function")]
+        if len(steps) != len(transforms):
+            raise BadInput(
+                f"the pipeline has {len(steps)} transform steps in Spark: give as many Arrow functions as transforms=[…]"
+            )
+        self._functions = dict(zip(map(id, steps), transforms, strict=True))
+        self._attempts = 0
+
+    def schema(self, rows: pa.Table) -> pa.Schema:
+        return rows.schema
+
+    def empty(self, schema: pa.Schema) -> pa.Table:
+        return schema.empty_table()
+
+    def collect(self, rows: pa.Table) -> pa.Table:
+        return rows
+
+    def transform(self, rows: pa.Table, function: Callable[[Any], Any]) -> pa.Table:
+        return self._functions[id(function)](rows)
+
+    def select(self, rows: pa.Table, columns: Sequence[tuple[str, Any]], only: tuple[str, str] | None) -> pa.Table:
+        if only is not None:
+            rows = rows.filter(pc.field(only[0]) == only[1])
+        made = {name: rest(made.but, rows) if isinstance(made, Rest) else evaluated(made, rows) for name, made in columns}
+        return pa.table({name: column for name, column in made.items() if column is not None})
+
+    def extend(self, rows: pa.Table, columns: Sequence[tuple[str, Any]], where: Any) -> pa.Table:
+        if where is not None:
+            rows = rows.filter(holds(where, rows))
+        made = {name: evaluated(expression, rows) for name, expression in columns}
+        return pa.table({name: rows.column(name) for name in rows.column_names} | made)
+
+    def combined(self, rows: pa.Table, combiner: Combiner, slots: int) -> pa.Table:
+        """As if so many tasks had read the rows."""
+        ends = [len(rows) * number // slots for number in range(slots + 1)]
+        return pa.concat_tables([combiner(rows.slice(start, end - start)) for start, end in pairwise(ends)])
+
+    def union(self, members: Sequence[pa.Table]) -> pa.Table:
+        return pa.concat_tables(members, promote_options="permissive")
+
+    def parted(self, rows: pa.Table, parts: OnePass) -> pa.Table:
+        return self.union([self._part_of(rows.filter(pc.field(parts.column) == part.value), part) for part in parts.parts])
+
+    @staticmethod
+    def _part_of(rows: pa.Table, part: Part) -> pa.Table:
+        for condition in part.where:
+            rows = rows.filter(holds(condition, rows))
+        found = {}
+        for name, made in part.columns:
+            fields = pa.table(
+                {field: evaluated(value, rows) for field, value in ([(name, made)] if isinstance(made, str) else made)}
+            )
+            found[name] = fields.column(0) if isinstance(made, str) else rest((), fields)
+        return pa.table(found)
+
+    def read(self, staged: Staged, place: Work) -> pa.Table:
+        assert place.blobs is not None
+        return read_staged(staged, place.blobs)
+
+    def run(
+        self,
+        rows: pa.Table | Staged,
+        keys: Sequence[str],
+        assignment: Assignment,
+        job: Job,
+        row_bytes: float | None,  # noqa: ARG002
+    ) -> list[TaskReport]:
+        if isinstance(rows, Staged):
+            return [run_task(job, slot, self._part(slot), ()) for slot in range(assignment.slots)]
+        slot_of_group = slot_of_each_group(job.slots, msgspec.msgpack.decode(job.work.ticket, type=Ticket).key_groups)
+        slots = slots_of(hash_columns(normalize_keys([rows.column(key) for key in keys])), slot_of_group)
+        parts = [rows.filter(pa.array(slots == slot)) for slot in range(assignment.slots)]
+        return [run_task(job, slot, self._part(slot), part.to_batches()) for slot, part in enumerate(parts)]
+
+    def stage(self, rows: pa.Table, job: StageJob) -> list[TaskReport]:
+        return [stage_task(job, 0, self._part(0), rows.to_batches())]
+
+    def measure(self, rows: pa.Table, rule: WatermarkRule, now_ms: int) -> tuple[pa.Table, Callable[[], dict[str, Seen]]]:
+        return timed(rows, rule, now_ms), partial(seen_in, rows, rule, SOURCE)
+
+    def _part(self, slot: int) -> str:
+        self._attempts += 1
+        return f"{slot}-{self._attempts}"

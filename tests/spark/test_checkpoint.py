@@ -1,0 +1,79 @@
+"""Where Spark's checkpoint is, where the state is, and whether the one may go on from the other."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from floodplain.errors import BadInput
+from floodplain.spark.checkpoint import agree, batch_entry, is_replay
+from floodplain.versions.edit import SourcePosition
+
+QUERY = "q"
+
+
+def offsets(batch: int) -> str:
+    return f'v1\n{{"batchWatermarkMs":0,"batchTimestampMs":0}}\n{{"logOffset":{batch}}}'
+
+
+def written(folder: Path, begun: int, done: int, query: str | None = QUERY) -> Path:
+    """A checkpoint as Spark leaves it: these are the last batches in its two logs."""
+    for name, last, text in (("offsets", begun, offsets), ("commits", done, lambda _: "v1\n{}")):
+        (folder / name).mkdir()
+        for batch in range(last + 1):
+            (folder / name / str(batch)).write_text(text(batch))
+            (folder / name / f".{batch}.crc").write_text("of Hadoop")
+    if query is not None:
+        (folder / "metadata").write_text(json.dumps({"id": query}))
+    return folder
+
+
+def at(batch: int) -> SourcePosition:
+    return SourcePosition(QUERY, batch, offsets(batch)) if batch >= 0 else SourcePosition()
+
+
+@pytest.mark.parametrize(("begun", "done"), [(4, 4), (4, 3), (5, 4)])
+def test_a_driver_may_die_between_the_notes_of_a_batch(tmp_path, begun, done):
+    agree(written(tmp_path, begun, done), at(4), 0)
+    assert len(list((tmp_path / "offsets").glob("[0-9]*"))) == begun + 1, "nothing was rebuilt"
+
+
+@pytest.mark.parametrize(("begun", "done"), [(9, 9), (6, 4), (6, 5), (5, 5), (3, 3), (3, 2), (-1, -1)])
+def test_a_checkpoint_that_is_not_where_the_state_is_is_refused(tmp_path, begun, done):
+    with pytest.raises(BadInput, match=rf"is at batch {begun}, and the state has all up to 4: .* Delete the checkpoint"):
+        agree(written(tmp_path, begun, done), at(4), 0)
+
+
+@pytest.mark.parametrize("query", [QUERY, None])
+def test_a_checkpoint_with_batches_does_not_fit_a_state_without(tmp_path, query):
+    for number, (begun, done) in enumerate([(0, 0), (4, 4), (1, -1)]):
+        (tmp_path / str(number)).mkdir()
+        with pytest.raises(BadInput, match=f"has batches up to {begun}, and the state has none"):
+            agree(written(tmp_path / str(number), begun, done, query), at(-1), 0)
+    (tmp_path / "first").mkdir()
+    agree(written(tmp_path / "first", 0, -1, query), at(-1), 0)
+
+
+@pytest.mark.parametrize("begun", [-1, 2, 4, 9])
+def test_one_without_an_id_is_rebuilt_whatever_is_left_of_it(tmp_path, begun):
+    agree(written(tmp_path, begun, begun, query=None), at(4), 7)
+    agree(tmp_path, at(4), 7)
+    found = {log: sorted(path.name for path in (tmp_path / log).iterdir()) for log in ("offsets", "commits")}
+    assert found == {"offsets": ["3", "4"], "commits": ["4"]}
+    assert is_replay(at(4), batch_entry(tmp_path, 4, at(4)).position)
+
+
+def test_the_batch_after_the_last_is_new_the_last_a_replay_and_any_other_refused():
+    assert not is_replay(at(4), at(5)) and not is_replay(at(-1), at(0))
+    assert is_replay(at(4), at(4))
+    others = [at(6), at(10), at(3), at(0), SourcePosition("other", 5, offsets(5)), SourcePosition("other", 4, offsets(4))]
+    for batch in [*others, SourcePosition(QUERY, 4, offsets(5))]:
+        with pytest.raises(BadInput, match=r"neither the last one in the state .* nor the one after it"):
+            is_replay(at(4), batch)
+    with pytest.raises(BadInput, match="neither the last one in the state"):
+        is_replay(at(-1), at(1))
+
+
+def test_batches_without_a_stream_leave_its_place_open():
+    """Static input is noted beside it."""
+    assert not is_replay(SourcePosition("", -1, "", {"batches/monday": "done"}), at(0))
