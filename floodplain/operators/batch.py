@@ -28,6 +28,7 @@ ColumnLike: TypeAlias = Any
 """An Arrow array, a NumPy array, a Polars or pandas series, a list; where one state is changed, also a table or frame with a
 column of the state's name and, if it has one, ``key_of``."""
 
+_COLUMNS = {ListHandle: ["", "value"], MapHandle: ["key", "value"], SetHandle: ["element"]}
 _KINDS = {ValueHandle: "Value", ReducingHandle: "Reducing", ListHandle: "List", MapHandle: "Map", SetHandle: "Set"}
 
 
@@ -132,7 +133,7 @@ class Batch:
         ``element`` of a set."""
         handle = self._handle(name, ListHandle, MapHandle, SetHandle)
         numbers, rows = self._columns(name).all()
-        names = {ListHandle: ["", "value"], MapHandle: ["key", "value"], SetHandle: ["element"]}[type(handle)]
+        names = next(names for kind, names in _COLUMNS.items() if isinstance(handle, kind))
         columns = {name: column for name, column in zip(names, rows.columns, strict=True) if name}
         return pa.table({KEY_OF: pa.array(numbers), **columns})
 

@@ -14,7 +14,7 @@ from floodplain.operators.grouping import Grouped
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
 from floodplain.operators.outputs import Target
 from floodplain.operators.rows import Rows, failed_at, tuple_type
-from floodplain.state.pythonic import to_python
+from floodplain.state.forms import in_form
 
 
 class EachKey:
@@ -50,7 +50,7 @@ class EachKey:
         """All rows, where those of each key start, and the newest event time of each key."""
         table = self._grouped.rows
         row = tuple_type("Row", table.column_names)
-        rows = list(map(row._make, zip(*(to_python(column) for column in table.columns), strict=True)))
+        rows = list(map(row._make, zip(*map(in_form, table.columns), strict=True)))
         return rows, self._grouped.starts.tolist(), self._newest()
 
     def _rows(self, keys: list[Any]) -> None:
@@ -99,4 +99,4 @@ class EachKey:
 def keys_of(operator: KeyedOperator, grouped: Grouped) -> list[Any]:
     """The keys of a task as users get them."""
     key = tuple_type("Key", list(operator.keys))
-    return list(map(key._make, zip(*(to_python(column) for column in grouped.space.keys.columns), strict=True)))
+    return list(map(key._make, zip(*map(in_form, grouped.space.keys.columns), strict=True)))

@@ -30,6 +30,7 @@ from floodplain.state.handles import OneEntry, ReducingHandle, ValueHandle, writ
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.lists import ListHandle
 from floodplain.state.maps import MapHandle, SetHandle
+from floodplain.state.nested import copying
 from floodplain.state.tables import OperatorTables
 from floodplain.state.timers import TimersHandle
 from floodplain.store.task import TaskWriter
@@ -143,6 +144,8 @@ class KeyedTask:
         cursors: dict[str, TableCursor] = {}
         handles: dict[str, Any] = {}
         offset = 0
+        # A caller of its own makes what users see of what handles hold.
+        kind: Any = copying if self._operator.process.caller is None else _as_it_is
         for name, state in declared_states(self._operator.process).items():
             if isinstance(state, TaskValue | Broadcast):
                 continue
@@ -152,15 +155,15 @@ class KeyedTask:
             cursor = cursors[place.table]
             match state:
                 case Value():
-                    handles[name] = ValueHandle(state, place, cursor)
+                    handles[name] = kind(ValueHandle, state)(state, place, cursor)
                 case Reducing() | Aggregating():
-                    handles[name] = ReducingHandle(state, place, cursor)
+                    handles[name] = kind(ReducingHandle, state)(state, place, cursor)
                 case List():
-                    handles[name] = ListHandle(state, place, cursor, self._writer.epoch)
+                    handles[name] = kind(ListHandle, state)(state, place, cursor, self._writer.epoch)
                 case Set():
-                    handles[name] = SetHandle(state, place, cursor, _named_by(state, grouped), grouped.starts)
+                    handles[name] = kind(SetHandle, state)(state, place, cursor, _named_by(state, grouped), grouped.starts)
                 case Map():
-                    handles[name] = MapHandle(state, place, cursor, _named_by(state, grouped), grouped.starts)
+                    handles[name] = kind(MapHandle, state)(state, place, cursor, _named_by(state, grouped), grouped.starts)
                 case Timers():
                     numbers = grouped.more[offset : offset + len(due[name])]
                     offset += len(numbers)
@@ -193,6 +196,10 @@ class KeyedTask:
                 except UNFIT as reason:
                     key = keys_of(self._operator, grouped)[number]
                     raise UserError.of(self._operator.name, self._writer.epoch, key, None, reason, state=name) from error
+
+
+def _as_it_is(kind: type, state: object) -> type:  # noqa: ARG001
+    return kind
 
 
 def _named_by(state: Map | Set, grouped: Grouped) -> pa.Table:

@@ -23,6 +23,7 @@ from floodplain.operators.spill import Spill, run_buckets
 from floodplain.operators.tasklevel import TaskLevel, put_task_values, task_values_at
 from floodplain.settings import StoreSettings
 from floodplain.state.descriptors import EVENT_TIME
+from floodplain.state.forms import rows_in_form
 from floodplain.state.tables import define
 from floodplain.state.types import as_fields
 from floodplain.store.epoch import Epoch
@@ -118,8 +119,8 @@ class ProcessKit:
         self.dead += outcome.dead
         self.early += outcome.early
         self.warnings = outcome.warnings
-        self.sides = {side: found.to_pylist() for side, found in outcome.sides.items()}
-        return outcome.output.to_pylist()
+        self.sides = {side: rows_in_form(found) for side, found in outcome.sides.items()}
+        return rows_in_form(outcome.output)
 
     def _run(self, epoch: Epoch, times: EpochTimes, rows: pa.Table, broadcast: pa.Table) -> Outcome:
         operator, snapshot, key_groups = self.operator, self.store.snapshot(), self.store.head.key_groups
@@ -146,7 +147,7 @@ class ProcessKit:
 
     def state(self, table: str | None = None) -> list[dict[str, Any]]:
         """The rows of one of the operator's tables, by default that of its values."""
-        return self.store.snapshot().table(table or self.operator.name).to_arrow().to_pylist()
+        return rows_in_form(self.store.snapshot().table(table or self.operator.name).to_arrow())
 
 
 def _writer(epoch: Epoch, operator: str, slot: int, bucket: int) -> TaskWriter:

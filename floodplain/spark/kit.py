@@ -32,6 +32,7 @@ from floodplain.spark.onepass import OnePass, Part
 from floodplain.spark.plan import Input, Plan, Rest
 from floodplain.spark.stream import SOURCE, Output, StartOptions, Stream
 from floodplain.spark.worker import Job, Staged, StageJob, TaskReport, Work, read_staged, run_task, stage_task
+from floodplain.state.forms import rows_in_form
 from floodplain.state.types import as_fields
 from floodplain.store.store import Store
 from floodplain.store.task import Ticket
@@ -169,7 +170,7 @@ class PipelineKit:
         self._pending = (inputs, position, self._clock.now_ms(), self._watermark_ms)
         self._deliver()
         number = self.store.head.epoch
-        return {name: sink.epochs[number].to_pylist() for name, sink in self.sinks.items()}
+        return {name: rows_in_form(sink.epochs[number]) for name, sink in self.sinks.items()}
 
     def _deliver(self) -> None:
         assert self._pending is not None
@@ -220,7 +221,7 @@ class PipelineKit:
         return {outlet.name: self._epochs.schema_of(outlet) for outlet in self._plan.outlets}
 
     def state(self, table: str) -> list[dict[str, Any]]:
-        return self.store.snapshot().table(table).to_arrow().to_pylist()
+        return rows_in_form(self.store.snapshot().table(table).to_arrow())
 
     @property
     def progress(self) -> list[EpochProgress]:
