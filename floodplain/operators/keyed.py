@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from floodplain.errors import UserError
 from floodplain.eventtime.times import EpochTimes, as_ms
-from floodplain.operators.batch import BatchCall
+from floodplain.operators.batchcall import BatchCall
 from floodplain.operators.combining import rows_in
 from floodplain.operators.context import Context
 from floodplain.operators.each import EachKey, keys_of

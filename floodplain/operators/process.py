@@ -81,7 +81,9 @@ class KeyedProcess(Process):
         raise NotImplementedError
 
     def on_timer(self, key: Any, at: int, ctx: "Any") -> Iterable[Any] | None:
-        """Called after all rows of the epoch for each timer that is due, in the order of time."""
+        """Called after all rows of the epoch for each timer that is due, in the order of time: event time, then processing time.
+
+        A timer that it sets fires in this epoch too if it is due and later than ``at``; else in the next one at the earliest."""
         raise NotImplementedError
 
 
@@ -114,6 +116,6 @@ class KeyedBatchProcess(Process):
 
     def on_timers(self, batch: "Any", due: pa.Table, ctx: "Any") -> "pa.Table | Any | None":
         """Called after ``process`` with all timers that are due: ``key_of``, ``time`` and ``clock`` (``event`` or
-        ``processing``), event time first, each by time. They are gone by then; it is called again for those that it sets and
-        that are due at once."""
+        ``processing``), event time first, each by time. They are gone by then. It is called again for those that it sets and
+        that are due at once, if they are later than the first of their key in this call; others wait for the next epoch."""
         raise NotImplementedError

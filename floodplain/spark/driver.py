@@ -95,7 +95,7 @@ class Driver:
             newest_ms = self._newest_ms(inputs[""]) - delay_ms if self.epochs.time.rule is None else 0
             watermark_ms = self.epochs.time.watermark_ms(newest_ms, self.store.history.clock.now_ms())
             fire_ms = END_MS if finish else watermark_ms
-            while self.epochs.due(fire_ms, self.store.history.clock.now_ms()):
+            if self.epochs.due(fire_ms, self.store.history.clock.now_ms()):
                 self.epochs.run(None, None, self.store.history.clock.now_ms(), watermark_ms, fire_ms)
 
     def _newest_ms(self, rows: DataFrame) -> int:

@@ -13,7 +13,7 @@ from floodplain.settings import StoreSettings
 from floodplain.spark.pipeline import Query, stream
 from floodplain.store.store import Store
 from tests.spark.files import put_table
-from tests.spark.processes import ByCount, BySource, Count, LastSeen, Priced, Tally, Whereabouts
+from tests.spark.processes import ByCount, BySource, Count, LastSeen, Priced, Rearmed, Tally, Whereabouts
 
 pytestmark = pytest.mark.spark
 FAST = StoreSettings(lease_ms=1500)
@@ -111,6 +111,15 @@ def test_the_same_pipeline_over_a_static_frame(spark, tmp_path):
     assert run(batch="monday").progress == [], "the batch is in the state already"
     query = run(batch="tuesday")
     assert sorted(rows_of(query.sink)) == [("a", 3, 10000)], "rows before 8 s are late by now; at the end all timers fire"
+
+
+def test_a_timer_that_sets_itself_again_does_not_hold_up_the_end_of_static_input(spark, tmp_path):
+    put_file(tmp_path / "in", 0, user=["a"], ts=pa.array([1000], pa.timestamp("ms", "UTC")))
+    rows = spark.read.parquet(str(tmp_path / "in"))
+    for number in (1, 2):
+        output = stream(rows).watermark("ts", "1 second").key_by("user").process(Rearmed()).write("memory")
+        query = output.start(state=tmp_path / "state", settings=FAST, slots=1)
+        assert rows_of(query.sink) == [("a", number)], "once at the end; what it sets waits for what comes later"
 
 
 def test_an_operator_may_be_added_but_none_vanishes_without_a_word(spark, tmp_path):
