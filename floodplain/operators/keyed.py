@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import UserError
-from floodplain.eventtime.times import EpochTimes, as_ms
+from floodplain.eventtime.times import NONE_MS, EpochTimes, as_ms
 from floodplain.operators.batchcall import BatchCall
 from floodplain.operators.combining import rows_in
 from floodplain.operators.context import Context
@@ -59,7 +59,9 @@ class KeyedTask:
         self._times = times
         self._groups = groups
         self._level = level or TaskLevel(operator, snapshot)
-        self._now_ms = {PROCESSING_TIME: times.processing_ms, EVENT_TIME: times.watermark_ms}
+        # As the store has it: a watermark that there is not yet stands at 0.
+        event_ms = 0 if times.watermark_ms == NONE_MS else times.watermark_ms
+        self._now_ms = {PROCESSING_TIME: times.processing_ms, EVENT_TIME: event_ms}
         self._until = {EVENT_TIMERS: times.watermark_ms, PROCESSING_TIMERS: times.processing_ms}
 
     def run(self, rows: pa.Table) -> Outcome:
