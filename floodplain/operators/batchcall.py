@@ -5,8 +5,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodplain.errors import BadInput, UserError, is_users_fault
+from floodplain.errors import BadInput, UserError
 from floodplain.operators.batch import Batch
+from floodplain.operators.blame import is_users_fault
 from floodplain.operators.context import Context
 from floodplain.operators.frames import as_table, is_frame
 from floodplain.operators.grouping import Grouped
@@ -56,4 +57,7 @@ class BatchCall:
                 raise
             raise UserError.of(self._operator.name, self._epoch, None, None, error) from error
         target = Target(self._operator.name, self._operator.output)
-        return target.table([]) if made is None else target.fit(as_table(made) if is_frame(made) else made)
+        try:
+            return target.table([]) if made is None else target.fit(as_table(made) if is_frame(made) else made)
+        except UserError as error:
+            raise UserError(f"{error} (epoch {self._epoch})") from error

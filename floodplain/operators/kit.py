@@ -16,7 +16,7 @@ from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.keys import normalize_keys
 from floodplain.operators.grouping import hashes_of
 from floodplain.operators.lateness import late_columns
-from floodplain.operators.operator import KeyedOperator, OnError, Outcome, combined
+from floodplain.operators.operator import KeyedOperator, OnError, Outcome, combined, fitted_process
 from floodplain.operators.process import Process
 from floodplain.operators.reorder import InOrder
 from floodplain.operators.spill import Spill, run_buckets
@@ -72,7 +72,7 @@ class ProcessKit:
             chance=chance,
         )
         self.writer = self.store.writer("kit", force=True)
-        process = process.fitted(self._rows, tuple(keys), event_time)
+        process = fitted_process(name, process, self._rows, keys, event_time)
         self.operator = KeyedOperator(
             name,
             process,

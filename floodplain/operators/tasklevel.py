@@ -7,8 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.errors import UserError, is_users_fault
+from floodplain.errors import UserError
 from floodplain.eventtime.times import EpochTimes
+from floodplain.operators.blame import is_users_fault
 from floodplain.operators.context import EpochContext
 from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.process import KeyedBatchProcess

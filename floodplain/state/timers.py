@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from floodplain.errors import BadInput
 from floodplain.state.handles import restore
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.tables import Place
@@ -106,3 +107,10 @@ class TimersHandle:
 
     def check(self) -> None:
         """Times are whole numbers already."""
+
+
+class UnheardTimers(TimersHandle):
+    """Those of a process function that has no callback for them: none can be set."""
+
+    def add(self, at_ms: int) -> None:
+        raise BadInput(f"a timer is set for {at_ms} ms, and there is no on_timer(self, key, at, ctx) to be called then: add it")
