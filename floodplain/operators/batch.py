@@ -58,15 +58,23 @@ class Batch:
 
     def column(self, name: str, at: np.ndarray | None = None) -> pa.Array:
         """One column of ``rows``, or of those numbered ``at``. Cheaper where not all of them are needed."""
+        self._check_columns([name])
         return self._grouped.column(name, at)
 
     def take(self, places: np.ndarray, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows at these places of ``rows``, or some columns of them; the others are not touched."""
+        self._check_columns(columns or ())
         return self._grouped.take(places, columns)
 
     def has(self, name: str) -> bool:
         """Whether rows have this column."""
         return name in self._grouped.given.column_names
+
+    def _check_columns(self, names: Sequence[str]) -> None:
+        there = self._grouped.given.column_names
+        for name in names:
+            if name not in there:
+                raise BadInput(f"operator {self._operator}: rows have no column {name!r}; they have: {', '.join(there)}")
 
     @cached_property
     def key_of_row(self) -> np.ndarray:

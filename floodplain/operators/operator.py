@@ -81,7 +81,9 @@ def fitted_process(
         if name not in rows.names:
             raise BadInput(f"operator {operator}: there is no column {name} to order by; there are: {there}")
         if not has_order(rows.field(name).type):
-            raise BadInput(f"operator {operator}: order_by cannot use column {name}: {rows.field(name).type} has no order")
+            raise BadInput(
+                f"operator {operator}: order_by cannot use column {name}: {rows.field(name).type} has no order: name another"
+            )
     return fitted
 
 

@@ -70,13 +70,24 @@ def test_what_the_user_did_or_gave_is_the_users(op):
 class Asks(KeyedBatchProcess):
     output = "user string"
 
+    def __init__(self, asks):
+        self.asks = asks
+
     def process(self, batch, ctx):
-        return ctx.nothing
+        return self.asks(batch, ctx)
 
 
-def test_who_asks_for_an_attribute_that_is_not_there_is_told_so():
-    with pytest.raises(UserError, match=r"AttributeError in operator kit, epoch 1: .*nothing"):
-        ProcessKit(Asks(), rows=ROWS, keys=["user"]).epoch([row("ada")])
+@pytest.mark.parametrize(
+    ("asks", "message"),
+    [
+        (lambda batch, ctx: ctx.nothing, r"AttributeError in operator kit, epoch 1: .*nothing"),
+        (lambda batch, ctx: batch.column("nope"), r"epoch 1: .*rows have no column 'nope'; they have: user, op"),
+        (lambda batch, ctx: batch.take([0], ["nope"]), r"epoch 1: .*rows have no column 'nope'; they have: user, op"),
+    ],
+)
+def test_who_asks_for_what_is_not_there_is_told_so(asks, message):
+    with pytest.raises(UserError, match=message):
+        ProcessKit(Asks(asks), rows=ROWS, keys=["user"]).epoch([row("ada")])
 
 
 def lift(column):

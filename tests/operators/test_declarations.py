@@ -54,7 +54,7 @@ REFUSED = [
     (ByText, BadInput, "order_by of ByText is a text: name columns in a list"),
     (BroadcastByText, BadInput, "broadcast_order_by of BroadcastByText is a text"),
     (ByUnknown, BadInput, "there is no column nope to order by; there are: user, at, tags"),
-    (ByNested, BadInput, "order_by cannot use column tags: list<element: int64> has no order"),
+    (ByNested, BadInput, "order_by cannot use column tags: list<element: int64> has no order: name another"),
     (Shadowing, BadName, "state name 'fitted' of Shadowing is taken by process functions"),
 ]
 
