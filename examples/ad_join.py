@@ -121,10 +121,13 @@ def main() -> int:
         console.print(f"[red]the query failed: {query.exception}")
         return 1
     query.stop()
-    good = verdict(folder, console)
     spark.stop()
     console.print(f"State, output and events are in {folder}. Try: floodplain inspect {folder / 'state'}")
-    return 0 if good else 1
+    return exit_code(folder, console)
+
+
+def exit_code(folder: Path, console: Console) -> int:
+    return 0 if verdict(folder, console) else 1
 
 
 def start_spark() -> SparkSession:

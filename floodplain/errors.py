@@ -103,21 +103,24 @@ class UserError(FloodplainError):
         state: str | None = None,
     ) -> "UserError":
         """``among``: how many rows were given, if which of them failed is not known and ``row`` is the first."""
-        where = f"operator {operator}, epoch {epoch}"
-        if key is not None:
-            where += f", key {short(key)}"
-        if row is not None:
-            where += f", row {short(row)}" if among == 1 else f", one of {among} rows, the first being {short(row)}"
-        if timer_ms is not None:
-            where += f", timer at {timer_ms} ms"
-        if state is not None:
-            where += f", state {state}"
-        return cls(f"{type(error).__name__} in {where}: {short(str(error), 1000, quoted=False)}")
+        where = place_of(epoch, key, row, among=among, timer_ms=timer_ms, state=state)
+        return cls(f"{type(error).__name__} in operator {operator}, {where}: {short(str(error), 1000, quoted=False)}")
 
 
-def is_users_fault(error: Exception) -> bool:
-    """Whether an error that came out of a user's function is of its own making: not a state that could not be read."""
-    return isinstance(error, BadInput | MergeUnavailable | UserError) or not isinstance(error, FloodplainError)
+def place_of(
+    epoch: int, key: object, row: object, *, among: int = 1, timer_ms: int | None = None, state: str | None = None
+) -> str:
+    """In words, what was being processed. ``among``: how many rows were given, if ``row`` is only the first of them."""
+    where = f"epoch {epoch}"
+    if key is not None:
+        where += f", key {short(key)}"
+    if row is not None:
+        where += f", row {short(row)}" if among == 1 else f", one of {among} rows, the first being {short(row)}"
+    if timer_ms is not None:
+        where += f", timer at {timer_ms} ms"
+    if state is not None:
+        where += f", state {state}"
+    return where
 
 
 def short(value: object, most: int = 300, *, quoted: bool = True) -> str:

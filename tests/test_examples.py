@@ -1,4 +1,4 @@
-"""What is shown to readers runs: the examples, and every Python block of the README as it stands."""
+"""What is shown to readers runs: the examples, and every Python block of the README and the docs as it stands."""
 
 import os
 import re
@@ -20,6 +20,9 @@ def python_blocks(markdown: str) -> list[str]:
     return [match["code"] for match in FENCE.finditer(markdown) if NOT_RUN not in match["marks"].split()]
 
 
+SHOWN = [page for page in (README, *sorted((ROOT / "docs").rglob("*.md"))) if python_blocks(page.read_text())]
+
+
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
     return subprocess.run([sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True)
@@ -30,15 +33,15 @@ def test_blocks_are_found_and_marks_respected():
     assert python_blocks(text) == ["a\n", "d\n"]
 
 
-def test_the_readme_has_python_to_run():
-    assert python_blocks(README.read_text())
+def test_the_readme_and_the_concepts_have_python_to_run():
+    assert {README, ROOT / "docs" / "concepts.md"} <= set(SHOWN)
 
 
-def test_every_python_block_of_the_readme_runs(tmp_path):
+@pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.stem)
+def test_every_python_block_of_a_page_runs(page, tmp_path):
     """In order, in one process, as a reader would paste them."""
-    blocks = python_blocks(README.read_text())
-    (tmp_path / "readme.py").write_text("\n".join(blocks))
-    shown = run("readme.py", cwd=tmp_path)
+    (tmp_path / "shown.py").write_text("\n".join(python_blocks(page.read_text())))
+    shown = run("shown.py", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
 
 

@@ -1,4 +1,4 @@
-"""Process functions on Arrow tables, called once for all keys of a task."""
+"""What a process function on Arrow tables sees: all keys of a task at once."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -7,13 +7,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from floodplain.errors import BadInput, SchemaMismatch, UserError, is_users_fault
+from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.eventtime.times import as_ms
-from floodplain.operators.context import Context
 from floodplain.operators.frames import as_column, as_table, is_frame, pandas_frame, polars_frame
 from floodplain.operators.grouping import Grouped
-from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
-from floodplain.operators.outputs import Target
+from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS
 from floodplain.state.columns import EntryColumns, ListColumns, TimerColumns
 from floodplain.state.fit import UNFIT
 from floodplain.state.handles import ReducingHandle, ValueHandle
@@ -28,6 +26,7 @@ ColumnLike: TypeAlias = Any
 """An Arrow array, a NumPy array, a Polars or pandas series, a list; where one state is changed, also a table or frame with a
 column of the state's name and, if it has one, ``key_of``."""
 
+_COLUMNS = {ListHandle: ["", "value"], MapHandle: ["key", "value"], SetHandle: ["element"]}
 _KINDS = {ValueHandle: "Value", ReducingHandle: "Reducing", ListHandle: "List", MapHandle: "Map", SetHandle: "Set"}
 
 
@@ -59,15 +58,23 @@ class Batch:
 
     def column(self, name: str, at: np.ndarray | None = None) -> pa.Array:
         """One column of ``rows``, or of those numbered ``at``. Cheaper where not all of them are needed."""
+        self._check_columns([name])
         return self._grouped.column(name, at)
 
     def take(self, places: np.ndarray, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows at these places of ``rows``, or some columns of them; the others are not touched."""
+        self._check_columns(columns or ())
         return self._grouped.take(places, columns)
 
     def has(self, name: str) -> bool:
         """Whether rows have this column."""
         return name in self._grouped.given.column_names
+
+    def _check_columns(self, names: Sequence[str]) -> None:
+        there = self._grouped.given.column_names
+        for name in names:
+            if name not in there:
+                raise BadInput(f"operator {self._operator}: rows have no column {name!r}; they have: {', '.join(there)}")
 
     @cached_property
     def key_of_row(self) -> np.ndarray:
@@ -132,7 +139,7 @@ class Batch:
         ``element`` of a set."""
         handle = self._handle(name, ListHandle, MapHandle, SetHandle)
         numbers, rows = self._columns(name).all()
-        names = {ListHandle: ["", "value"], MapHandle: ["key", "value"], SetHandle: ["element"]}[type(handle)]
+        names = next(names for kind, names in _COLUMNS.items() if isinstance(handle, kind))
         columns = {name: column for name, column in zip(names, rows.columns, strict=True) if name}
         return pa.table({KEY_OF: pa.array(numbers), **columns})
 
@@ -241,9 +248,12 @@ class Batch:
 
     # --- For the caller
 
-    def take_due(self) -> pa.Table:
-        """The timers that are due: ``key_of``, ``time`` and ``clock``, event time first, each by time. They are gone then."""
-        parts = [(clock, *self._timers[name].take_due()) for clock, name in _CLOCKS.items()]
+    def take_due(self, *, fire: bool = False) -> pa.Table:
+        """The timers that are due: ``key_of``, ``time`` and ``clock``, event time first, each by time. They are gone then.
+
+        ``fire``: a callback follows; of what it sets, only what is later is due in this epoch.
+        """
+        parts = [(clock, *self._timers[name].take_due(fire=fire)) for clock, name in _CLOCKS.items()]
         return pa.table(
             {
                 KEY_OF: np.concatenate([numbers for _, numbers, _ in parts]),
@@ -353,48 +363,3 @@ class Batch:
 
 
 _CLOCKS = {"event": EVENT_TIMERS, "processing": PROCESSING_TIMERS}
-
-
-class BatchContext:
-    """A context without what is per key: the batch has that for all keys."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    def __getattr__(self, name: str) -> Any:
-        if "timer" in name or name == "event_time":
-            raise BadInput(
-                f"ctx.{name} is of one key: in a batch process use the methods of the batch, as batch.timer(times, key_of)"
-            )
-        return getattr(self._context, name)
-
-    def emit(self, side: str, rows: Any) -> None:
-        """Give out rows, in any of the forms that ``process`` may return, through a declared side output."""
-        self._context.emit(side, as_table(rows) if is_frame(rows) else rows)
-
-
-class BatchCall:
-    """Calls a ``KeyedBatchProcess`` once with the rows, then with the timers that are due for as long as there are any."""
-
-    def __init__(self, operator: KeyedOperator, grouped: Grouped, handles: Mapping[str, Any], context: Context) -> None:
-        self._operator, self._epoch = operator, context.epoch
-        self._process: Any = operator.process
-        self._context = BatchContext(context)
-        self._batch = Batch(operator.name, grouped, handles)
-
-    def run(self) -> pa.Table:
-        made = [self._call("process", self._batch, self._context)]
-        while len(due := self._batch.take_due()):
-            made.append(self._call("on_timers", self._batch, due, self._context))
-        self._batch.write()
-        return pa.concat_tables(made)
-
-    def _call(self, method: str, *args: Any) -> pa.Table:
-        try:
-            made = getattr(self._process, method)(*args)
-        except Exception as error:
-            if not is_users_fault(error):
-                raise
-            raise UserError.of(self._operator.name, self._epoch, None, None, error) from error
-        target = Target(self._operator.name, self._operator.output)
-        return target.table([]) if made is None else target.fit(as_table(made) if is_frame(made) else made)

@@ -32,7 +32,7 @@ class Context(EpochContext):
 
     def emit(self, side: str, rows: Any) -> None:
         """Give out one row, as a tuple or a dict, or an Arrow table of rows, through a declared side output."""
-        self.sides.emit(side, rows)
+        self.sides.emit(side, rows, self._event.i)
 
     def timer(self, at_ms: int) -> None:
         """Call ``on_timer`` for this key once the watermark reaches ``at_ms``."""

@@ -1,20 +1,23 @@
 """Process functions on Python values, called key by key."""
 
+from bisect import bisect_right
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.errors import UserError, is_users_fault
+from floodplain.errors import UserError, place_of
 from floodplain.eventtime.times import as_ms
+from floodplain.operators.blame import is_users_fault
 from floodplain.operators.context import Context
 from floodplain.operators.grouping import Grouped
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
 from floodplain.operators.outputs import Target
 from floodplain.operators.rows import Rows, failed_at, tuple_type
-from floodplain.state.pythonic import to_python
+from floodplain.state.forms import in_form
 
 
 class EachKey:
@@ -29,6 +32,10 @@ class EachKey:
         self._context = context
         self._target = Target(operator.name, operator.output)
         self._out: list[Any] = []
+        self._ends: list[int] = []
+        """How much was given out after each key."""
+        self._timer_ends: list[tuple[int, int, int]] = []
+        """How much was given out after each timer, the number of its key, and its time."""
         for name, handle in handles.items():
             setattr(self._process, name, handle)
 
@@ -39,7 +46,8 @@ class EachKey:
             for number, at_ms in timers.fire():
                 self._point(number, at_ms)
                 self._timer(keys[number], at_ms)
-        return self._target.table(self._out)
+                self._timer_ends.append((len(self._out), number, at_ms))
+        return self._target.table(self._out, self._whose)
 
     def _point(self, number: int, event_ms: int) -> None:
         for handle in self._handles:
@@ -50,13 +58,13 @@ class EachKey:
         """All rows, where those of each key start, and the newest event time of each key."""
         table = self._grouped.rows
         row = tuple_type("Row", table.column_names)
-        rows = list(map(row._make, zip(*(to_python(column) for column in table.columns), strict=True)))
+        rows = list(map(row._make, zip(*map(in_form, table.columns), strict=True)))
         return rows, self._grouped.starts.tolist(), self._newest()
 
     def _rows(self, keys: list[Any]) -> None:
         rows, starts, newest = self._given()
         process, context, handles = self._process.process, self._context, self._handles
-        extend = self._out.extend
+        out, extend, end = self._out, self._out.extend, self._ends.append
         for number in range(len(starts) - 1):
             for handle in handles:
                 handle.i = number
@@ -68,6 +76,7 @@ class EachKey:
                 made = process(keys[number], given, context)
                 if made is not None:
                     extend(made)
+                end(len(out))
             except Exception as error:
                 self._blame(error, keys[number], given)
 
@@ -87,6 +96,21 @@ class EachKey:
         name, epoch = self._operator.name, self._context.epoch
         raise UserError.of(name, epoch, key, row, error, among=among, timer_ms=timer_ms) from error
 
+    def _whose(self, at: int) -> str:
+        """In words, which call gave out this row."""
+        number = bisect_right(self._ends, at)
+        if number < len(self._ends):
+            rows, among = self._rows_of(number)
+            return place_of(self._context.epoch, keys_of(self._operator, self._grouped)[number], rows, among=among)
+        _, number, at_ms = self._timer_ends[bisect_right(self._timer_ends, at, key=itemgetter(0))]
+        return place_of(self._context.epoch, keys_of(self._operator, self._grouped)[number], None, timer_ms=at_ms)
+
+    def _rows_of(self, number: int) -> tuple[Any, int]:
+        """The first row of a key, and how many it has."""
+        low, high = self._grouped.starts[number : number + 2].tolist()
+        table = self._grouped.rows.slice(low, 1)
+        return tuple_type("Row", table.column_names)(*(in_form(column)[0] for column in table.columns)), high - low
+
     def _newest(self) -> list[int]:
         count = len(self._grouped.starts) - 1
         if self._operator.event_time is None or not count:
@@ -99,4 +123,4 @@ class EachKey:
 def keys_of(operator: KeyedOperator, grouped: Grouped) -> list[Any]:
     """The keys of a task as users get them."""
     key = tuple_type("Key", list(operator.keys))
-    return list(map(key._make, zip(*(to_python(column) for column in grouped.space.keys.columns), strict=True)))
+    return list(map(key._make, zip(*map(in_form, grouped.space.keys.columns), strict=True)))

@@ -73,6 +73,15 @@ def hashes_of(rows: pa.Table, keys: list[pa.Array]) -> np.ndarray:
     return hash_columns(keys) if len(rows) else np.empty(0, np.uint64)
 
 
+def has_order(type_: pa.DataType) -> bool:
+    """Whether ``order_by`` can have a column of this type."""
+    try:
+        pc.rank(pa.nulls(0, type_), tiebreaker="dense")
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
+
+
 def _order(rows: pa.Table, hashes: np.ndarray, order_by: Sequence[str]) -> np.ndarray:
     if not order_by:
         return hash_order(hashes)

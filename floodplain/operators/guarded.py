@@ -5,7 +5,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from floodplain.errors import is_users_fault
+from floodplain.operators.blame import is_users_fault
 from floodplain.operators.context import Context
 from floodplain.operators.each import EachKey
 from floodplain.operators.grouping import Grouped
@@ -28,6 +28,7 @@ class GuardedKeys(EachKey):
         for number in range(len(starts) - 1):
             self._point(number, newest[number])
             self._call(number, keys[number], rows[starts[number] : starts[number + 1]])
+            self._ends.append(len(self._out))
 
     def _call(self, number: int, key: Any, rows: list[Any]) -> None:
         """Until it succeeds or no rows are left. If it cannot be told which row failed, each output row is looked at as it comes;

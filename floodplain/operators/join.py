@@ -11,7 +11,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from floodplain.operators.batch import Batch, BatchContext
+from floodplain.operators.batch import Batch
+from floodplain.operators.batchcall import BatchContext
 from floodplain.operators.changes import WEIGHT
 from floodplain.operators.join_bounds import Bound
 from floodplain.operators.join_columns import JoinColumns, join_columns, time_name

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.operators.batch import Batch, BatchContext
+from floodplain.operators.batch import Batch
+from floodplain.operators.batchcall import BatchContext
 from floodplain.operators.join_bounds import Interval, Unbounded
 from floodplain.operators.join_columns import JoinColumns, join_columns, time_name
 from floodplain.operators.join_match import newest_before

@@ -1,16 +1,17 @@
 """The keyed kernel: one task's share of an epoch, from rows and state to rows and a delta."""
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.errors import UserError
-from floodplain.eventtime.times import EpochTimes, as_ms
-from floodplain.operators.batch import BatchCall
+from floodplain.errors import FloodplainError, UserError, place_of
+from floodplain.eventtime.times import NONE_MS, EpochTimes, as_ms
+from floodplain.operators.batchcall import BatchCall
+from floodplain.operators.blame import is_users_fault
 from floodplain.operators.combining import rows_in
 from floodplain.operators.context import Context
 from floodplain.operators.each import EachKey, keys_of
@@ -20,18 +21,18 @@ from floodplain.operators.lateness import LATE, with_reasons
 from floodplain.operators.letters import DeadLetters
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator, Outcome, declared_states
 from floodplain.operators.outputs import Sides
-from floodplain.operators.process import KeyedBatchProcess, Process
+from floodplain.operators.process import KeyedBatchProcess, KeyedProcess, Process
 from floodplain.operators.reorder import Ordered, Reorder
 from floodplain.operators.tasklevel import TaskLevel
 from floodplain.state.descriptors import EVENT_TIME, Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Timers, Value
 from floodplain.state.expressions import ALL, LAZY
-from floodplain.state.fit import UNFIT
 from floodplain.state.handles import OneEntry, ReducingHandle, ValueHandle, write_values
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.lists import ListHandle
 from floodplain.state.maps import MapHandle, SetHandle
+from floodplain.state.nested import copying
 from floodplain.state.tables import OperatorTables
-from floodplain.state.timers import TimersHandle
+from floodplain.state.timers import TimersHandle, UnheardTimers
 from floodplain.store.task import TaskWriter
 from floodplain.store.view import Snapshot
 from floodplain.versions.edit import GroupRanges
@@ -58,7 +59,9 @@ class KeyedTask:
         self._times = times
         self._groups = groups
         self._level = level or TaskLevel(operator, snapshot)
-        self._now_ms = {PROCESSING_TIME: times.processing_ms, EVENT_TIME: times.watermark_ms}
+        # As the store has it: a watermark that there is not yet stands at 0.
+        event_ms = 0 if times.watermark_ms == NONE_MS else times.watermark_ms
+        self._now_ms = {PROCESSING_TIME: times.processing_ms, EVENT_TIME: event_ms}
         self._until = {EVENT_TIMERS: times.watermark_ms, PROCESSING_TIMERS: times.processing_ms}
 
     def run(self, rows: pa.Table) -> Outcome:
@@ -89,7 +92,7 @@ class KeyedTask:
             received=len(rows),
             keys=len(grouped.space),
             max_event_ms=newest,
-            sides=sides.tables(self._reasoned(late, ordered.late)),
+            sides=sides.tables(self._reasoned(late, ordered.late), self._whose(grouped)),
             dead=len(letters),
             early=ordered.early,
             task_values=self._level.changed(),
@@ -143,6 +146,9 @@ class KeyedTask:
         cursors: dict[str, TableCursor] = {}
         handles: dict[str, Any] = {}
         offset = 0
+        # A caller of its own makes what users see of what handles hold.
+        kind: Any = copying if self._operator.process.caller is None else _as_it_is
+        timers = TimersHandle if _hears_timers(self._operator.process) else UnheardTimers
         for name, state in declared_states(self._operator.process).items():
             if isinstance(state, TaskValue | Broadcast):
                 continue
@@ -152,22 +158,28 @@ class KeyedTask:
             cursor = cursors[place.table]
             match state:
                 case Value():
-                    handles[name] = ValueHandle(state, place, cursor)
+                    handles[name] = kind(ValueHandle, state)(state, place, cursor)
                 case Reducing() | Aggregating():
-                    handles[name] = ReducingHandle(state, place, cursor)
+                    handles[name] = kind(ReducingHandle, state)(state, place, cursor)
                 case List():
-                    handles[name] = ListHandle(state, place, cursor, self._writer.epoch)
+                    handles[name] = kind(ListHandle, state)(state, place, cursor, self._writer.epoch)
                 case Set():
-                    handles[name] = SetHandle(state, place, cursor, _named_by(state, grouped), grouped.starts)
+                    handles[name] = kind(SetHandle, state)(state, place, cursor, _named_by(state, grouped), grouped.starts)
                 case Map():
-                    handles[name] = MapHandle(state, place, cursor, _named_by(state, grouped), grouped.starts)
+                    handles[name] = kind(MapHandle, state)(state, place, cursor, _named_by(state, grouped), grouped.starts)
                 case Timers():
                     numbers = grouped.more[offset : offset + len(due[name])]
                     offset += len(numbers)
                     times = due[name].column(place.subkey).to_numpy()
-                    handles[name] = TimersHandle(place, cursor, (numbers, times), self._until[name])
+                    handles[name] = timers(place, cursor, (numbers, times), self._until[name])
         self._cursors = cursors
         return handles
+
+    def _whose(self, grouped: Grouped) -> Callable[[int], str] | None:
+        """For a row that a call for a key gave out, in words: which key that was. None if calls are not for one key."""
+        if not isinstance(self._operator.process, KeyedProcess):
+            return None
+        return lambda number: place_of(self._writer.epoch, keys_of(self._operator, grouped)[number], None)
 
     def _write(self, grouped: Grouped, handles: Mapping[str, Any]) -> None:
         values: dict[str, list[OneEntry]] = {}
@@ -179,20 +191,33 @@ class KeyedTask:
                     handle.write()
             for table, together in values.items():
                 write_values(self._cursors[table], together)
-        except UNFIT as error:
-            self._blame(error, grouped, handles)
+        except Exception as error:
+            if is_users_fault(error):
+                self._blame(error, grouped, handles)
             raise
 
     def _blame(self, error: Exception, grouped: Grouped, handles: Mapping[str, Any]) -> None:
-        """Name the key whose state was given something that does not fit; which one shows only when all is written."""
+        """Name the key whose state was given something that does not fit, or that a function of the user's cannot take; which
+        one shows only when all is written."""
+        operator, epoch = self._operator.name, self._writer.epoch
         for name, handle in handles.items():
             for number in range(len(grouped.space)):
                 handle.i = number
                 try:
                     handle.check()
-                except UNFIT as reason:
+                except Exception as reason:
                     key = keys_of(self._operator, grouped)[number]
-                    raise UserError.of(self._operator.name, self._writer.epoch, key, None, reason, state=name) from error
+                    raise UserError.of(operator, epoch, key, None, reason, state=name) from error
+        if not isinstance(error, FloodplainError):
+            raise UserError.of(operator, epoch, None, None, error) from error
+
+
+def _hears_timers(process: Process) -> bool:
+    return not isinstance(process, KeyedProcess) or type(process).on_timer is not KeyedProcess.on_timer
+
+
+def _as_it_is(kind: type, state: object) -> type:  # noqa: ARG001
+    return kind
 
 
 def _named_by(state: Map | Set, grouped: Grouped) -> pa.Table:

@@ -15,13 +15,14 @@ from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.keys import normalize_keys
 from floodplain.operators.grouping import hashes_of
 from floodplain.operators.lateness import late_columns
-from floodplain.operators.operator import KeyedOperator, OnError, Outcome, combined
+from floodplain.operators.operator import KeyedOperator, OnError, Outcome, combined, fitted_process
 from floodplain.operators.process import Process
 from floodplain.operators.reorder import InOrder
 from floodplain.operators.spill import Spill, run_buckets
 from floodplain.operators.tasklevel import TaskLevel, put_task_values, task_values_at
 from floodplain.settings import StoreSettings
 from floodplain.state.descriptors import EVENT_TIME
+from floodplain.state.forms import rows_in_form
 from floodplain.state.tables import define
 from floodplain.state.types import as_fields
 from floodplain.store.epoch import Epoch
@@ -70,7 +71,7 @@ class ProcessKit:
             chance=chance,
         )
         self.writer = self.store.writer("kit", force=True)
-        process = process.fitted(self._rows, tuple(keys), event_time)
+        process = fitted_process(name, process, self._rows, keys, event_time)
         self.operator = KeyedOperator(
             name,
             process,
@@ -115,8 +116,8 @@ class ProcessKit:
         self.dead += outcome.dead
         self.early += outcome.early
         self.warnings = outcome.warnings
-        self.sides = {side: found.to_pylist() for side, found in outcome.sides.items()}
-        return outcome.output.to_pylist()
+        self.sides = {side: rows_in_form(found) for side, found in outcome.sides.items()}
+        return rows_in_form(outcome.output)
 
     def _run(self, epoch: Epoch, times: EpochTimes, rows: pa.Table, broadcast: pa.Table) -> Outcome:
         operator, snapshot, key_groups = self.operator, self.store.snapshot(), self.store.head.key_groups
@@ -143,7 +144,7 @@ class ProcessKit:
 
     def state(self, table: str | None = None) -> list[dict[str, Any]]:
         """The rows of one of the operator's tables, by default that of its values."""
-        return self.store.snapshot().table(table or self.operator.name).to_arrow().to_pylist()
+        return rows_in_form(self.store.snapshot().table(table or self.operator.name).to_arrow())
 
 
 def _writer(epoch: Epoch, operator: str, slot: int, bucket: int) -> TaskWriter:

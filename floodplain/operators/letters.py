@@ -30,6 +30,7 @@ _COLUMNS: dict[str, pa.DataType] = {
     "line": pa.string(),
 }
 _MOST_TEXT = 10_000
+_NAMES = str | int | float | None
 
 
 def letters_table(operator: str, keys: Mapping[str, pa.DataType]) -> TableSchema:
@@ -54,7 +55,7 @@ class DeadLetters:
 
     def add(self, number: int, error: Exception, *, row: Mapping[str, Any] | None = None, timer_ms: int | None = None) -> None:
         """A row, or a timer, of the key with this number."""
-        text = None if row is None else json.dumps(row, default=_plain, ensure_ascii=False)
+        text = None if row is None else json.dumps(_named(row), default=_plain, ensure_ascii=False)
         self._numbers.append(number)
         self._letters.append(
             {
@@ -96,6 +97,13 @@ def _ordinals(numbers: np.ndarray) -> np.ndarray:
     ordinals = np.empty(len(numbers), np.int64)
     ordinals[order] = np.arange(len(numbers)) - first
     return ordinals
+
+
+def _named(value: Any) -> Any:
+    """With keys of maps as JSON can have them."""
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, _NAMES) else _plain(key): _named(one) for key, one in value.items()}
+    return list(map(_named, value)) if isinstance(value, list) else value
 
 
 def _plain(value: Any) -> Any:

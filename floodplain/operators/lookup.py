@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import BadInput, StoreNotFound
-from floodplain.operators.batch import Batch, BatchContext
+from floodplain.operators.batch import Batch
+from floodplain.operators.batchcall import BatchContext
 from floodplain.operators.join_match import partners
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.state.descriptors import State, TaskValue

@@ -7,11 +7,12 @@ from typing import Literal, TypeAlias, get_args
 import pyarrow as pa
 
 from floodplain.errors import BadInput, BadName
+from floodplain.operators.grouping import has_order
 from floodplain.operators.lateness import LATE
 from floodplain.operators.letters import DEAD_LETTERS, letters_table
-from floodplain.operators.process import KeyedProcess, Process
+from floodplain.operators.process import KeyedBatchProcess, KeyedProcess, Process
 from floodplain.operators.reorder import InOrder, with_waiting
-from floodplain.state.descriptors import State, Timers
+from floodplain.state.descriptors import State, Timers, states_of
 from floodplain.state.tables import OperatorTables, tables_for
 from floodplain.state.types import as_fields
 from floodplain.tiers.paths import checked_name
@@ -47,6 +48,43 @@ def check_on_error(on_error: str, process: Process) -> None:
         raise BadInput(
             f"on_error={on_error!r} needs a KeyedProcess, which is called key by key; {type(process).__name__} is not one"
         )
+
+
+def check_process(operator: str, process: object) -> None:
+    """Raises unless this can run, as far as that is known before its input is. What it takes for that is in the message."""
+    if not isinstance(process, Process):
+        if isinstance(process, type) and issubclass(process, Process):
+            raise BadInput(f"operator {operator}: {process.__name__} is a class: give an object of it, {process.__name__}()")
+        raise BadInput(f"operator {operator}: {process!r} is no process function: subclass KeyedProcess or KeyedBatchProcess")
+    kind = type(process).__name__
+    for name in states_of(type(process)):
+        if hasattr(KeyedProcess, name) or hasattr(KeyedBatchProcess, name):
+            raise BadName(f"operator {operator}: state name {name!r} of {kind} is taken by process functions: use another")
+    if not process.depends_on_input and getattr(process, "output", None) is None:
+        raise BadInput(f"operator {operator}: {kind} does not say what comes out: declare it, output = 'user string, n long'")
+    for option in ("order_by", "broadcast_order_by"):
+        if isinstance(getattr(process, option), str):
+            raise BadInput(f"operator {operator}: {option} of {kind} is a text: name columns in a list, {option} = ['at']")
+
+
+def fitted_process(
+    operator: str, process: Process, rows: pa.Schema, keys: Sequence[str], event_time: str | None = None
+) -> Process:
+    """What runs on rows with these columns. Raises what names the operator if the process cannot."""
+    check_process(operator, process)
+    there = ", ".join(rows.names)
+    for name in keys:
+        if name not in rows.names:
+            raise BadInput(f"operator {operator}: there is no column {name} to key by; there are: {there}")
+    fitted = process.fitted(rows, tuple(keys), event_time)
+    for name in fitted.order_by:
+        if name not in rows.names:
+            raise BadInput(f"operator {operator}: there is no column {name} to order by; there are: {there}")
+        if not has_order(rows.field(name).type):
+            raise BadInput(
+                f"operator {operator}: order_by cannot use column {name}: {rows.field(name).type} has no order: name another"
+            )
+    return fitted
 
 
 @dataclass(frozen=True, slots=True)

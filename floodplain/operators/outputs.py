@@ -1,13 +1,16 @@
 """What users give out, as tables of the columns they declared; what does not fit is named."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from floodplain.errors import BadInput, UserError, short
 from floodplain.operators.lateness import LATE
 from floodplain.state.fit import UNFIT, surely_fits
+
+Whose: TypeAlias = Callable[[int], str]
+"""For the number of a row that was given out, in words: in which epoch, for which key."""
 
 
 class Target:
@@ -19,8 +22,36 @@ class Target:
         self._fits = [surely_fits(field.type) for field in schema]
         self._where = f"operator {operator}, " + ("output" if side is None else f"side output {side}")
 
-    def table(self, given: Sequence[Any]) -> pa.Table:
-        """Rows (tuples or dicts) and tables in the order they were given. Raises ``UserError`` that names column and value."""
+    def table(self, given: Sequence[Any], whose: Whose | None = None) -> pa.Table:
+        """Rows (tuples or dicts) and tables in the order they were given.
+
+        Raises ``UserError`` that names column and value, and what ``whose`` says of the row with this number.
+        """
+        try:
+            return self._table(given)
+        except UserError as error:
+            if whose is None:
+                raise
+            at = self._first_unfit(given)
+            try:
+                self._table(given[at : at + 1])
+            except UserError as first:
+                raise UserError(f"{first} ({whose(at)})") from error
+            raise
+
+    def _first_unfit(self, given: Sequence[Any]) -> int:
+        """Requires: one of them does not fit."""
+        low, high = 0, len(given)
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                self._table(given[low:middle])
+                low = middle
+            except UserError:
+                high = middle
+        return low
+
+    def _table(self, given: Sequence[Any]) -> pa.Table:
         parts: list[pa.Table] = []
         rows: list[Any] = []
         for item in given if _has_tables(given) else ():
@@ -110,9 +141,12 @@ class Sides:
         """``closely``: each row is looked at when it is emitted, not only when all are made a table."""
         self._targets = {name: Target(operator, schema, name) for name, schema in schemas.items()}
         self._rows: dict[str, list[Any]] = {name: [] for name in schemas if name != LATE}
+        self._numbers: dict[str, list[int]] = {name: [] for name in self._rows}
+        """Of each row, the number of the key at hand."""
         self._closely = closely
 
-    def emit(self, side: str, rows: Any) -> None:
+    def emit(self, side: str, rows: Any, number: int = 0) -> None:
+        """``number``: that of the key at hand."""
         found = self._rows.get(side)
         if found is None:
             declared = ", ".join(self._rows) or "none"
@@ -120,20 +154,26 @@ class Sides:
         if self._closely:
             self._targets[side].check([rows])
         found.append(rows)
+        self._numbers[side].append(number)
 
     def mark(self) -> list[int]:
         """How much was emitted so far, to be given to ``rollback``."""
         return [len(rows) for rows in self._rows.values()]
 
     def rollback(self, marked: Sequence[int]) -> None:
-        for rows, length in zip(self._rows.values(), marked, strict=True):
-            del rows[length:]
+        for rows, numbers, length in zip(self._rows.values(), self._numbers.values(), marked, strict=True):
+            del rows[length:], numbers[length:]
 
-    def tables(self, late: pa.Table) -> dict[str, pa.Table]:
-        """All side outputs that are declared; ``late`` are the rows that came too late."""
+    def tables(self, late: pa.Table, whose: Whose | None = None) -> dict[str, pa.Table]:
+        """All side outputs that are declared; ``late`` are the rows that came too late. ``whose``: of the key with a number."""
         return {
-            name: target.fit(late) if name == LATE else target.table(self._rows[name]) for name, target in self._targets.items()
+            name: target.fit(late) if name == LATE else self._emitted(name, target, whose)
+            for name, target in self._targets.items()
         }
+
+    def _emitted(self, name: str, target: Target, whose: Whose | None) -> pa.Table:
+        numbers = self._numbers[name]
+        return target.table(self._rows[name], None if whose is None else lambda at: whose(numbers[at]))
 
 
 def _apply(fits: Callable[[Any], bool], value: Any) -> bool:

@@ -58,7 +58,9 @@ class Process:
     def on_broadcast(self, rows: Any, ctx: Any) -> None:
         """Called in every task, before any key, with the rows of the broadcast input of the epoch: a list of rows, or an Arrow
         table in a ``KeyedBatchProcess``. The only place where broadcast state is changed; it must do the same in all tasks."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} has no on_broadcast(self, rows, ctx), and broadcast rows have come: add it"
+        )
 
     def late_rows(self, rows: pa.Table) -> pa.Table:
         """Rows that came too late, with their ``reason``, as the side output ``late`` declares them."""
@@ -78,11 +80,15 @@ class KeyedProcess(Process):
 
     def process(self, key: Any, rows: Sequence[Any], ctx: "Any") -> Iterable[Any] | None:
         """Called once per epoch for each key that has rows; yields output rows as tuples or dicts."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no process(self, key, rows, ctx): add it")
 
     def on_timer(self, key: Any, at: int, ctx: "Any") -> Iterable[Any] | None:
-        """Called after all rows of the epoch for each timer that is due, in the order of time."""
-        raise NotImplementedError
+        """Called after all rows of the epoch for each timer that is due, in the order of time: event time, then processing time.
+
+        A timer that it sets fires in this epoch too if it is due and later than ``at``; else in the next one at the earliest."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no on_timer(self, key, at, ctx), and a timer at {at} ms is due: add it"
+        )
 
 
 class KeyedBatchProcess(Process):
@@ -110,10 +116,10 @@ class KeyedBatchProcess(Process):
 
     def process(self, batch: "Any", ctx: "Any") -> "pa.Table | Any | None":
         """Called once per task and epoch, with no rows too. ``ctx`` has ``epoch``, ``watermark`` and ``processing_time``."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no process(self, batch, ctx): add it")
 
     def on_timers(self, batch: "Any", due: pa.Table, ctx: "Any") -> "pa.Table | Any | None":
         """Called after ``process`` with all timers that are due: ``key_of``, ``time`` and ``clock`` (``event`` or
-        ``processing``), event time first, each by time. They are gone by then; it is called again for those that it sets and
-        that are due at once."""
-        raise NotImplementedError
+        ``processing``), event time first, each by time. They are gone by then. It is called again for those that it sets and
+        that are due at once, if they are later than the first of their key in this call; others wait for the next epoch."""
+        raise NotImplementedError(f"{type(self).__name__} has no on_timers(self, batch, due, ctx), and timers are due: add it")

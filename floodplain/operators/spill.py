@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from floodplain.errors import Conflict
+from floodplain.errors import Conflict, UserError
 from floodplain.eventtime.times import EpochTimes
 from floodplain.keys import key_group, normalize_keys
 from floodplain.operators.grouping import hashes_of
@@ -174,7 +174,7 @@ def run_buckets(
             writer = writer_of(len(reports))
             outcome = KeyedTask(operator, snapshot, writer, times, bucket.groups, level).run(bucket.rows)
             outcomes.append(replace(outcome, warnings=_warnings(operator.name, bucket)))
-            report, write = writer.built()
+            report, write = _built(operator.name, writer)
             reports.append(report)
             store(write)
             # Before the next one is read.
@@ -185,6 +185,13 @@ def run_buckets(
         rows=sum(report.rows for report in reports),
     )
     return combined(outcomes), report
+
+
+def _built(operator: str, writer: TaskWriter) -> tuple[Report, Callable[[], None]]:
+    try:
+        return writer.built()
+    except UserError as error:
+        raise UserError(f"operator {operator}, {error}") from error
 
 
 def _warnings(operator: str, bucket: Bucket) -> tuple[str, ...]:

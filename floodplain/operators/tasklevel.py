@@ -7,14 +7,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.errors import UserError, is_users_fault
+from floodplain.errors import UserError
 from floodplain.eventtime.times import EpochTimes
+from floodplain.operators.blame import is_users_fault
 from floodplain.operators.context import EpochContext
 from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.operators.rows import Rows, failed_at, tuple_type
 from floodplain.state.descriptors import Broadcast, TaskValue
 from floodplain.state.fit import UNFIT
+from floodplain.state.forms import in_form, rows_in_form
 from floodplain.state.shared import BroadcastHandle, TaskValueHandle
 from floodplain.state.tables import SLOT, SLOTS
 from floodplain.store.epoch import Epoch
@@ -43,11 +45,11 @@ def task_values_at(snapshot: Snapshot, operator: KeyedOperator, slots: int) -> T
     stored: dict[str, int] = {}
     for name, state in _task_values(operator).items():
         place = operator.tables.places[name]
-        rows = snapshot.table(place.table).to_arrow().to_pylist()
+        rows = rows_in_form(snapshot.table(place.table).to_arrow())
         stored[name] = rows[0][SLOTS] if rows else 0
         found: list[Any] = [None] * max(stored[name], slots)
         for row in rows:
-            found[row[SLOT]] = row[place.column]
+            found[row[SLOT]] = row[place.column or ""]
         if stored[name] not in (0, slots):
             found = _moved(operator.name, name, state, found, slots)
         values[name] = pa.array(found, state.arrow)
@@ -136,7 +138,7 @@ class TaskLevel:
         rows: Any = table
         if not isinstance(process, KeyedBatchProcess):
             make = tuple_type("Row", table.column_names)._make
-            rows = Rows(map(make, zip(*(column.to_pylist() for column in table.columns), strict=True)))
+            rows = Rows(map(make, zip(*map(in_form, table.columns), strict=True)))
         try:
             process.on_broadcast(rows, context)
         except Exception as error:

@@ -6,12 +6,13 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 from pyspark.sql.types import StructType
 
-from floodplain.errors import UserError, is_users_fault
+from floodplain.errors import UserError
 from floodplain.eventtime.times import as_ms
+from floodplain.operators.blame import is_users_fault
 from floodplain.operators.context import Context
 from floodplain.operators.grouping import Grouped
 from floodplain.operators.operator import KeyedOperator
@@ -49,9 +50,16 @@ class Calls:
         handle.detach()
         self._guarded(None, None, self._processor.close)
         handle.phase = Phase.CLOSED
-        output = self._flavour.output()
+        output = self._output()
         self._check_event_times(output)
         return output
+
+    def _output(self) -> pa.Table:
+        try:
+            made: pa.Table = self._flavour.output()
+        except Exception as error:
+            self._blame(error, None)
+        return made
 
     def _rows(self) -> None:
         pointed, times, flavour = self._pointed, self._times, self._flavour
@@ -97,7 +105,8 @@ class Calls:
             self._blame(error, key, row)
 
     def _blame(self, error: Exception, key: Any, row: Any = None, among: int = 1, timer_ms: int | None = None) -> NoReturn:
-        if not is_users_fault(error):
+        # What we refuse in Spark's words is raised by us, too.
+        if not (isinstance(error, PySparkException) or is_users_fault(error)):
             raise error
         raise UserError.of(self._operator.name, self._epoch, key, row, error, among=among, timer_ms=timer_ms) from error
 

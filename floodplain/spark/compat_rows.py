@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import Row, StructType
 
+from floodplain.errors import BadInput, short
 from floodplain.operators.grouping import Grouped
 from floodplain.spark.compat_initial import INITIAL
 from floodplain.state.pythonic import to_python
@@ -62,6 +63,8 @@ class RowFlavour:
             if not self._nested and getattr(row, "__fields__", None) == names:
                 append(row)
             else:
+                if not hasattr(row, "asDict"):
+                    raise BadInput(f"{short(row)} is no Row: give out rows as pyspark.sql.Row")
                 found = row.asDict(True)
                 append(tuple(map(found.get, names)))
 

@@ -151,8 +151,9 @@ def _outward(dtype: T.DataType) -> Convert | None:
         case T.TimestampType():
             return _local_time
         case T.ArrayType():
+            # Always a new list: what a processor does to it must not reach the state.
             element = _outward(dtype.elementType)
-            return None if element is None else lambda value: [one if one is None else element(one) for one in value]
+            return list if element is None else lambda value: [one if one is None else element(one) for one in value]
         case T.MapType():
             key, entry = _maybe(_outward(dtype.keyType)), _maybe(_outward(dtype.valueType))
             return lambda value: {key(k): entry(v) for k, v in value}

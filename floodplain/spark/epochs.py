@@ -10,7 +10,7 @@ import pyarrow as pa
 from floodplain.errors import BadInput, Conflict
 from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.operators.lateness import LATE, late_columns
-from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
+from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator, fitted_process
 from floodplain.operators.reorder import WAITING
 from floodplain.spark.contract import Engine, Place
 from floodplain.spark.explain import About, picture
@@ -155,17 +155,14 @@ class Epochs:
         return sides[output]
 
     def _operator(self, step: Keyed, rows: pa.Schema) -> KeyedOperator:
-        for name in step.keys:
-            if name not in rows.names:
-                raise BadInput(f"operator {step.name}: there is no column {name} to key by; there are: {', '.join(rows.names)}")
         if HASH in rows.names:
             raise BadInput(
                 f"operator {step.name}: a column of its rows is called {HASH}, as their hash is on the way to it: rename it"
             )
-        keys = {name: rows.field(name).type for name in step.keys}
         named = step.event_time or self._plan.event_time
         event_time = named if named in rows.names else None
-        process = step.process.fitted(rows, step.keys, event_time)
+        process = fitted_process(step.name, step.process, rows, step.keys, event_time)
+        keys = {name: rows.field(name).type for name in step.keys}
         late = late_columns(step.name, rows) if self._plan.wants_late(step) and LATE not in process.side_outputs else None
         in_order = None if step.in_order is None else replace(step.in_order, columns=rows)
         from_input = self._plan.reads_input(step)

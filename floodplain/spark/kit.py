@@ -26,6 +26,7 @@ from floodplain.spark.kit_faults import Captured, CountedBlobs, Crashed, CrashPo
 from floodplain.spark.plan import Input, Plan
 from floodplain.spark.static import run_static
 from floodplain.spark.stream import SOURCE, Output, StartOptions, Stream
+from floodplain.state.forms import rows_in_form
 from floodplain.state.types import as_fields
 from floodplain.store.store import Store
 from floodplain.tiers import paths
@@ -185,7 +186,7 @@ class PipelineKit:
         position = SourcePosition("kit", self._batch_id, f"v1\n{{}}\n{self._batch_id}")
         self._do(partial(self._deliver, inputs, position, self._clock.now_ms(), self._watermark_ms))
         number = self.store.head.epoch
-        return {name: sink.epochs[number].to_pylist() for name, sink in self.sinks.items()}
+        return {name: rows_in_form(sink.epochs[number]) for name, sink in self.sinks.items()}
 
     def _tables(self, rows: Rows, broadcast: Mapping[str, Rows]) -> dict[str, pa.Table]:
         tagged = {"": rows, **{tag: broadcast.get(name, ()) for name, tag in self._tag_of.items()}}
@@ -204,7 +205,7 @@ class PipelineKit:
         inputs, before = self._tables(rows, {}), self.store.head.epoch
         self._do(lambda: run_static(self._epochs, inputs, batch, partial(self._newest_ms, inputs[""]), finish=finish))
         new = range(before + 1, self.store.head.epoch + 1)
-        return {name: [row for epoch in new for row in sink.epochs[epoch].to_pylist()] for name, sink in self.sinks.items()}
+        return {name: [row for epoch in new for row in rows_in_form(sink.epochs[epoch])] for name, sink in self.sinks.items()}
 
     def _newest_ms(self, rows: pa.Table) -> int:
         """The watermark that static rows give."""
@@ -277,7 +278,7 @@ class PipelineKit:
         return {outlet.name: self._epochs.schema_of(outlet) for outlet in self._plan.outlets}
 
     def state(self, table: str) -> list[dict[str, Any]]:
-        return self.store.snapshot().table(table).to_arrow().to_pylist()
+        return rows_in_form(self.store.snapshot().table(table).to_arrow())
 
     @property
     def progress(self) -> list[EpochProgress]:

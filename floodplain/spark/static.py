@@ -1,4 +1,4 @@
-"""Static input: its rows as one epoch, then epochs for the timers that are due when it is over."""
+"""Static input: its rows as one epoch, then one for the timers that are due when it is over."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,7 +29,7 @@ def run_static(
         epochs.run(inputs, _position(epochs, batch, _ROWS), clock.now_ms(), 0)
     watermark_ms = epochs.time.watermark_ms(newest_ms() if epochs.time.rule is None else 0, clock.now_ms())
     fire_ms = END_MS if finish else watermark_ms
-    while epochs.due(fire_ms, clock.now_ms()):
+    if epochs.due(fire_ms, clock.now_ms()):
         epochs.run(None, None, clock.now_ms(), watermark_ms, fire_ms)
     if batch is not None:
         reached_ms = epochs.store.head.watermarks.get(EVENT_TIME, NONE_MS)

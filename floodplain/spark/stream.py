@@ -12,7 +12,7 @@ from floodplain.errors import BadInput
 from floodplain.eventtime.options import Delay, IngestionTime, WatermarkOptions, ingestion_rule, source_rule
 from floodplain.eventtime.watermarks import Policy, WatermarkRule
 from floodplain.operators.lateness import LATE
-from floodplain.operators.operator import OnError, check_on_error
+from floodplain.operators.operator import OnError, check_on_error, check_process
 from floodplain.operators.process import Process
 from floodplain.operators.reorder import InOrder, order_asked
 from floodplain.settings import StoreSettings
@@ -173,8 +173,9 @@ class Stream(Operations):
         """
         if not self.keys:
             raise BadInput("process needs keys: call key_by before it")
+        name = name or _snake(getattr(process, "__name__", type(process).__name__))
+        check_process(name, process)
         check_on_error(on_error, process)
-        name = name or _snake(type(process).__name__)
         broadcasts = self.broadcasts if broadcast is None else {**self.broadcasts, name: broadcast}
         tag = None if broadcast is None else Input(name)
         step = Keyed(self.node, name, self.keys, process, on_error, tag, in_order=order_asked(in_order))

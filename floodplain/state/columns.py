@@ -22,6 +22,8 @@ from floodplain.store.identity import refine, starts_of
 from floodplain.store.layout import EXPIRES, SUB
 from floodplain.store.merge import Rules, resolve
 
+_NOTHING_FIRED = np.iinfo(np.int64).min
+
 Numbered: TypeAlias = tuple[np.ndarray, pa.Table]
 """Rows, and the number of the key of each."""
 
@@ -149,6 +151,7 @@ class TimerColumns:
         self._until_ms = until_ms
         self._due = due
         self._log: list[tuple[np.ndarray, np.ndarray, bool]] = []
+        self._fired_ms: np.ndarray | None = None
 
     def change(self, numbers: np.ndarray, times: np.ndarray, there: bool) -> None:
         if len(numbers):
@@ -164,13 +167,28 @@ class TimerColumns:
         """Of those that were stored as the epoch began."""
         return np.unique(self._due[0][self._due[1] <= self._until_ms])
 
-    def take_due(self) -> tuple[np.ndarray, np.ndarray]:
-        """Those that are due now, by time; they are gone, and may be set again."""
+    def take_due(self, *, fire: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Those that are due now, by time; they are gone, and may be set again.
+
+        ``fire``: a callback follows. What it sets for a key is due in this epoch only if it is later than the key's first here.
+        """
         numbers, times, there = self._settled(*self._due)
         ripe = np.flatnonzero(there & (times <= self._until_ms))
+        if self._fired_ms is not None:
+            fired_ms = self._fired_ms[numbers[ripe]]
+            ripe = ripe[(times[ripe] > fired_ms) | (fired_ms == _NOTHING_FIRED)]
         ripe = ripe[np.lexsort((numbers[ripe], times[ripe]))]
         self.change(numbers[ripe], times[ripe], False)
+        if fire:
+            self._note_fired(numbers[ripe], times[ripe])
         return numbers[ripe], times[ripe]
+
+    def _note_fired(self, numbers: np.ndarray, times: np.ndarray) -> None:
+        if self._fired_ms is None and len(numbers):
+            self._fired_ms = np.full(len(self._cursor.space), _NOTHING_FIRED)
+        if self._fired_ms is not None:
+            keys, first = np.unique(numbers, return_index=True)
+            self._fired_ms[keys] = np.maximum(times[first], _NOTHING_FIRED + 1)
 
     def write(self) -> None:
         nothing = np.empty(0, np.int64)

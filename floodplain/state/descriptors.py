@@ -119,8 +119,8 @@ class Aggregating(Descriptor):
 
     def __post_init__(self) -> None:
         Descriptor.__post_init__(self)
-        as_arrow(self.input)
-        _check_default(self.default, as_arrow(self.output))
+        _ = self.arrow_input
+        _check_default(self.default, self.arrow_output)
         _check_merge(self.merge_name, self.arrow)
 
     @property
@@ -130,6 +130,10 @@ class Aggregating(Descriptor):
     @property
     def arrow_input(self) -> pa.DataType:
         return as_arrow(self.input)
+
+    @property
+    def arrow_output(self) -> pa.DataType:
+        return as_arrow(self.output)
 
     @property
     def merge_name(self) -> str:

@@ -7,8 +7,9 @@ import pyarrow as pa
 
 from floodplain.errors import BadInput, UserError, short
 from floodplain.state.descriptors import Broadcast, TaskValue
-from floodplain.state.entries import frozen
+from floodplain.state.entries import Frozen, frozen
 from floodplain.state.fit import UNFIT
+from floodplain.state.forms import fresh_by
 from floodplain.state.tables import Place
 from floodplain.store.task import TaskWriter
 from floodplain.store.view import Snapshot
@@ -22,16 +23,17 @@ class TaskValueHandle:
         self._name = name
         self._state = state
         self._value = value
+        self._fresh = fresh_by(state.arrow)
         self.changed = False
 
     def get(self) -> Any:
-        return self._state.default if self._value is None else self._value
+        return self._fresh(self._state.default if self._value is None else self._value)
 
     def exists(self) -> bool:
         return self._value is not None
 
     def set(self, value: Any) -> None:
-        self._value = value
+        self._value = self._fresh(value)
         self.changed = True
 
     def clear(self) -> None:
@@ -66,26 +68,28 @@ class BroadcastHandle:
         self._state = state
         self._place = place
         self._snapshot = snapshot
+        self._fresh_key, self._fresh = fresh_by(state.arrow_key), fresh_by(state.arrow_value)
         self._entries: dict[Any, tuple[Any, Any]] | None = None
         self._changed: dict[Any, Any] = {}
 
     def get(self, key: Any, default: Any = None) -> Any:
-        return self._all().get(frozen(key), (key, default))[1]
+        found = self._all().get(self._frozen(key))
+        return default if found is None else self._fresh(found[1])
 
     def contains(self, key: Any) -> bool:
-        return frozen(key) in self._all()
+        return self._frozen(key) in self._all()
 
     def __contains__(self, key: Any) -> bool:
         return self.contains(key)
 
     def items(self) -> list[tuple[Any, Any]]:
-        return list(self._all().values())
+        return list(zip(self.keys(), self.values(), strict=True))
 
     def keys(self) -> list[Any]:
-        return [key for key, _ in self._all().values()]
+        return [self._fresh_key(key) for key, _ in self._all().values()]
 
     def values(self) -> list[Any]:
-        return [value for _, value in self._all().values()]
+        return [self._fresh(value) for _, value in self._all().values()]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.keys())
@@ -100,17 +104,22 @@ class BroadcastHandle:
 
     def put(self, key: Any, value: Any) -> None:
         self._check_writable()
-        self._all()[frozen(key)] = (key, value)
+        key = self._fresh_key(key)
+        self._all()[frozen(key)] = (key, self._fresh(value))
         self._changed[frozen(key)] = key
 
     def remove(self, key: Any) -> None:
         self._check_writable()
+        key = self._fresh_key(key)
         if self._all().pop(frozen(key), None) is not None:
             self._changed[frozen(key)] = key
 
     def clear(self) -> None:
         for key in self.keys():
             self.remove(key)
+
+    def _frozen(self, key: Any) -> Frozen:
+        return frozen(self._fresh_key(key))
 
     def _check_writable(self) -> None:
         if not self.writable:

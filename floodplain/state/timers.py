@@ -7,9 +7,13 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from floodplain.errors import BadInput
 from floodplain.state.handles import restore
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.tables import Place
+
+_NOTHING_FIRED = -(1 << 64)
+"""Before any time that a timer can have."""
 
 
 class TimersHandle:
@@ -23,6 +27,7 @@ class TimersHandle:
         self.due = due
         self.until_ms = until_ms
         self._new_due: list[tuple[int, int]] = []
+        self._fired_ms = _NOTHING_FIRED
         self._changed: dict[int, dict[int, bool]] = {}
         self._journal: list[tuple[int, bool | None]] | None = None
 
@@ -30,7 +35,8 @@ class TimersHandle:
         if self._changed.get(self.i, {}).get(at_ms) is True:
             return
         self._change(at_ms, True)
-        if at_ms <= self.until_ms:
+        # What a callback sets for a time that is over would fire without end: it waits for the next epoch.
+        if self._fired_ms < at_ms <= self.until_ms:
             heapq.heappush(self._new_due, (at_ms, self.i))
 
     def delete(self, at_ms: int) -> None:
@@ -58,15 +64,19 @@ class TimersHandle:
         return found
 
     def fire(self) -> Iterator[tuple[int, int]]:
-        """(key number, time) of each timer that is due, by time; it is gone before its callback runs, which may set it again."""
+        """(key number, time) of each timer that is due, by time; it is gone before its callback runs, which may set it again.
+
+        One that a callback sets fires too if it is due and later than the one that the callback is for; else in the next epoch.
+        """
         stored = sorted(zip(self.due[1].tolist(), self.due[0].tolist(), strict=True), reverse=True)
-        left = set(stored)
+        left, last = set(stored), None
         while stored or self._new_due:
             fresh = bool(self._new_due) and (not stored or self._new_due[0] <= stored[-1])
             at_ms, number = timer = heapq.heappop(self._new_due) if fresh else stored.pop()
-            if self._changed.get(number, {}).get(at_ms, timer in left):
+            # One that was deleted and set anew stands here twice.
+            if timer != last and self._changed.get(number, {}).get(at_ms, timer in left):
+                last, self._fired_ms = timer, at_ms
                 self._changed.setdefault(number, {})[at_ms] = False
-                left.discard(timer)
                 yield number, at_ms
 
     def waiting(self, until_ms: int) -> list[tuple[int, int]]:
@@ -97,3 +107,10 @@ class TimersHandle:
 
     def check(self) -> None:
         """Times are whole numbers already."""
+
+
+class UnheardTimers(TimersHandle):
+    """Those of a process function that has no callback for them: none can be set."""
+
+    def add(self, at_ms: int) -> None:
+        raise BadInput(f"a timer is set for {at_ms} ms, and there is no on_timer(self, key, at, ctx) to be called then: add it")

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.errors import BadInput, SchemaMismatch
+from floodplain.errors import BadInput, SchemaMismatch, UserError
 from floodplain.keys import hash_columns, key_group, normalize_keys
 from floodplain.store import layout
 from floodplain.store.identity import hash_order, refine, starts_of
@@ -67,6 +67,19 @@ def settle(schema: TableSchema, parts: list[pa.Table], now_ms: int, key_groups: 
         if starts_of(*told_apart).all():
             return rows if order is None else rows.take(pa.array(order))
     return _settle_repeats(schema, rows, now_ms, key_groups)
+
+
+def unmergeable(schema: TableSchema, parts: list[pa.Table], now_ms: int, key_groups: int) -> dict[str, object]:
+    """A key whose rows a user's merge cannot take. Requires: ``settle`` of these raised ``UserError``."""
+    rows = pa.concat_tables(parts).combine_chunks()
+    while len(hashes := np.unique(layout.numbers(rows, HASH))) > 1:
+        first = rows.filter(pa.array(layout.numbers(rows, HASH) < hashes[len(hashes) // 2]))
+        try:
+            settle(schema, [first], now_ms, key_groups)
+            rows = rows.filter(pa.array(layout.numbers(rows, HASH) >= hashes[len(hashes) // 2]))
+        except UserError:
+            rows = first
+    return {field.name: rows.column(layout.column(field))[0].as_py() for field in schema.keys}
 
 
 def _settle_repeats(schema: TableSchema, rows: pa.Table, now_ms: int, key_groups: int) -> pa.Table:

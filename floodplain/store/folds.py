@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.errors import BadInput, MergeUnavailable
+from floodplain.errors import BadInput, MergeUnavailable, UserError
 
 
 class Fold(Protocol):
@@ -116,7 +116,7 @@ def _pairwise(combine: Combine) -> Fold:
         while len(operands) > len(starts):
             place = np.arange(len(segment)) - np.searchsorted(segment, segment)
             older = np.flatnonzero((place % 2 == 0) & np.append(segment[1:] == segment[:-1], False))
-            merged = combine(operands.take(pa.array(older)), operands.take(pa.array(older + 1)))
+            merged = _called(combine, operands.take(pa.array(older)), operands.take(pa.array(older + 1)))
             if len(merged) != len(older):
                 raise BadInput(f"merge {combine.__qualname__} returned {len(merged)} values for {len(older)} pairs")
             source = np.arange(len(segment))
@@ -127,6 +127,13 @@ def _pairwise(combine: Combine) -> Fold:
         return operands
 
     return fold
+
+
+def _called(combine: Combine, older: pa.Array, newer: pa.Array) -> pa.Array:
+    try:
+        return combine(older, newer)
+    except Exception as error:
+        raise UserError(f"{type(error).__name__} in merge {combine.__module__}:{combine.__qualname__}: {error}") from error
 
 
 _BUILTIN: dict[str, Fold] = {

@@ -8,10 +8,10 @@ import msgspec
 import pyarrow as pa
 
 from floodplain.clock import Chance, Clock
-from floodplain.errors import BadInput, Corrupt
+from floodplain.errors import BadInput, Corrupt, UserError, short
 from floodplain.settings import StoreSettings
 from floodplain.store.definition import recorded
-from floodplain.store.delta import physical_rows, settle
+from floodplain.store.delta import physical_rows, settle, unmergeable
 from floodplain.store.readers import LOCAL_TIERS, Readers
 from floodplain.store.runwriter import BuiltRun, RunOptions, build_run, pack
 from floodplain.tiers import paths
@@ -116,7 +116,12 @@ class TaskWriter:
     def _build(self, table: str, parts: list[pa.Table]) -> BuiltRun:
         ticket = self._ticket
         schema = ticket.schemas[table]
-        rows = settle(schema, parts, ticket.clock_ms(schema), ticket.key_groups)
+        now_ms = ticket.clock_ms(schema)
+        try:
+            rows = settle(schema, parts, now_ms, ticket.key_groups)
+        except UserError as error:
+            key = unmergeable(schema, parts, now_ms, ticket.key_groups)
+            raise UserError(f"epoch {ticket.epoch}, table {table}, key {short(key)}: {error}") from error
         options = run_options(self.settings, self._blobs, ticket.store, ticket.key_groups)
         return build_run(rows, schema, ticket.epoch, ticket.epoch, ticket.epoch, options)
 

@@ -53,6 +53,13 @@ def test_an_unknown_benchmark_is_an_error_that_names_the_known():
     assert registry.NAMES[0] in run_json("bench", "nonsense", code=2)["error"]
 
 
+def test_help_says_what_each_benchmark_needs():
+    shown = " ".join(run("bench", "--help").stdout.split())
+    assert "floodplain[bench]" in shown and "All but state-types run on Spark" in shown
+    assert "floodplain[bench,spark,java]" in shown and "Java of version 17" in shown
+    assert [name for name in registry.NAMES if registry._BENCHES[name] is registry._state_types] == ["state-types"]
+
+
 def test_other_commands_work_without_the_packages_that_benchmarks_need(tmp_path):
     script = f"""
 import sys

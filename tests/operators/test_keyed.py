@@ -1,5 +1,6 @@
 """The keyed kernel through the test kit: state, timers, lateness, time to live."""
 
+import random
 import re
 
 import pyarrow as pa
@@ -146,6 +147,96 @@ def test_a_state_ends_by_itself_and_not_with_its_neighbours():
     kit.epoch([row("u", "a", 1)], now_ms=0)
     assert kit.epoch([row("u", "b", 2)], now_ms=900) == [{"a": 1, "b": 0, "trail": [1]}]
     assert kit.epoch([row("u", "b", 3)], now_ms=1000) == [{"a": 0, "b": 2, "trail": []}]
+
+
+EVENT = {"ttl": "10 ms", "ttl_clock": "event"}
+
+
+class Ending(KeyedProcess):
+    """Every kind of state ends by event time, one value by processing time."""
+
+    value = Value("long", **EVENT)
+    trail = List("long", **EVENT)
+    pages = Map("string", "long", **EVENT)
+    seen = Set("string", **EVENT)
+    total = Reducing("long", "sum", **EVENT)
+    timed = Value("long", ttl="10 ms")
+    lasting = Value("long")
+    output = "user string, there array<boolean>, timed boolean, lasting boolean"
+
+    def process(self, key, rows, ctx):
+        there = [state.exists() for state in (self.value, self.trail, self.pages, self.seen, self.total)]
+        yield key.user, there, self.timed.exists(), self.lasting.exists()
+        if rows[0].page == "set":
+            for state in (self.value, self.timed, self.lasting):
+                state.set(1)
+            self.trail.append(1)
+            self.pages.merge("/", 1)
+            self.seen.add("/")
+            self.total.add(1)
+
+
+def test_state_ends_by_the_clock_that_it_names():
+    kit = ProcessKit(Ending(), rows=ROWS, keys=["user"])
+
+    def there(page: str = "", **times: int) -> tuple[list[bool], bool, bool]:
+        (found,) = kit.epoch([row("u", page)], **times)
+        return found["there"], found["timed"], found["lasting"]
+
+    there("set", watermark_ms=100, now_ms=0)
+    assert there(watermark_ms=109, now_ms=9) == ([True] * 5, True, True)
+    assert there(watermark_ms=109, now_ms=1000) == ([True] * 5, False, True), "the events' time stood still"
+    assert there("set", watermark_ms=109, now_ms=1000) == ([True] * 5, False, True)
+    assert there(watermark_ms=118, now_ms=1009) == ([True] * 5, True, True), "written anew, it lives as long again"
+    assert there(watermark_ms=119, now_ms=1009) == ([False] * 5, True, True)
+    assert there("set", watermark_ms=119, now_ms=1010) == ([False] * 5, False, True)
+
+
+def test_before_there_is_a_watermark_all_states_take_it_to_be_0():
+    kit = ProcessKit(Ending(), rows=ROWS, keys=["user"])
+    kit.epoch([row("u", "set")])
+    for watermark_ms, wanted in ((None, True), (9, True), (10, False)):
+        assert kit.epoch([row("u")], watermark_ms=watermark_ms)[0]["there"] == [wanted] * 5
+
+
+class Ordered(KeyedProcess):
+    order_by = ("at", "page")
+    output = "user string, seen array<string>"
+
+    def process(self, key, rows, ctx):
+        yield key.user, [f"{given.at} {given.page}" for given in rows]
+
+
+def test_rows_of_a_key_come_in_the_declared_order_nulls_last():
+    kit = ProcessKit(Ordered(), rows=ROWS, keys=["user"])
+    given = [
+        ("u", "b", 2),
+        ("v", "z", 1),
+        ("u", None, 1),
+        ("u", "a", None),
+        ("u", "a", 2),
+        ("v", "a", 1),
+        ("u", "c", 1),
+        ("u", None, None),
+    ]
+    out = {found["user"]: found["seen"] for found in kit.epoch([row(*values) for values in given])}
+    assert out == {"u": ["1 c", "1 None", "2 a", "2 b", "None a", "None None"], "v": ["1 a", "1 z"]}
+    chance = random.Random(5)
+    many = [row(f"u{chance.randrange(5)}", chance.choice("abc"), chance.randrange(3)) for _ in range(200)]
+    out = {found["user"]: found["seen"] for found in kit.epoch(many)}
+    for user, seen in out.items():
+        mine = sorted((given["at"], given["page"]) for given in many if given["user"] == user)
+        assert seen == [f"{at} {page}" for at, page in mine]
+
+
+class OrderedByTime(Ordered):
+    order_by = ("at",)
+
+
+def test_rows_alike_in_the_declared_order_come_as_they_came():
+    kit = ProcessKit(OrderedByTime(), rows=ROWS, keys=["user"])
+    (found,) = kit.epoch([row("u", page, at) for page, at in (("z", 2), ("c", 1), ("a", 1), ("b", 1))])
+    assert found["seen"] == ["1 c", "1 a", "1 b", "2 z"]
 
 
 def average(values: pa.Array) -> pa.Array:

@@ -106,6 +106,51 @@ def test_what_does_not_fit_the_output_is_named(given, message):
         kit.epoch([row("ada")])
 
 
+class Some(KeyedProcess):
+    """Gives out, or emits, what does not fit, by a row or a timer."""
+
+    output = "user string, n long"
+    side_outputs: ClassVar = {"aside": "n long"}
+
+    def process(self, key, rows, ctx):
+        for given in rows:
+            match given.page:
+                case "timer":
+                    ctx.timer(5)
+                case "aside":
+                    ctx.emit("aside", ("one",))
+            ctx.emit("aside", (given.at,))
+            yield key.user, "one" if given.page == "bad" else given.at
+
+    def on_timer(self, key, at, ctx):
+        yield key.user, at
+        yield key.user, "five"
+
+
+MANY = [row(f"u{number}", at=number) for number in range(50)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "what", "where"),
+    [
+        ([row("ada", "bad", 3)], "output: 'one'", "key Key(user='ada'), row Row(user='ada', page='bad', at=3))"),
+        (
+            [row("ada", "bad"), row("ada")],
+            "output: 'one'",
+            "key Key(user='ada'), one of 2 rows, the first being Row(",
+        ),
+        ([row("ada", "timer")], "output: 'five'", "key Key(user='ada'), timer at 5 ms)"),
+        ([row("ada", "aside")], "side output aside: 'one'", "key Key(user='ada'))"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_epoch_key_and_row(rows, what, where):
+    kit = ProcessKit(Some(), rows=ROWS, keys=["user"])
+    with pytest.raises(UserError) as caught:
+        kit.epoch([*MANY[:25], *rows, *MANY[25:]], watermark_ms=10)
+    assert str(caught.value).startswith(f"operator kit, {what} does not fit column n of type int64: ")
+    assert f" (epoch 1, {where}" in str(caught.value)
+
+
 def test_dicts_may_leave_columns_out():
     assert ProcessKit(Gives({"n": 1}, {"user": "b"}, ("c", 3)), rows=ROWS, keys=["user"]).epoch([row("ada")]) == [
         {"user": None, "n": 1},

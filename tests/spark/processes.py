@@ -168,3 +168,18 @@ class Echo(KeyedProcess):
 
     def on_timer(self, key, at, ctx):
         yield (f"{key.user} again",)
+
+
+class Rearmed(KeyedProcess):
+    """Sets its timer again for the time it was set for."""
+
+    n = Value("long", default=0)
+    output = "user string, n long"
+
+    def process(self, key, rows, ctx):
+        ctx.timer(5)
+
+    def on_timer(self, key, at, ctx):
+        self.n.set(self.n.get() + 1)
+        ctx.timer(at)
+        yield key.user, self.n.get()

@@ -5,6 +5,7 @@ import decimal
 from typing import ClassVar
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
@@ -15,7 +16,18 @@ from pyspark.sql.streaming.stateful_processor import (
     StatefulProcessorHandle,
     ValueState,
 )
-from pyspark.sql.types import DecimalType, DoubleType, FloatType, IntegerType, LongType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from floodplain.errors import UserError
 from floodplain.operators.kit import ProcessKit
@@ -129,6 +141,58 @@ def test_when_no_data_comes_timers_fire_by_the_rule_of_the_driver():
     assert not driven.tick(now_ms=1)
     assert driven.tick(now_ms=2, watermark_ms=31), "the watermark has moved"
     assert said(driven.sinks["output"].epochs[2].to_pylist()) == [("ada", "19")]
+
+
+ARRAY = StructType().add("a", ArrayType(LongType()))
+NESTED = StructType().add("a", ArrayType(LongType())).add("m", MapType(StringType(), ARRAY)).add("s", ARRAY)
+
+
+class Scratch(StatefulProcessor):
+    """Changes in place what it reads, and updates another value."""
+
+    def init(self, handle):
+        self.one = handle.getValueState("one", ARRAY)
+        self.value = handle.getValueState("value", NESTED)
+        self.items = handle.getListState("items", ARRAY)
+        self.map = handle.getMapState("map", LONG, NESTED)
+        self.n = handle.getValueState("n", LONG)
+
+    def handleInputRows(self, key, rows, timerValues):
+        given = ([0], {"k": Row(a=[0])}, Row(a=[0]))
+        if not self.n.exists():
+            self.one.update(([0],))
+            self.value.update(given)
+            self.items.appendValue(([0],))
+            self.map.updateValue((1,), given)
+        for seen in (given, self.value.get(), self.map.getValue((1,)), *self.map.values()):
+            for array in (seen[0], seen[1]["k"].a, seen[2].a):
+                array.append(9)
+            seen[1]["new"] = None
+        for seen in (self.one.get(), *self.items.get()):
+            seen[0].append(9)
+        self.n.update((1,))
+        states = self.one.get(), self.value.get(), list(self.items.get()), self.map.getValue((1,)), list(self.map.values())
+        yield Row(user=key[0], what=repr(states))
+
+
+def test_what_was_read_may_be_changed_and_is_not_seen_again():
+    driven = kit(Scratch())
+    nested = "[0], {'k': Row(a=[0])}, Row(a=[0])"
+    named = "Row(a=[0], m={'k': Row(a=[0])}, s=Row(a=[0]))"
+    for _ in range(3):
+        assert said(driven.epoch([row("u")])) == [("u", f"(([0],), ({nested}), [([0],)], {named}, [({nested})])")]
+
+
+def test_rows_have_maps_and_structs_as_the_worker_of_spark_makes_them():
+    class Given(Sum):
+        def handleInputRows(self, key, rows, timerValues):
+            yield Row(user=key[0], what=repr(tuple(next(rows))))
+
+    rows = StructType().add("user", StringType()).add("m", MapType(StringType(), LongType())).add("s", ARRAY)
+    process = StatefulProcess(Given(), Shape(rows, ("user",), OUTPUT), "none", {}, {}, pandas=False)
+    driven = ProcessKit(process, rows="user string, m map<string, long>, s struct<a: array<long>>", keys=["user"])
+    given = pa.table({"m": pa.array([{"x": 1}], pa.map_(pa.string(), pa.int64()))})["m"][0].as_py()
+    assert said(driven.epoch([{"user": "u", "m": {"x": 1}, "s": {"a": [1]}}])) == [("u", repr(("u", given, {"a": [1]})))]
 
 
 class Timed(StatefulProcessor):

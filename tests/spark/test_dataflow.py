@@ -1,5 +1,6 @@
 """Pipelines of several shapes: side outputs, several sources, stateless ends, operators in a row, static input, changes."""
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -7,13 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.settings import StoreSettings
 from floodplain.spark.pipeline import Query, stream
 from floodplain.store.store import Store
 from tests.spark.files import put_table
-from tests.spark.processes import ByCount, BySource, Count, LastSeen, Priced, Tally, Whereabouts
+from tests.spark.processes import ByCount, BySource, Count, LastSeen, Picky, Priced, Rearmed, Tally, Whereabouts
 
 pytestmark = pytest.mark.spark
 FAST = StoreSettings(lease_ms=1500)
@@ -132,6 +134,26 @@ def test_a_static_batch_that_was_cut_short_is_finished_by_the_next_run(spark, tm
     assert sum(progress.rows for progress in run(full=False).progress) == 0, "the rows are not processed again"
     assert sorted(told) == [("a", 2, 10000), ("b", 1, 3000)]
     assert run(full=False).progress == [] and len(told) == 2
+
+
+def test_an_error_of_the_function_ends_the_query_with_operator_epoch_key_and_row(spark, tmp_path):
+    put_file(tmp_path / "in", 0, user=["ada", "bob"], amount=[1, 2])
+    put_file(tmp_path / "in", 1, user=["bob", "ada", "ada", "ada"], amount=[1, 2, -3, 4])
+    query = stream(source(spark, tmp_path / "in")).key_by("user").process(Picky()).write("memory")
+    wanted = "ValueError in operator picky, epoch 2, key Key(user='ada'), row Row(user='ada', amount=-3): negative amount"
+    with pytest.raises(StreamingQueryException, match=re.escape(f"floodplain.errors.UserError: {wanted}")):
+        finish(query, tmp_path, slots=1)
+    held = Store.open(tmp_path / "state").snapshot().table("picky").to_arrow()
+    assert dict(zip(held["user"].to_pylist(), held["n"].to_pylist(), strict=True)) == {"ada": 1, "bob": 1}
+
+
+def test_a_timer_that_sets_itself_again_does_not_hold_up_the_end_of_static_input(spark, tmp_path):
+    put_file(tmp_path / "in", 0, user=["a"], ts=pa.array([1000], pa.timestamp("ms", "UTC")))
+    rows = spark.read.parquet(str(tmp_path / "in"))
+    for number in (1, 2):
+        output = stream(rows).watermark("ts", "1 second").key_by("user").process(Rearmed()).write("memory")
+        query = output.start(state=tmp_path / "state", settings=FAST, slots=1)
+        assert rows_of(query.sink) == [("a", number)], "once at the end; what it sets waits for what comes later"
 
 
 def test_an_operator_may_be_added_but_none_vanishes_without_a_word(spark, tmp_path):

@@ -37,6 +37,9 @@ class Interpreter(StatefulProcessor):
                 "ts timestamp, d date, b binary, a array<int>, m map<string, int>, st struct<x: int, y: string>, "
                 "c decimal(10,2), f float, i short, t byte, nt timestamp_ntz, ok boolean",
             ),
+            "arrays": handle.getValueState("arrays", "a array<long>"),
+            "arrayItems": handle.getListState("arrayItems", "a array<long>"),
+            "arrayWords": handle.getMapState("arrayWords", "w string", "a array<long>"),
             "np": np,
             "datetime": datetime,
             "Decimal": decimal.Decimal,

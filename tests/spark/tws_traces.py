@@ -73,6 +73,21 @@ _TYPES = (
     "{{'b': None}}, Row(x=1, y=None), Decimal('-1.5'), {i}, 70000 + {i}, 300, None, 1))",
     "types.update((None, None, 'text', [1, 'x'], {{}}, {{'x': {i}, 'y': 5}}, {i}, True, -1, -129, None, None))",
     "types.clear()",
+    "(lambda kept: kept and (kept[3] and kept[3].append({i}), kept[4] and kept[4].update(z={i}), kept))(types.get())",
+)
+_ARRAYS = (
+    "arrays.get()",
+    "arrays.update(([{i}, {j}],))",
+    "arrays.get()[0].append({i})",
+    "(arrays.get()[0].clear(), count.update(({i},)), arrays.get())",
+    "(lambda given: (arrays.update((given,)), given.append({j}), arrays.get()))([{i}])",
+    "list(arrayItems.get())",
+    "arrayItems.appendValue(([{i}],))",
+    "[kept[0].append({j}) for kept in arrayItems.get()]",
+    "sorted(arrayWords.iterator(), key=repr)",
+    "arrayWords.updateValue(('w{j}',), ([{i}],))",
+    "[kept[0].append({j}) for kept in arrayWords.values()]",
+    "arrayWords.getValue(('w{j}',))[0].append({i})",
 )
 _TIMERS = (
     "sorted(handle.listTimers())",
@@ -137,7 +152,7 @@ def _moves(chance: random.Random, steps: int) -> list[int]:
 
 def _life(chance: random.Random, key: str | None, moves: list[int], mode: str, ttl: bool) -> Life:
     life = Life(key, chance.randrange(3))
-    kinds = [_COUNT, _PAIR, _ITEMS, _WORDS, _TYPES]
+    kinds = [_COUNT, _PAIR, _ITEMS, _WORDS, _TYPES, _ARRAYS]
     kinds += [_TIMERS, _TIMERS] if mode != "None" else []
     kinds += [_AGAIN] if mode == "EventTime" else []
     kinds += [_TTL, _TTL, _UNTIMED] if ttl else []

@@ -1,0 +1,63 @@
+"""Calls of process functions on Arrow tables, once for all keys of a task."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from floodplain.errors import BadInput, UserError
+from floodplain.operators.batch import Batch
+from floodplain.operators.blame import is_users_fault
+from floodplain.operators.context import Context
+from floodplain.operators.frames import as_table, is_frame
+from floodplain.operators.grouping import Grouped
+from floodplain.operators.operator import KeyedOperator
+from floodplain.operators.outputs import Target
+
+
+class BatchContext:
+    """A context without what is per key: the batch has that for all keys."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def __getattr__(self, name: str) -> Any:
+        if "timer" in name or name == "event_time":
+            raise BadInput(
+                f"ctx.{name} is of one key: in a batch process use the methods of the batch, as batch.timer(times, key_of)"
+            )
+        return getattr(self._context, name)
+
+    def emit(self, side: str, rows: Any) -> None:
+        """Give out rows, in any of the forms that ``process`` may return, through a declared side output."""
+        self._context.emit(side, as_table(rows) if is_frame(rows) else rows)
+
+
+class BatchCall:
+    """Calls a ``KeyedBatchProcess`` once with the rows, then with the timers that are due for as long as there are any."""
+
+    def __init__(self, operator: KeyedOperator, grouped: Grouped, handles: Mapping[str, Any], context: Context) -> None:
+        self._operator, self._epoch = operator, context.epoch
+        self._process: Any = operator.process
+        self._context = BatchContext(context)
+        self._batch = Batch(operator.name, grouped, handles)
+
+    def run(self) -> pa.Table:
+        made = [self._call("process", self._batch, self._context)]
+        while len(due := self._batch.take_due(fire=True)):
+            made.append(self._call("on_timers", self._batch, due, self._context))
+        self._batch.write()
+        return pa.concat_tables(made)
+
+    def _call(self, method: str, *args: Any) -> pa.Table:
+        try:
+            made = getattr(self._process, method)(*args)
+        except Exception as error:
+            if not is_users_fault(error):
+                raise
+            raise UserError.of(self._operator.name, self._epoch, None, None, error) from error
+        target = Target(self._operator.name, self._operator.output)
+        try:
+            return target.table([]) if made is None else target.fit(as_table(made) if is_frame(made) else made)
+        except UserError as error:
+            raise UserError(f"{error} (epoch {self._epoch})") from error
