@@ -6,13 +6,13 @@ come out, a key that has some waiting has a timer at the first of their ends.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NoReturn, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from floodplain.operators.batch import Batch, BatchContext
-from floodplain.operators.changes import WEIGHT
+from floodplain.operators.changes import WEIGHT, no_changes
 from floodplain.operators.join_bounds import Bound
 from floodplain.operators.join_columns import JoinColumns, join_columns, time_name
 from floodplain.operators.join_match import partners
@@ -49,6 +49,13 @@ class Join(KeyedBatchProcess):
             return None
         return time_name((left, right), self.suffixes, 0 if self.bound.low < 0 else 1)
 
+    @property
+    def gives_changes(self) -> bool:  # type: ignore[override]
+        return self.how in PADDED and not self.bound.ends
+
+    def for_changes(self, name: str) -> NoReturn:
+        raise no_changes(name, "pairs are not taken back with their rows", "join first")
+
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RunningJoin":  # noqa: ARG002
         return RunningJoin(self, join_columns(rows, keys, self.times, self.suffixes))
 
@@ -62,7 +69,7 @@ class RunningJoin(KeyedBatchProcess):
         self._alone = asked.how in ("semi", "anti")
         """Whether only the left side comes out."""
         self._emits_pairs = asked.how != "anti"
-        self._weighted = bool(self._padded) and not asked.bound.ends
+        self._weighted = asked.gives_changes
         weight = [pa.field(WEIGHT, pa.int64())] if self._weighted else []
         self.output = columns.output(asked.bound.fields, weight, with_right=not self._alone)
         self.side_outputs = {LATE: columns.late()} if asked.bound.ends else {}
