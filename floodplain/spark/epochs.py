@@ -15,9 +15,10 @@ from floodplain.operators.reorder import WAITING
 from floodplain.spark.contract import Engine, Place
 from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained
-from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union
+from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union, source_of
 from floodplain.spark.steps import Compiled, Steps, derived
 from floodplain.spark.timekeeper import NEWEST, Timekeeper
+from floodplain.spark.weights import check_all_came, check_weight
 from floodplain.state import tables
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.tables import SEPARATOR, define
@@ -129,6 +130,7 @@ class Epochs:
 
     def _define(self) -> None:
         """The tables of all operators and the columns of all outputs."""
+        known = frozenset(self.store.head.schemas)
         rows: dict[Node, Any] = {}
         for node in self._plan.nodes:
             match node:
@@ -136,10 +138,14 @@ class Epochs:
                     rows[node] = self._empty[tag]
                 case Transform() | Select() | Extend() | Union():
                     rows[node] = derived(node, self._plan, self._engine, rows.__getitem__)
+                    if isinstance(node, Transform) and node.changes:
+                        check_weight(self._engine.schema(rows[node]))
                 case Side(parent=parent, output=output):
                     rows[node] = self._engine.empty(self._side_schema(parent.name, output))
                 case Keyed():
                     operator = self._operator(node, self._engine.schema(rows[node.parent]))
+                    if operator.process.needs_all_changes and (before := source_of(node.parent)) is not None:
+                        check_all_came(operator, self._compiled.operators[before], self.store.head, known)
                     define(self.writer, operator.tables)
                     self._compiled.operators[node.name] = operator
                     places = operator.tables.places

@@ -23,6 +23,7 @@ from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger, Windows
 from floodplain.spark.aggregating import WindowedStream, running
 from floodplain.spark.joins import JoinAsked, On, Span, key_pairs
 from floodplain.spark.plan import Keyed, Node
+from floodplain.spark.weights import taken
 from floodplain.state.descriptors import TimeKind
 from floodplain.state.durations import to_ms
 
@@ -41,6 +42,7 @@ class Operations:
     node: Node
     broadcasts: Mapping[str, Any]
     keys: tuple[str, ...]
+    changes: bool
 
     @property
     def time(self) -> str | None:
@@ -52,8 +54,10 @@ class Operations:
         keys = (*self.keys, *more_keys)
         if not keys:
             raise BadInput(f"{name} needs keys: call key_by before it")
-        step = Keyed(self.node, name, keys, process, event_time=time or self.time, in_order=order_asked(in_order))
-        return replace(cast("Stream", self), node=step, keys=())
+        order = order_asked(in_order)
+        process = taken(process, name, self.changes, order)
+        step = Keyed(self.node, name, keys, process, event_time=time or self.time, in_order=order)
+        return replace(cast("Stream", self), node=step, keys=(), changes=process.gives_changes)
 
     def window(
         self,
@@ -124,7 +128,10 @@ class Operations:
         if self.sources is not other.sources:
             raise BadInput("join: both sides must come of one stream: fp.stream(left=…, right=…), and .source(…) of it for each")
         broadcasts = {**self.broadcasts, **other.broadcasts}
-        return replace(cast("Stream", self), node=asked.step(self.node, other.node, name), broadcasts=broadcasts, keys=())
+        step = asked.step(self.node, other.node, name)
+        taken(step.process, name, self.changes or other.changes, None)
+        changes = step.process.gives_changes
+        return replace(cast("Stream", self), node=step, broadcasts=broadcasts, keys=(), changes=changes)
 
     def lookup(
         self,
@@ -148,7 +155,8 @@ class Operations:
         if how not in get_args(LookupHow):
             raise BadInput(f"lookup: how={how!r} is not known: use {' or '.join(get_args(LookupHow))}")
         asked = StateLookup(os.fspath(state), table, pairs, how, at, prefix, dict(options or {}))
-        return replace(cast("Stream", self), node=Keyed(self.node, name, tuple(pairs), asked, event_time=self.time), keys=())
+        process = taken(asked, name, self.changes, None)
+        return replace(cast("Stream", self), node=Keyed(self.node, name, tuple(pairs), process, event_time=self.time), keys=())
 
     def dedup(
         self,

@@ -30,6 +30,8 @@ class Transform:
 
     parent: "Node"
     function: Callable[[Any], Any]
+    changes: bool = False
+    """Whether its rows are changes, which must have their weight behind it, too."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,13 @@ def output_of(node: Node) -> tuple[str, str] | None:
             return parent.name, output
         case _:
             return None
+
+
+def source_of(node: Node) -> str | None:
+    """The operator that the rows come from, through steps without state; None for those of the input, or of several."""
+    while isinstance(node, Transform | Select | Extend):
+        node = node.parent
+    return node.name if isinstance(node, Keyed) else None
 
 
 def some_of(node: Node) -> tuple[tuple[str, str] | None, tuple[Comparison, ...]]:
