@@ -29,6 +29,11 @@ def copies_state(what: str, fields: Iterable[pa.Field]) -> Map:
     return Map(pa.struct(kept), "long")
 
 
+def weights_of(batch: Any) -> np.ndarray:
+    found: np.ndarray = batch.column(WEIGHT).to_numpy(zero_copy_only=False)
+    return found
+
+
 @dataclass(frozen=True)
 class Copies:
     """All different rows of the keys that have changes, by key and then always in the same order."""
@@ -41,24 +46,30 @@ class Copies:
     now: np.ndarray
 
     @staticmethod
-    def changed(batch: Any, state: str, rows: pa.StructArray) -> "Copies":
-        """What the state has and what the changes of the epoch make of it, which is noted. ``rows``: those of the batch.
+    def changed(batch: Any, state: str, owner: np.ndarray, rows: pa.StructArray, weights: np.ndarray) -> "Copies":
+        """What the state has and what changes make of it, which is noted: rows, the number of the key of each, and its weight.
 
         Raises ``BadInput`` where a row is taken back that is not there.
         """
         held = batch.entries(state)
         stored = len(held)
-        owner = np.concatenate([held[KEY_OF].to_numpy(), batch.key_of_row])
+        owner = np.concatenate([held[KEY_OF].to_numpy(), owner])
         (values,) = normalize_keys([pa.chunked_array([*held["key"].chunks, rows], rows.type)])
-        counts = np.concatenate([held["value"].to_numpy(), batch.column(WEIGHT).to_numpy(zero_copy_only=False)])
+        counts = np.concatenate([held["value"].to_numpy(), weights])
         order, first = _alike(owner, values)
         at = order[first]
-        now = np.add.reduceat(counts[order], first)
-        before = np.add.reduceat(np.where(order < stored, counts[order], 0), first)
+        now, before = (
+            np.add.reduceat(each, first) if len(first) else each
+            for each in (counts[order], np.where(order < stored, counts[order], 0))
+        )
         found = Copies(owner[at], values.take(pa.array(at)), before, now)
         found._check(batch)
         found._note(batch, state)
         return found
+
+    @property
+    def added(self) -> np.ndarray:
+        return self.now - self.before
 
     def _check(self, batch: Any) -> None:
         wrong = np.flatnonzero(self.now < 0)

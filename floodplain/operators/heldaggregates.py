@@ -17,7 +17,7 @@ from floodplain.operators.aggregation import Aggregation, Partials
 from floodplain.operators.batch import Batch, BatchContext
 from floodplain.operators.changes import WEIGHT, Mode, check_mode, plain_rows
 from floodplain.operators.combining import AggregateCombiner, Partial, partials_of
-from floodplain.operators.copies import Copies, copies_state
+from floodplain.operators.copies import Copies, copies_state, weights_of
 from floodplain.operators.firing import same
 from floodplain.operators.groups import Groups, filled, groups_of
 from floodplain.operators.process import KeyedBatchProcess
@@ -92,7 +92,7 @@ class HeldAggregates(RunningProcess):
             return None
         before = [batch.state(name) for name, _ in self._values]
         now = self._added(batch, before)
-        copies = None if self._others is None else Copies.changed(batch, VALUES_NOW, self._values_of(batch))
+        copies = None if self._others is None else self._changed(batch)
         new = self._made(now, copies, now=True)
         has = filled(now[-1], 0) > 0
         for (name, type_), column in zip(self._values, now, strict=True):
@@ -116,9 +116,10 @@ class HeldAggregates(RunningProcess):
             raise BadInput(f"key {key}: more rows are taken back than came")
         return now
 
-    def _values_of(self, batch: Batch) -> pa.StructArray:
+    def _changed(self, batch: Batch) -> Copies:
         fields = list(self._kept)
-        return pa.StructArray.from_arrays([batch.column(field.name).cast(field.type) for field in fields], fields=fields)
+        values = pa.StructArray.from_arrays([batch.column(field.name) for field in fields], fields=fields)
+        return Copies.changed(batch, VALUES_NOW, batch.key_of_row, values, weights_of(batch))
 
     def _made(self, sums: Partials, copies: Copies | None, *, now: bool) -> pa.StructArray:
         """The results of all keys; of keys that have no rows, those of nothing."""

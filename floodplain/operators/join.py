@@ -6,13 +6,13 @@ come out, a key that has some waiting has a timer at the first of their ends.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal, NoReturn, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from floodplain.operators.batch import Batch, BatchContext
-from floodplain.operators.changes import WEIGHT, no_changes
+from floodplain.operators.changes import WEIGHT
 from floodplain.operators.join_bounds import Bound
 from floodplain.operators.join_columns import JoinColumns, join_columns, time_name
 from floodplain.operators.join_match import partners
@@ -52,9 +52,6 @@ class Join(KeyedBatchProcess):
     @property
     def gives_changes(self) -> bool:  # type: ignore[override]
         return self.how in PADDED and not self.bound.ends
-
-    def for_changes(self, name: str) -> NoReturn:
-        raise no_changes(name, "pairs are not taken back with their rows", "join first")
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RunningJoin":  # noqa: ARG002
         return RunningJoin(self, join_columns(rows, keys, self.times, self.suffixes))

@@ -5,14 +5,13 @@ the watermark has passed only the newest is kept: rows yet to come are later tha
 """
 
 from dataclasses import dataclass, field
-from typing import Literal, NoReturn, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.operators.batch import Batch, BatchContext
-from floodplain.operators.changes import no_changes
 from floodplain.operators.join_bounds import Interval, Unbounded
 from floodplain.operators.join_columns import JoinColumns, join_columns, time_name
 from floodplain.operators.join_match import newest_before
@@ -36,9 +35,6 @@ class AsOfJoin(KeyedBatchProcess):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "output_time", time_name(self.times, self.suffixes, 0))
-
-    def for_changes(self, name: str) -> NoReturn:
-        raise no_changes(name, "pairs are not taken back with their rows", "join first")
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RunningAsOfJoin":  # noqa: ARG002
         return RunningAsOfJoin(self.how, join_columns(rows, keys, self.times, self.suffixes))

@@ -15,7 +15,7 @@ from floodplain.operators.reorder import WAITING
 from floodplain.spark.contract import Engine, Place
 from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained
-from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union, source_of
+from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union, sources_of
 from floodplain.spark.steps import Compiled, Steps, derived
 from floodplain.spark.timekeeper import NEWEST, Timekeeper
 from floodplain.spark.weights import check_all_came, check_weight
@@ -144,8 +144,8 @@ class Epochs:
                     rows[node] = self._engine.empty(self._side_schema(parent.name, output))
                 case Keyed():
                     operator = self._operator(node, self._engine.schema(rows[node.parent]))
-                    if operator.process.needs_all_changes and (before := source_of(node.parent)) is not None:
-                        check_all_came(operator, self._compiled.operators[before], self.store.head, known)
+                    sources = [self._compiled.operators[before.name] for before in sources_of(node.parent)]
+                    check_all_came(operator, sources, self.store.head, known)
                     define(self.writer, operator.tables)
                     self._compiled.operators[node.name] = operator
                     places = operator.tables.places

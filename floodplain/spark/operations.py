@@ -124,14 +124,14 @@ class Operations:
         ``times``: the time column of each side, if it is not that of the watermark. ``suffixes``: what to add to the names of
         columns that both sides have.
         """
-        asked = JoinAsked(on, how, within, window, as_of, ttl, ttl_clock, times or (self.time, other.time), suffixes)
+        changes = self.changes, other.changes
+        asked = JoinAsked(on, how, within, window, as_of, ttl, ttl_clock, times or (self.time, other.time), suffixes, changes)
         if self.sources is not other.sources:
             raise BadInput("join: both sides must come of one stream: fp.stream(left=…, right=…), and .source(…) of it for each")
         broadcasts = {**self.broadcasts, **other.broadcasts}
         step = asked.step(self.node, other.node, name)
-        taken(step.process, name, self.changes or other.changes, None)
-        changes = step.process.gives_changes
-        return replace(cast("Stream", self), node=step, broadcasts=broadcasts, keys=(), changes=changes)
+        gives = step.process.gives_changes
+        return replace(cast("Stream", self), node=step, broadcasts=broadcasts, keys=(), changes=gives)
 
     def lookup(
         self,

@@ -12,6 +12,7 @@ from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.process import Process
 from floodplain.operators.reorder import InOrder
 from floodplain.versions.manifest import Manifest
+from floodplain.versions.schema import TableSchema
 
 _COLUMN = re.compile(r"Column<'(.*)'>", re.DOTALL)
 _TEXT = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
@@ -60,22 +61,26 @@ def check_unweighted(what: str, expression: Any) -> None:
         )
 
 
-def check_all_came(operator: KeyedOperator, before: KeyedOperator, head: Manifest, known: Collection[str]) -> None:
-    """Raises ``BadInput`` unless the operator has seen all changes that the one ``before`` it has given, and no others.
+def check_all_came(operator: KeyedOperator, sources: Iterable[KeyedOperator], head: Manifest, known: Collection[str]) -> None:
+    """Raises ``BadInput`` if the operator needs all changes and has not seen all that its sources have given, or other ones.
 
     ``known``: the tables that were there before this start.
     """
-    anew = not any(schema.table in known for schema in before.tables.schemas)
-    begun = any(head.runs.get(schema.table) for schema in before.tables.schemas)
-    for schema in operator.tables.schemas:
-        old = head.schema(schema.table)
-        complete = old is not None and {field.name for field in schema.values} <= {field.name for field in old.values}
-        if (begun and not complete) or (anew and head.runs.get(schema.table)):
-            raise BadInput(
-                f"operator {operator.name} takes the changes that {before.name} gives, and only one of them begins anew "
-                f"(table {schema.table}): rows could be taken back that never came, or never be taken back. Let both begin anew: "
-                "give both other names, and drop the old ones with start(drop=[…])"
-            )
+    for source in sources if operator.process.needs_all_changes else ():
+        anew = not any(schema.table in known for schema in source.tables.schemas)
+        begun = any(head.runs.get(schema.table) for schema in source.tables.schemas)
+        for schema in operator.tables.schemas:
+            if (begun and not _has(head, schema)) or (anew and head.runs.get(schema.table)):
+                raise BadInput(
+                    f"operator {operator.name} takes the changes that {source.name} gives, and only one of them begins anew "
+                    f"(table {schema.table}): rows could be taken back that never came, or never be taken back. Let both begin "
+                    "anew: give both other names, and drop the old ones with start(drop=[…])"
+                )
+
+
+def _has(head: Manifest, schema: TableSchema) -> bool:
+    old = head.schema(schema.table)
+    return old is not None and {field.name for field in schema.values} <= {field.name for field in old.values}
 
 
 def _is_weight(expression: Any) -> bool:
