@@ -37,6 +37,14 @@ def plain_rows(changes: pa.Schema) -> pa.Schema:
     return pa.schema([field for field in changes if field.name != WEIGHT])
 
 
+def weights_in(column: pa.Array) -> np.ndarray:
+    """The weights of changes. Raises unless each is 1 or -1."""
+    found: np.ndarray = column.to_numpy(zero_copy_only=False)
+    if (np.abs(found) != 1).any():
+        raise BadInput(f"the {WEIGHT} of a change is 1 or -1: a step before it has made something else of it")
+    return found.astype(np.int64, copy=False)
+
+
 def with_columns(what: str, rows: pa.Schema, *more: tuple[str, pa.DataType]) -> pa.Schema:
     """The columns of the input with further ones behind them. Raises if one is there already."""
     for name, _ in more:

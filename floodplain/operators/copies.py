@@ -10,7 +10,6 @@ import pyarrow as pa
 from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.keys import check_key_type, hash_columns, normalize_keys
 from floodplain.operators.batch import KEY_OF
-from floodplain.operators.changes import WEIGHT
 from floodplain.state.descriptors import Map
 from floodplain.store.identity import refine, starts_of
 
@@ -27,11 +26,6 @@ def copies_state(what: str, fields: Iterable[pa.Field]) -> Map:
                 "leave it out with select, or cast it"
             ) from error
     return Map(pa.struct(kept), "long")
-
-
-def weights_of(batch: Any) -> np.ndarray:
-    found: np.ndarray = batch.column(WEIGHT).to_numpy(zero_copy_only=False)
-    return found
 
 
 @dataclass(frozen=True)

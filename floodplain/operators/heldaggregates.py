@@ -15,14 +15,14 @@ from floodplain.errors import BadInput
 from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.aggregation import Aggregation, Partials
 from floodplain.operators.batch import Batch, BatchContext
-from floodplain.operators.changes import WEIGHT, Mode, check_mode, plain_rows
+from floodplain.operators.changes import WEIGHT, Mode, check_mode, plain_rows, weights_in
 from floodplain.operators.combining import AggregateCombiner, Partial, partials_of
-from floodplain.operators.copies import Copies, copies_state, weights_of
+from floodplain.operators.copies import Copies, copies_state
 from floodplain.operators.firing import same
 from floodplain.operators.groups import Groups, filled, groups_of
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.operators.running import RunningProcess
-from floodplain.operators.signed import SignedCount, signed
+from floodplain.operators.signed import SignedRows, signed
 from floodplain.state.descriptors import State, Value
 
 ROWS_NOW, VALUES_NOW = "rows_now", "values_now"
@@ -48,7 +48,7 @@ class HeldAggregate(KeyedBatchProcess):
                 raise BadInput(f"an aggregate cannot be called {name}: a key or a column of the operator has this name")
         asked = Aggregation(self.aggregates).fitted(plain_rows(rows), event_time)
         adding = {name: found for name, each in asked.named.items() if (found := signed(each)) is not None}
-        sums = Aggregation({**adding, ROWS_NOW: SignedCount((WEIGHT,))}).fitted(rows, event_time)
+        sums = Aggregation({**adding, ROWS_NOW: SignedRows((WEIGHT,))}).fitted(rows, event_time)
         others = {name: each for name, each in asked.named.items() if name not in adding}
         for name, each in others.items():
             if not each.arguments:
@@ -119,7 +119,7 @@ class HeldAggregates(RunningProcess):
     def _changed(self, batch: Batch) -> Copies:
         fields = list(self._kept)
         values = pa.StructArray.from_arrays([batch.column(field.name) for field in fields], fields=fields)
-        return Copies.changed(batch, VALUES_NOW, batch.key_of_row, values, weights_of(batch))
+        return Copies.changed(batch, VALUES_NOW, batch.key_of_row, values, weights_in(batch.column(WEIGHT)))
 
     def _made(self, sums: Partials, copies: Copies | None, *, now: bool) -> pa.StructArray:
         """The results of all keys; of keys that have no rows, those of nothing."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.operators.batch import Batch, BatchContext
-from floodplain.operators.changes import WEIGHT
+from floodplain.operators.changes import WEIGHT, weights_in
 from floodplain.operators.copies import Copies, copies_state
 from floodplain.operators.join import PADDED, How
 from floodplain.operators.join_columns import PACKED, RIGHT_SIDE, JoinColumns, SideColumns, join_columns
@@ -76,7 +76,7 @@ class RunningHeldJoin(KeyedBatchProcess):
         kept, weights = _kept(side), np.ones(len(rows), np.int64)
         packed = batch.column(PACKED[side.side], rows) if batch.has(PACKED[side.side]) else None
         if changes and packed is not None:
-            weights = pc.struct_field(packed, WEIGHT).to_numpy(zero_copy_only=False)
+            weights = weights_in(pc.struct_field(packed, WEIGHT))
         there = pa.repeat(True, len(rows))
         columns = [there if packed is None or not side.fields else pc.struct_field(packed, field.name) for field in kept]
         values = pa.StructArray.from_arrays(columns, fields=kept)

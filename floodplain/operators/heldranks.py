@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import BadInput
-from floodplain.operators.changes import retracted
-from floodplain.operators.copies import Copies, copies_state, weights_of
+from floodplain.operators.changes import WEIGHT, retracted, weights_in
+from floodplain.operators.copies import Copies, copies_state
 from floodplain.operators.order import Order, ranked, ranks_of
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.operators.structs import as_rows, as_struct, field_of, struct_type
@@ -49,7 +49,7 @@ class HeldRanks(KeyedBatchProcess):
         if not len(batch.key_of_row):
             return None
         rows = as_struct(batch.rows, struct_type(self.rows, self.keys, self.what))
-        copies = Copies.changed(batch, ROWS_NOW, batch.key_of_row, rows, weights_of(batch))
+        copies = Copies.changed(batch, ROWS_NOW, batch.key_of_row, rows, weights_in(batch.column(WEIGHT)))
         before, now = self._first(copies, copies.before), self._first(copies, copies.now)
         code, at = np.unique(np.concatenate([before, now]), return_inverse=True)
         net = np.bincount(at[len(before) :], minlength=len(code)) - np.bincount(at[: len(before)], minlength=len(code))

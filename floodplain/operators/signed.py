@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.operators.aggregate import Aggregate, Columns, Types
-from floodplain.operators.changes import WEIGHT
+from floodplain.operators.changes import WEIGHT, weights_in
 from floodplain.operators.groups import Groups, filled, valid
 from floodplain.operators.reducing import Avg, Count, Sum
 
@@ -44,6 +44,14 @@ class SignedCount(Signed):
 
     def result(self, partials: Columns) -> pa.Array:
         return pa.array(filled(partials[0], 0))
+
+
+@dataclass(frozen=True)
+class SignedRows(SignedCount):
+    """Of all rows. Raises if what they have is no weight."""
+
+    def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
+        return [pa.array(groups.reduced(np.add, weights_in(columns[0])))]
 
 
 @dataclass(frozen=True)

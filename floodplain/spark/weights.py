@@ -16,7 +16,8 @@ from floodplain.versions.schema import TableSchema
 
 _COLUMN = re.compile(r"Column<'(.*)'>", re.DOTALL)
 _TEXT = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
-_NAMED = re.compile(rf"(?<![\w.])(?:`{WEIGHT}`|{WEIGHT}\b)(?!\s*\()", re.IGNORECASE)
+_NAMED = re.compile(rf"(?<![\w.])(?:`{WEIGHT}`|{WEIGHT}\b)(?!\s*\()|[(,]\s*\*", re.IGNORECASE)
+"""The column itself, or all columns, as in ``struct(*)``."""
 
 
 def taken(process: Process, name: str, changes: bool, in_order: InOrder | None) -> Process:

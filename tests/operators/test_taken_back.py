@@ -284,6 +284,7 @@ REFUSED = {
     "only some": (lambda s: s.key_by("page").agg(n=fp.count(where="weight > 0")), "aggregate n goes by weight"),
     "where": (lambda s: s.where("`weight` > 0"), "where goes by weight"),
     "with_column": (lambda s: s.with_column("signed", "seq * weight"), "column signed goes by weight"),
+    "all columns": (lambda s: s.with_column("json", "to_json(struct(*))"), "column json goes by weight"),
     "another weight": (lambda s: s.with_column("weight", "1"), "column weight goes by weight"),
     "key": (lambda s: s.key_by("weight"), "column weight goes by weight"),
     "made key": (lambda s: s.key_by(sign="sign(weight)"), "column sign goes by weight"),
@@ -345,6 +346,19 @@ def test_a_transform_may_not_drop_the_weight():
     for spoil in (lambda rows: rows.drop_columns(["weight"]), lambda rows: rows.set_column(7, "weight", pa.nulls(len(rows)))):
         with pytest.raises(fp.BadInput, match=r"transform: .*weight.*as_rows\(\)"):
             PipelineKit(build, rows=COLUMNS, transforms=[spoil])
+
+
+@pytest.mark.parametrize("weight", [2, 0, None])
+@pytest.mark.parametrize("second", [lambda s: s.agg(n=fp.count()), lambda s: s.top(1, "at", mode="retract")])
+def test_a_transform_may_not_spoil_the_weight(weight, second):
+    spoiled = pa.array([weight], pa.int64())
+    kit = PipelineKit(
+        lambda s: second(newest(s).transform(lambda df: df).key_by("page")).write("memory"),
+        rows=COLUMNS,
+        transforms=[lambda rows: rows.set_column(7, "weight", spoiled.take(pa.array([0] * len(rows), pa.int64())))],
+    )
+    with pytest.raises(fp.UserError, match="weight of a change is 1 or -1"):
+        kit.epoch([on("u", "a", 1)])
 
 
 def test_columns_that_cannot_be_compared_are_refused():
