@@ -24,6 +24,27 @@ def check_mode(what: str, mode: str, *allowed: str) -> None:
         raise BadInput(f"{what}: mode={mode!r} is not possible here: use {' or '.join(map(repr, allowed))}")
 
 
+def no_changes(operator: str, why: str, instead: str) -> BadInput:
+    """Of an operator that cannot take changes."""
+    return BadInput(
+        f"operator {operator}: its rows are changes, of which some take others back (column {WEIGHT}), and {why}: {instead}; or "
+        "call as_rows() before it, and every change is a row of its own"
+    )
+
+
+def plain_rows(changes: pa.Schema) -> pa.Schema:
+    """The columns that changes have but for their weight."""
+    return pa.schema([field for field in changes if field.name != WEIGHT])
+
+
+def weights_in(column: pa.Array) -> np.ndarray:
+    """The weights of changes. Raises unless each is 1 or -1."""
+    found: np.ndarray = column.to_numpy(zero_copy_only=False)
+    if (np.abs(found) != 1).any():
+        raise BadInput(f"the {WEIGHT} of a change is 1 or -1: a step before it has made something else of it")
+    return found.astype(np.int64, copy=False)
+
+
 def with_columns(what: str, rows: pa.Schema, *more: tuple[str, pa.DataType]) -> pa.Schema:
     """The columns of the input with further ones behind them. Raises if one is there already."""
     for name, _ in more:

@@ -1,14 +1,14 @@
 """The first row of each key, and none that repeats it."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS, as_ms
-from floodplain.operators.changes import NO_COLUMNS
+from floodplain.operators.changes import NO_COLUMNS, no_changes
 from floodplain.operators.order import Order, check_order, leaders, nulls_last, parse_order, the_rest
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.state.descriptors import State, Value
@@ -29,6 +29,9 @@ class Dedup(KeyedBatchProcess):
     output: pa.Schema = NO_COLUMNS
     order: Order = ()
     event_time: str | None = None
+
+    def for_changes(self, name: str) -> NoReturn:
+        raise no_changes(name, "what it has given out stays", "use first(mode='retract') or last(mode='retract')")
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Dedup":
         if self.within_ms is not None and event_time is None:

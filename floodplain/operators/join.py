@@ -50,6 +50,10 @@ class Join(KeyedBatchProcess):
             return None
         return time_name((left, right), self.suffixes, 0 if self.bound.low < 0 else 1)
 
+    @property
+    def gives_changes(self) -> bool:  # type: ignore[override]
+        return self.how in PADDED and not self.bound.ends
+
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RunningJoin":  # noqa: ARG002
         return RunningJoin(self, join_columns(rows, keys, self.times, self.suffixes))
 
@@ -63,7 +67,7 @@ class RunningJoin(KeyedBatchProcess):
         self._alone = asked.how in ("semi", "anti")
         """Whether only the left side comes out."""
         self._emits_pairs = asked.how != "anti"
-        self._weighted = bool(self._padded) and not asked.bound.ends
+        self._weighted = asked.gives_changes
         weight = [pa.field(WEIGHT, pa.int64())] if self._weighted else []
         self.output = columns.output(asked.bound.fields, weight, with_right=not self._alone)
         self.side_outputs = {LATE: columns.late()} if asked.bound.ends else {}

@@ -7,11 +7,21 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import BadInput
-from floodplain.operators.changes import NO_COLUMNS, WEIGHT, Mode, check_mode, retracted, with_columns
+from floodplain.operators.changes import (
+    NO_COLUMNS,
+    WEIGHT,
+    Mode,
+    check_mode,
+    no_changes,
+    plain_rows,
+    retracted,
+    with_columns,
+)
 from floodplain.operators.combining import Partial
+from floodplain.operators.heldranks import HeldRanks
 from floodplain.operators.keeping import PAYS_FROM, RowCombiner
 from floodplain.operators.order import Order, backwards, check_order, leaders, nulls_last, parse_order, precedes, the_rest
-from floodplain.operators.process import KeyedBatchProcess
+from floodplain.operators.process import KeyedBatchProcess, Process
 from floodplain.operators.structs import as_rows, as_struct, field_of, struct_type
 from floodplain.state.descriptors import State, Value
 
@@ -30,6 +40,7 @@ class Latest(KeyedBatchProcess):
     ttl: str | None = None
     partial: Partial = "auto"
     output_time: str | None = None
+    of_changes: bool = False
     output: pa.Schema = NO_COLUMNS
     order: Order = ()
     keys: tuple[str, ...] = ()
@@ -40,7 +51,26 @@ class Latest(KeyedBatchProcess):
             raise BadInput(f"keep={self.keep!r} is not known: use 'first' or 'last'")
         check_mode(self.keep, self.mode, "update", "retract")
 
-    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Latest":
+    @property
+    def gives_changes(self) -> bool:  # type: ignore[override]
+        return self.mode == "retract"
+
+    def for_changes(self, name: str) -> "Latest":
+        if self.mode != "retract":
+            raise no_changes(name, "a key whose rows are all taken back has none to give out instead", "use mode='retract'")
+        if self.ttl is not None:
+            raise no_changes(name, "what is forgotten cannot be taken back", "leave the time to live out")
+        return replace(self, of_changes=True)
+
+    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
+        if not self.of_changes:
+            return self._fitted(rows, keys, event_time)
+        plain = plain_rows(rows)
+        found = self._fitted(plain, keys, event_time)
+        order = tuple(by for by in found.order if by.column not in keys)
+        return HeldRanks(self.keep, plain, keys, order, (), found.output, event_time)
+
+    def _fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Latest":
         by = self.by or (event_time and f"`{event_time}`")
         if not by:
             raise BadInput(f"{self.keep}: the rows have no event time: say by which column, as in {self.keep}(by='ts')")

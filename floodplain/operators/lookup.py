@@ -16,6 +16,7 @@ import pyarrow as pa
 from floodplain.errors import BadInput, StoreNotFound
 from floodplain.operators.batch import Batch
 from floodplain.operators.batchcall import BatchContext
+from floodplain.operators.changes import no_changes
 from floodplain.operators.join_match import partners
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.state.descriptors import State, TaskValue
@@ -42,6 +43,13 @@ class StateLookup(KeyedBatchProcess):
     """``now``, an epoch, or a tag."""
     prefix: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
+
+    def for_changes(self, name: str) -> "StateLookup":
+        if not isinstance(self.at, int):
+            raise no_changes(
+                name, "a row may find something else when it is taken back than when it came", "look up one epoch, at=41"
+            )
+        return self
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RunningLookup":  # noqa: ARG002
         with self.open(self.store(), pinned=False) as snapshot:

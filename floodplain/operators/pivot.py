@@ -1,7 +1,7 @@
 """The rows of a key as one: a column for each kind of value."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
 from floodplain.keys import columns_equal
-from floodplain.operators.changes import NO_COLUMNS, WEIGHT, Mode, check_mode, retracted, with_columns
+from floodplain.operators.changes import NO_COLUMNS, WEIGHT, Mode, check_mode, no_changes, retracted, with_columns
 from floodplain.operators.order import By, Order, backwards, check_order, leaders, parse_order, precedes
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.operators.structs import as_struct, field_of
@@ -52,6 +52,17 @@ class Pivot(KeyedBatchProcess):
             raise BadInput(f"pivot: repeats={self.repeats!r} is not known: use one of {', '.join(get_args(Repeats))}")
         if not self.kinds:
             raise BadInput("pivot: values names the columns of the output: give at least one")
+
+    @property
+    def gives_changes(self) -> bool:  # type: ignore[override]
+        return self.mode == "retract"
+
+    def for_changes(self, name: str) -> NoReturn:
+        raise no_changes(
+            name,
+            "a value that is taken back has none to follow it",
+            "aggregate with conditions instead, as in agg(web=fp.max('price', where=\"channel = 'web'\"))",
+        )
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Pivot":
         for name in (self.kind, self.value):

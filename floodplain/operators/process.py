@@ -36,6 +36,16 @@ class Process:
     output_time: str | None = None
     """The column of what comes out that is its event time, if it has any."""
 
+    gives_changes: bool = False
+    """Whether what comes out are changes: rows with a column ``weight``, by which -1 takes back a row that came before."""
+    needs_all_changes: bool = False
+    """Whether it takes changes and is wrong if some came before its state began."""
+
+    def for_changes(self, name: str) -> "Process":  # noqa: ARG002
+        """What is to run as operator ``name`` if its rows are changes. Raises ``BadInput`` if it would take a row that is taken
+        back for one more. A user's own gets all rows as they are."""
+        return self
+
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Process":  # noqa: ARG002
         """What runs on an input with these columns, called once before anything does. A process whose outputs or states depend
         on its input returns one that has them; others are what runs."""

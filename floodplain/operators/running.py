@@ -34,6 +34,10 @@ class RunningAggregate(KeyedBatchProcess):
     mode: Mode = "update"
     partial: Partial = "auto"
 
+    @property
+    def gives_changes(self) -> bool:  # type: ignore[override]
+        return self.mode == "retract"
+
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
         check_mode("agg", self.mode, "update", "retract")
         for name in self.aggregates:

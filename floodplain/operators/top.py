@@ -8,11 +8,21 @@ import pyarrow as pa
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS
-from floodplain.operators.changes import NO_COLUMNS, WEIGHT, Mode, check_mode, retracted, with_columns
+from floodplain.operators.changes import (
+    NO_COLUMNS,
+    WEIGHT,
+    Mode,
+    check_mode,
+    no_changes,
+    plain_rows,
+    retracted,
+    with_columns,
+)
 from floodplain.operators.combining import Partial
+from floodplain.operators.heldranks import HeldRanks
 from floodplain.operators.keeping import PAYS_FROM, RowCombiner
 from floodplain.operators.order import Order, check_order, parse_order, ranked, ranks_of, the_rest
-from floodplain.operators.process import KeyedBatchProcess
+from floodplain.operators.process import KeyedBatchProcess, Process
 from floodplain.operators.structs import as_rows, as_struct, field_of, struct_type
 from floodplain.state.descriptors import State, Value
 from floodplain.store.identity import starts_of
@@ -40,6 +50,7 @@ class Top(KeyedBatchProcess):
     rank: str | None = RANK
     partial: Partial = "auto"
     output_time: str | None = None
+    of_changes: bool = False
     output: pa.Schema = NO_COLUMNS
     order: Order = ()
     rest: Order = ()
@@ -61,7 +72,26 @@ class Top(KeyedBatchProcess):
                 "use mode='retract' or 'append'"
             )
 
-    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Top":
+    @property
+    def gives_changes(self) -> bool:  # type: ignore[override]
+        return self.mode == "retract"
+
+    def for_changes(self, name: str) -> "Top":
+        if self.mode == "append":
+            raise no_changes(name, "what was appended cannot be taken back", "use mode='retract' without until")
+        if self.mode != "retract":
+            raise no_changes(name, "a rank whose row is taken back may have none to replace it", "use mode='retract'")
+        return replace(self, of_changes=True)
+
+    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
+        if not self.of_changes:
+            return self._fitted(rows, keys, event_time)
+        plain = plain_rows(rows)
+        found = self._fitted(plain, keys, event_time)
+        order = tuple(by for by in found.order if by.column not in keys)
+        return HeldRanks("top", plain, keys, order, found.rest, found.output, event_time, self.count, self.ties, self.rank)
+
+    def _fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Top":
         order = parse_order(self.by)
         check_order(order, rows, "top")
         if self.until is not None and (self.until not in rows.names or not _is_time(rows.field(self.until).type)):

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import get_args
+from typing import NoReturn, get_args
 
 import pyarrow as pa
 
 from floodplain.errors import BadInput
 from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.aggregation import Aggregation
-from floodplain.operators.changes import WEIGHT
+from floodplain.operators.changes import WEIGHT, no_changes
 from floodplain.operators.combining import AggregateCombiner, Partial
 from floodplain.operators.countwindows import CountWindowProcess
 from floodplain.operators.firing import END, START, Rules
@@ -33,6 +33,17 @@ class WindowAggregate(KeyedBatchProcess):
     """Whether the times of rows are ends of windows."""
 
     output_time = END
+
+    @property
+    def gives_changes(self) -> bool:  # type: ignore[override]
+        return self.rules.firing == "retracting"
+
+    def for_changes(self, name: str) -> NoReturn:
+        raise no_changes(
+            name,
+            "a row may be taken back after its window is over",
+            "make the window a key and aggregate without windows, as in key_by('city', hour=\"date_trunc('hour', ts)\").agg(…)",
+        )
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
         if self.rules.firing not in get_args(Firing):

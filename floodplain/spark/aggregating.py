@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from floodplain.errors import BadInput
 from floodplain.operators.aggregate import TIME, Aggregate
-from floodplain.operators.changes import Mode
+from floodplain.operators.changes import WEIGHT, Mode
 from floodplain.operators.combining import Partial
 from floodplain.operators.firing import END, Rules
+from floodplain.operators.heldaggregates import HeldAggregate
 from floodplain.operators.reorder import InOrder
 from floodplain.operators.running import RunningAggregate
 from floodplain.operators.windowing import WindowAggregate
@@ -20,6 +21,7 @@ from floodplain.operators.windowprocess import ALL
 from floodplain.operators.windows import Windows
 from floodplain.spark.names import quoted
 from floodplain.spark.plan import Keyed, Node, Select, Transform
+from floodplain.spark.weights import check_unweighted, taken
 
 if TYPE_CHECKING:
     from floodplain.spark.stream import Stream
@@ -47,8 +49,9 @@ class WindowedStream:
         time = self.on or self.stream.time
         columns = Chosen(self.stream.node, self.stream.keys, time)
         process = WindowAggregate(self.windows, columns.named(aggregates), self.rules, partial, self._of_windows())
+        taken(process, name or "windows", self.stream.changes, self.in_order)
         step = Keyed(columns.node, name or "windows", columns.keys, process, event_time=time, in_order=self.in_order)
-        return replace(self.stream, node=step, keys=())
+        return replace(self.stream, node=step, keys=(), changes=process.gives_changes)
 
     def _of_windows(self) -> bool:
         node = self.stream.node
@@ -65,21 +68,25 @@ def running(
     in_order: InOrder | None,
     aggregates: Mapping[str, Aggregate],
 ) -> "Stream":
-    columns = Chosen(stream.node, stream.keys, stream.time)
-    process = RunningAggregate(columns.named(aggregates), mode, partial)
+    columns = Chosen(stream.node, stream.keys, stream.time, stream.changes)
+    kind = HeldAggregate if stream.changes else RunningAggregate
+    process = taken(kind(columns.named(aggregates), mode, partial), name, stream.changes, in_order)
     step = Keyed(columns.node, name, columns.keys, process, event_time=stream.time, in_order=in_order)
-    return replace(stream, node=step, keys=())
+    return replace(stream, node=step, keys=(), changes=process.gives_changes)
 
 
 class Chosen:
     """The columns that an operator needs of its input: keys, time, and what aggregates are made of."""
 
-    def __init__(self, parent: Node, keys: tuple[str, ...], time: str | None) -> None:
-        self._parent = parent
+    def __init__(self, parent: Node, keys: tuple[str, ...], time: str | None, changes: bool = False) -> None:
+        """``changes``: whether the rows are changes, which need their weight."""
+        self._parent, self._changes = parent, changes
         self._made: dict[str, Any] = {key: quoted(key) for key in keys} or {ALL: "0"}
         self.keys = keys or (ALL,)
         if time is not None:
             self._made[time] = quoted(time)
+        if changes:
+            self._made[WEIGHT] = quoted(WEIGHT)
         self._time = time
 
     @property
@@ -92,6 +99,8 @@ class Chosen:
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, Aggregate):
                 raise BadInput(f"agg({name}={aggregate!r}): give an aggregate, as in agg({name}=fp.count())")
+            for expression in (*aggregate.arguments, aggregate.where) if self._changes else ():
+                check_unweighted(f"aggregate {name}", expression)
             where = None if aggregate.where is None else self._column(aggregate.where)
             found[name] = aggregate.with_arguments([self._column(each) for each in aggregate.arguments], where)
         return found

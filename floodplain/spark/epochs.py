@@ -16,9 +16,10 @@ from floodplain.spark.contract import Engine, Place
 from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained
 from floodplain.spark.inherited import check_unpublished, check_waiting, dropped, unpublished
-from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union
+from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union, sources_of
 from floodplain.spark.steps import Compiled, Steps, derived
 from floodplain.spark.timekeeper import Timekeeper
+from floodplain.spark.weights import check_all_came, check_weight
 from floodplain.state import tables
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.tables import define
@@ -118,6 +119,7 @@ class Epochs:
 
     def _compile(self) -> None:
         """All operators, and the columns of all outputs."""
+        known = frozenset(self.store.head.schemas)
         rows: dict[Node, Any] = {}
         for node in self._plan.nodes:
             match node:
@@ -125,10 +127,14 @@ class Epochs:
                     rows[node] = self._empty[tag]
                 case Transform() | Select() | Extend() | Union():
                     rows[node] = derived(node, self._plan, self._engine, rows.__getitem__)
+                    if isinstance(node, Transform) and node.changes:
+                        check_weight(self._engine.schema(rows[node]))
                 case Side(parent=parent, output=output):
                     rows[node] = self._engine.empty(self._side_schema(parent.name, output))
                 case Keyed():
                     operator = self._operator(node, self._engine.schema(rows[node.parent]))
+                    sources = [self._compiled.operators[before.name] for before in sources_of(node.parent)]
+                    check_all_came(operator, sources, self.store.head, known)
                     self._compiled.operators[node.name] = operator
                     places = operator.tables.places
                     self._timers += [(places[name], name) for name in (EVENT_TIMERS, PROCESSING_TIMERS)]

@@ -6,6 +6,8 @@ from datetime import timedelta
 from typing import Any, TypeAlias, get_args
 
 from floodplain.errors import BadInput
+from floodplain.operators.changes import no_changes
+from floodplain.operators.heldjoin import HeldJoin
 from floodplain.operators.join import How, Join
 from floodplain.operators.join_asof import AsOfHow, AsOfJoin
 from floodplain.operators.join_bounds import Bound, Interval, SameWindow, Unbounded
@@ -41,14 +43,24 @@ class JoinAsked:
     ttl_clock: TimeKind
     times: tuple[str | None, str | None]
     suffixes: tuple[str, str] | None
+    changes: tuple[bool, bool] = (False, False)
+    """Of each side, whether its rows are changes."""
 
     def step(self, left: Node, right: Node, name: str) -> Keyed:
         known: tuple[str, ...] = get_args(AsOfHow if self.as_of else How)
         if self.how not in known:
             raise BadInput(f"join: how={self.how!r} is not known here: use {', '.join(known)}")
-        process, times = self._process()
-        sides = ("left",) if self.how in ("semi", "anti") else ("left", "right")
+        process, times = self._process() if not any(self.changes) else (self._of_changes(name), (None, None))
+        sides = ("left",) if self.how in ("semi", "anti") and not any(self.changes) else ("left", "right")
         return joined((left, right), key_pairs(self.on), times, process, name, sides)
+
+    def _of_changes(self, name: str) -> Process:
+        bounds = {"within": self.within, "window": self.window, "ttl": self.ttl, "as_of": self.as_of or None}
+        for bound in (bound for bound, given in bounds.items() if given is not None):
+            raise no_changes(
+                name, "one that comes when its partners are gone could not take back what they were", f"leave {bound} out"
+            )
+        return HeldJoin(self.how, self.suffixes, self.changes)
 
     def _process(self) -> tuple[Process, tuple[str | None, str | None]]:
         bounds = {"within": self.within, "window": self.window, "ttl": self.ttl, "as_of": self.as_of or None}

@@ -23,6 +23,7 @@ from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger, Windows
 from floodplain.spark.aggregating import WindowedStream, running
 from floodplain.spark.joins import JoinAsked, On, Span, key_pairs
 from floodplain.spark.plan import Keyed, Node
+from floodplain.spark.weights import taken
 from floodplain.state.descriptors import TimeKind
 from floodplain.state.durations import to_ms
 
@@ -41,6 +42,7 @@ class Operations:
     node: Node
     broadcasts: Mapping[str, Any]
     keys: tuple[str, ...]
+    changes: bool
 
     @property
     def time(self) -> str | None:
@@ -63,8 +65,10 @@ class Operations:
         keys = (*self.keys, *more_keys)
         if not keys:
             raise BadInput(f"{name} needs keys: call key_by before it")
-        step = Keyed(self.node, name, keys, process, event_time=time or self.time, in_order=order_asked(in_order))
-        return replace(cast("Stream", self), node=step, keys=())
+        order = order_asked(in_order)
+        process = taken(process, name, self.changes, order)
+        step = Keyed(self.node, name, keys, process, event_time=time or self.time, in_order=order)
+        return replace(cast("Stream", self), node=step, keys=(), changes=process.gives_changes)
 
     def window(
         self,
@@ -131,10 +135,13 @@ class Operations:
         ``times``: the time column of each side, if it is not that of the watermark. ``suffixes``: what to add to the names of
         columns that both sides have.
         """
-        asked = JoinAsked(on, how, within, window, as_of, ttl, ttl_clock, times or (self.time, other.time), suffixes)
+        changes = self.changes, other.changes
+        asked = JoinAsked(on, how, within, window, as_of, ttl, ttl_clock, times or (self.time, other.time), suffixes, changes)
         self.check_same_input(other, "join")
         broadcasts = {**self.broadcasts, **other.broadcasts}
-        return replace(cast("Stream", self), node=asked.step(self.node, other.node, name), broadcasts=broadcasts, keys=())
+        step = asked.step(self.node, other.node, name)
+        gives = step.process.gives_changes
+        return replace(cast("Stream", self), node=step, broadcasts=broadcasts, keys=(), changes=gives)
 
     def lookup(
         self,
@@ -158,7 +165,8 @@ class Operations:
         if how not in get_args(LookupHow):
             raise BadInput(f"lookup: how={how!r} is not known: use {' or '.join(get_args(LookupHow))}")
         asked = StateLookup(os.fspath(state), table, pairs, how, at, prefix, dict(options or {}))
-        return replace(cast("Stream", self), node=Keyed(self.node, name, tuple(pairs), asked, event_time=self.time), keys=())
+        process = taken(asked, name, self.changes, None)
+        return replace(cast("Stream", self), node=Keyed(self.node, name, tuple(pairs), process, event_time=self.time), keys=())
 
     def dedup(
         self,

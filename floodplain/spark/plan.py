@@ -7,6 +7,7 @@ from typing import Any
 from floodplain.errors import BadInput
 from floodplain.eventtime.watermarks import WatermarkRule
 from floodplain.operators.lateness import LATE, WHOLE
+from floodplain.operators.lookup import StateLookup
 from floodplain.operators.operator import OnError
 from floodplain.operators.process import Process
 from floodplain.operators.reorder import InOrder
@@ -30,6 +31,8 @@ class Transform:
 
     parent: "Node"
     function: Callable[[Any], Any]
+    changes: bool = False
+    """Whether its rows are changes, which must have their weight behind it, too."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +192,18 @@ def output_of(node: Node) -> tuple[str, str] | None:
             return parent.name, output
         case _:
             return None
+
+
+def sources_of(node: Node) -> Iterator[Keyed]:
+    """The operators that give changes from which the rows come, through steps without state."""
+    match node:
+        case Keyed(process=process) if process.gives_changes:
+            yield node
+        case Keyed(parent=parent, process=StateLookup()):
+            yield from sources_of(parent)
+        case Transform() | Select() | Extend() | Union():
+            for parent in parents(node):
+                yield from sources_of(parent)
 
 
 def some_of(node: Node) -> tuple[tuple[str, str] | None, tuple[Comparison, ...]]:

@@ -23,6 +23,7 @@ from floodplain.spark.operations import Operations
 from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform
 from floodplain.spark.sink import Sink
 from floodplain.spark.sinks import ForeachBatchSink, MemorySink, open_sink
+from floodplain.spark.weights import check_passed_on, check_unweighted, taken
 from floodplain.state.durations import to_ms
 from floodplain.tiers.paths import checked_name
 
@@ -68,6 +69,8 @@ class Stream(Operations):
     rule: WatermarkRule | None = None
     """How the watermark follows from the rows, if it is not Spark's."""
     keys: tuple[str, ...] = ()
+    changes: bool = False
+    """Whether rows are changes: some take back (column ``weight``: -1) what came before."""
 
     def watermark(
         self,
@@ -109,22 +112,38 @@ class Stream(Operations):
 
     def transform(self, function: Callable[[Any], Any]) -> "Stream":
         """A stateless step in Spark: ``function`` takes and returns a DataFrame."""
-        return replace(self, node=Transform(self.node, function))
+        return replace(self, node=Transform(self.node, function, self.changes))
 
     def select(self, *columns: str, **made: Any) -> "Stream":
         """These columns, and new ones by name: expressions as Spark has them, as text or as a ``Column``."""
         chosen = [(name, quoted(name)) for name in columns] + list(made.items())
         if not chosen:
             raise BadInput("select needs at least one column")
+        if self.changes:
+            check_passed_on(chosen)
         return replace(self, node=Select(self.node, tuple(chosen)))
 
     def with_column(self, name: str, made: Any) -> "Stream":
         """All columns, and one that is made new or anew, as in ``select``."""
+        if self.changes:
+            self._check_made({name: made})
         return replace(self, node=Extend(self.node, ((name, made),)))
 
     def where(self, condition: Any) -> "Stream":
         """The rows for which this holds, as in ``where("price > 10")``; or a ``Column``."""
+        if self.changes:
+            check_unweighted("where", condition)
         return replace(self, node=Extend(self.node, where=condition))
+
+    def _check_made(self, made: Mapping[str, Any]) -> None:
+        for name, expression in made.items():
+            for each in (name, expression):
+                check_unweighted(f"column {name}", each)
+
+    def as_rows(self) -> "Stream":
+        """Changes as plain rows: to what comes behind, one that takes another back is a row like all others, and ``weight`` a
+        column like all others."""
+        return replace(self, changes=False)
 
     def schema(self) -> pa.Schema:
         """The columns of what comes out here, as they will be; raises what ``start`` would raise on an empty state."""
@@ -153,6 +172,8 @@ class Stream(Operations):
         """By these columns, and by new ones: ``key_by("auction", day="date(ts)")``, with expressions as in ``select``."""
         if not columns and not made:
             raise BadInput("key_by needs at least one column")
+        if self.changes:
+            self._check_made(made | {name: quoted(name) for name in columns})
         node = Extend(self.node, tuple(made.items())) if made else self.node
         return replace(self, node=node, keys=(*columns, *made))
 
@@ -176,10 +197,12 @@ class Stream(Operations):
         name = name or _snake(getattr(process, "__name__", type(process).__name__))
         check_process(name, process)
         check_on_error(on_error, process)
+        order = order_asked(in_order)
+        process = taken(process, name, self.changes, order)
         broadcasts = self.broadcasts if broadcast is None else {**self.broadcasts, name: broadcast}
         tag = None if broadcast is None else Input(name)
-        step = Keyed(self.node, name, self.keys, process, on_error, tag, in_order=order_asked(in_order))
-        return replace(self, node=step, broadcasts=broadcasts, keys=())
+        step = Keyed(self.node, name, self.keys, process, on_error, tag, in_order=order)
+        return replace(self, node=step, broadcasts=broadcasts, keys=(), changes=process.gives_changes)
 
     def side(self, output: str) -> "Stream":
         """A side output of the stateful step just before, as a stream of its own."""
@@ -188,13 +211,13 @@ class Stream(Operations):
         declared = self.node.process.side_outputs
         if output not in declared and not self.node.process.depends_on_input:
             raise BadInput(f"{self.node.name} has no side output {output!r}; it declares: {', '.join(declared) or 'none'}")
-        return replace(self, node=Side(self.node, output))
+        return replace(self, node=Side(self.node, output), changes=False)
 
     def late(self) -> "Stream":
         """The rows that came too late for the stateful step just before: the columns of its input, and ``reason``."""
         if not isinstance(self.node, Keyed):
             raise BadInput("late rows are those of a stateful step: call late right after it")
-        return replace(self, node=Side(self.node, LATE))
+        return replace(self, node=Side(self.node, LATE), changes=False)
 
     def write(self, format: str, *, name: str = "output", **options: Any) -> "Output":  # noqa: A002 — as Spark calls it
         """Where the rows go. ``name`` tells several sinks of a pipeline apart: 1 to 64 of a-z, 0-9 and _.

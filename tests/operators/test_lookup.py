@@ -9,7 +9,7 @@ import pytest
 
 from floodplain.errors import BadInput
 from floodplain.metrics import LOOKUPS
-from floodplain.operators import lookup
+from floodplain.operators import aggregates, lookup
 from floodplain.spark.kit import KitEpoch, PipelineKit, survives_every_crash
 from floodplain.store.definition import map_table, value_table
 from floodplain.store.store import Store
@@ -119,3 +119,18 @@ def test_what_cannot_be_looked_up_is_refused(other, tmp_path):
         kit(place, how="full")
     with pytest.raises(BadInput, match="no table 'nothing'"):
         kit(place, "nothing")
+
+
+def test_changes_that_look_up_one_epoch_are_changes(other, tmp_path):
+    """A row finds the same when it is taken back as when it came."""
+
+    def build(stream):
+        newest = stream.key_by("amount").last("user", mode="retract")
+        levels = newest.lookup(tmp_path / "other", "levels", {"user": "name"}, at=other.head.epoch)
+        return levels.key_by("level").agg(n=aggregates.count()).write("memory")
+
+    ours = PipelineKit(build, rows=ROWS)
+    assert answers(ours.epoch([{"user": "ada", "amount": 1}])) == [(1, 1)]
+    with other.writer("test") as writer:
+        put(writer, "levels", name=["ada"], level=[5])
+    assert answers(ours.epoch([{"user": "bob", "amount": 1}])) == [(1, 0), (2, 1)]

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
+from floodplain.errors import BadInput
 from floodplain.operators import aggregates as fp
 from floodplain.operators.changes import fold_changes
 from floodplain.spark.pipeline import stream
@@ -32,9 +33,14 @@ SQL = {
         qualify row_number() over (partition by auction, ts::date order by ts, bidder, price, channel) = 1
     """,
     "by_channel": """
-        select channel, count(*), sum(price)::bigint from (
+        select channel, count(*), sum(price)::bigint, count(*) filter (price > 500) from (
             select * from bid qualify row_number() over (partition by auction, bidder order by ts desc, price desc) = 1
         ) group by channel
+    """,
+    "best": """
+        select *, row_number() over (partition by channel order by price desc, auction, bidder) from (
+            select * from bid qualify row_number() over (partition by auction, bidder order by ts desc, price desc) = 1
+        ) qualify row_number() over (partition by channel order by price desc, auction, bidder) <= 3
     """,
     "pivot": "select auction, max(price) filter (channel = 'web'), max(price) filter (channel = 'app') from bid group by auction",
 }
@@ -59,6 +65,7 @@ def bids(number: int) -> pa.Table:
 def build(frame, partial):
     rows = stream(frame).watermark("ts", "1 day")
     last = rows.key_by("auction", "bidder")
+    newest = last.last(mode="retract", name="newest", partial=partial).key_by("channel")
     return (
         rows.dedup("auction", "bidder")
         .write("memory", name="seen")
@@ -71,11 +78,11 @@ def build(frame, partial):
         )
         .also(last.last(partial=partial).write("memory", name="last"))
         .also(
-            last.last(mode="retract", name="newest", partial=partial)
-            .key_by("channel")
-            .agg(bids=fp.sum("weight"), price=fp.sum("price * weight"))
-            .write("memory", name="by_channel")
+            newest.agg(bids=fp.count(), price=fp.sum("price"), dear=fp.count(where="price > 500"), partial=partial).write(
+                "memory", name="by_channel"
+            )
         )
+        .also(newest.top(3, "price desc", mode="retract", name="best").write("memory", name="best"))
         .also(rows.key_by("auction", day="date(ts)").first(mode="retract", partial=partial).write("memory", name="first"))
         .also(rows.key_by("auction").pivot("channel", ["web", "app"], "price", repeats="max").write("memory", name="pivot"))
     )
@@ -105,10 +112,20 @@ def test_all_of_them_come_to_what_sql_says(spark, tmp_path):
         expected = {name: rows_of(connection.sql(sql).to_arrow_table()) for name, sql in SQL.items()}
     keys = {"last": ["auction", "bidder"], "by_channel": ["channel"], "pivot": ["auction"], "seen": ["auction", "bidder"]}
     now = {name: fold_changes(tables, keys.get(name, ())) for name, tables in found.items()}
-    for name in ("top", "last", "by_channel", "first", "pivot"):
+    for name in ("top", "last", "by_channel", "best", "first", "pivot"):
         assert rows_of(now[name]) == expected[name], name
     assert len(pa.concat_tables(found["seen"])) == len(now["seen"]) == len(expected["seen"])
 
 
 def rows_of(table: pa.Table) -> list[str]:
     return sorted(repr(tuple(row.values())) for row in table.to_pylist())
+
+
+def test_a_condition_on_the_weight_of_changes_is_refused(spark):
+    newest = stream(spark.createDataFrame([], SCHEMA)).key_by("auction").last("ts", mode="retract")
+    with pytest.raises(BadInput, match="where goes by weight"):
+        newest.where(F.col("weight") > 0)
+    assert newest.where(F.col("channel") == F.lit("web")).select("auction", weight=F.col("weight")).schema().names == [
+        "auction",
+        "weight",
+    ]

@@ -1,0 +1,108 @@
+"""Counts, sums and averages from which rows can be taken back: the last argument is the weight, 1 or -1.
+
+What is kept adds up, so nothing has to be read of the rows that came before.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.operators.aggregate import Aggregate, Columns, Types
+from floodplain.operators.changes import WEIGHT, weights_in
+from floodplain.operators.groups import Groups, filled, valid
+from floodplain.operators.reducing import Avg, Count, Sum
+
+
+def signed(aggregate: Aggregate) -> "Signed | None":
+    """The same of rows with weights; None if it cannot be taken back from what it keeps."""
+    kinds: dict[type, type[Signed]] = {Count: SignedCount, Sum: SignedSum, Avg: SignedAvg}
+    kind = kinds.get(type(aggregate))
+    return None if kind is None else kind((*aggregate.arguments, WEIGHT), aggregate.where)
+
+
+@dataclass(frozen=True)
+class Signed(Aggregate):
+    """Partials are numbers that add up; null is 0."""
+
+    def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
+        return [Sum().combine([part], groups)[0] for part in partials]
+
+
+@dataclass(frozen=True)
+class SignedCount(Signed):
+    def output(self, types: Types) -> pa.DataType:  # noqa: ARG002
+        return pa.int64()
+
+    def partial(self, types: Types) -> tuple[pa.DataType, ...]:  # noqa: ARG002
+        return (pa.int64(),)
+
+    def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
+        return [_counted(columns, np.logical_and.reduce([valid(column) for column in columns]), groups)]
+
+    def result(self, partials: Columns) -> pa.Array:
+        return pa.array(filled(partials[0], 0))
+
+
+@dataclass(frozen=True)
+class SignedRows(SignedCount):
+    """Of all rows. Raises if what they have is no weight."""
+
+    def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
+        return [pa.array(groups.reduced(np.add, weights_in(columns[0])))]
+
+
+@dataclass(frozen=True)
+class SignedSum(Signed):
+    """Of what is not null, the sum and how many there are. Of doubles, the finite ones; NaN and infinities are counted, since
+    they cannot be taken off a sum."""
+
+    def output(self, types: Types) -> pa.DataType:
+        return Sum().output(types[:1])
+
+    def partial(self, types: Types) -> tuple[pa.DataType, ...]:
+        kind = self.output(types)
+        return (kind, *[pa.int64()] * (4 if pa.types.is_floating(kind) else 1))
+
+    def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
+        value, weight = columns
+        kind = self.output([value.type])
+        counted = _counted(columns, valid(value) & valid(weight), groups)
+        if not pa.types.is_floating(kind):
+            value = value.cast(pa.int64()) if pa.types.is_integer(kind) else value
+            return [*Sum().of([pc.if_else(pc.less(weight, 0), pc.negate(value), value)], groups), counted]
+        number = filled(value.cast(kind), 0.0)
+        odd = [np.isnan(number), np.isposinf(number), np.isneginf(number)]
+        finite = np.where(np.isfinite(number), number, 0.0) * filled(weight, 0)
+        return [pa.array(groups.reduced(np.add, finite)), counted, *(_counted(columns, each, groups) for each in odd)]
+
+    def result(self, partials: Columns) -> pa.Array:
+        total, count, *odd = partials
+        there = pa.array(filled(count, 0) > 0)
+        if odd:
+            total = pa.array(_with_odd(filled(total, 0.0), *(filled(each, 0) > 0 for each in odd)))
+        return pc.if_else(there, total, pa.scalar(None, total.type))
+
+
+@dataclass(frozen=True)
+class SignedAvg(SignedSum):
+    def output(self, types: Types) -> pa.DataType:
+        return Avg().output(types[:1])
+
+    def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
+        return super().of([columns[0].cast(pa.float64()), columns[1]], groups)
+
+    def result(self, partials: Columns) -> pa.Array:
+        return pc.divide(super().result(partials), pa.array(np.maximum(filled(partials[1], 0), 1).astype(np.float64)))
+
+
+def _counted(columns: Sequence[pa.Array], which: np.ndarray, groups: Groups) -> pa.Array:
+    """The weights of these rows, added up."""
+    return pa.array(groups.reduced(np.add, np.where(which, filled(columns[-1], 0), 0)))
+
+
+def _with_odd(total: np.ndarray, nan: np.ndarray, above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    found = np.where(above, np.inf, np.where(below, -np.inf, total))
+    return np.where(nan | (above & below), np.nan, found)

@@ -1,0 +1,94 @@
+"""What steps may do with rows that are changes: a row must look the same when it is taken back as when it came."""
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from floodplain.errors import BadInput
+from floodplain.operators.changes import WEIGHT, no_changes
+from floodplain.operators.operator import KeyedOperator
+from floodplain.operators.process import Process
+from floodplain.operators.reorder import InOrder
+from floodplain.versions.manifest import Manifest
+from floodplain.versions.schema import TableSchema
+
+_COLUMN = re.compile(r"Column<'(.*)'>", re.DOTALL)
+_TEXT = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_NAMED = re.compile(rf"(?<![\w.])(?:`{WEIGHT}`|{WEIGHT}\b)(?!\s*\()|[(,]\s*\*", re.IGNORECASE)
+"""The column itself, or all columns, as in ``struct(*)``."""
+
+
+def taken(process: Process, name: str, changes: bool, in_order: InOrder | None) -> Process:
+    """What runs as operator ``name`` on rows that are changes, or not. Raises ``BadInput`` if it cannot."""
+    if not changes:
+        return process
+    if in_order is not None:
+        raise no_changes(
+            name, "one that takes another back has the time of that one, which is over by then", "leave in_order out"
+        )
+    return process.for_changes(name)
+
+
+def check_passed_on(columns: Iterable[tuple[str, Any]]) -> None:
+    """Raises ``BadInput`` if what is selected of changes lacks their weight or has another in its place."""
+    chosen = dict(columns)
+    if WEIGHT not in chosen or not _is_weight(chosen.pop(WEIGHT)):
+        raise BadInput(
+            f"select: the rows are changes, and without their column {WEIGHT} it cannot be told which of them take others back: "
+            f"select {WEIGHT}, too, as it is; or call as_rows() before, and every change is a row of its own"
+        )
+    for name, made in chosen.items():
+        check_unweighted(f"select: column {name}", made)
+
+
+def check_weight(columns: pa.Schema) -> None:
+    """Raises ``BadInput`` if these are what a transform makes of changes, and their weight is not among them."""
+    if WEIGHT not in columns.names or columns.field(WEIGHT).type != pa.int64():
+        raise BadInput(
+            f"transform: the rows are changes, and must have their column {WEIGHT} as it was (a long) behind it, too; there are: "
+            f"{', '.join(columns.names)}. Or call as_rows() before it, and every change is a row of its own"
+        )
+
+
+def check_unweighted(what: str, expression: Any) -> None:
+    """Raises ``BadInput`` if an expression on changes goes by their weight."""
+    if _NAMED.search(_TEXT.sub("", _text(expression))):
+        raise BadInput(
+            f"{what} goes by {WEIGHT}: the rows are changes, and one that takes another back must be like it. Operators count "
+            f"with {WEIGHT} by themselves (sum('{WEIGHT}') is count()): leave it out; or call as_rows() before, and every change "
+            "is a row of its own"
+        )
+
+
+def check_all_came(operator: KeyedOperator, sources: Iterable[KeyedOperator], head: Manifest, known: Collection[str]) -> None:
+    """Raises ``BadInput`` if the operator needs all changes and has not seen all that its sources have given, or other ones.
+
+    ``known``: the tables that were there before this start.
+    """
+    for source in sources if operator.process.needs_all_changes else ():
+        anew = not any(schema.table in known for schema in source.tables.schemas)
+        begun = any(head.runs.get(schema.table) for schema in source.tables.schemas)
+        for schema in operator.tables.schemas:
+            if (begun and not _has(head, schema)) or (anew and head.runs.get(schema.table)):
+                raise BadInput(
+                    f"operator {operator.name} takes the changes that {source.name} gives, and only one of them begins anew "
+                    f"(table {schema.table}): rows could be taken back that never came, or never be taken back. Let both begin "
+                    "anew: give both other names, and drop the old ones with start(drop=[…])"
+                )
+
+
+def _has(head: Manifest, schema: TableSchema) -> bool:
+    old = head.schema(schema.table)
+    return old is not None and {field.name for field in schema.values} <= {field.name for field in old.values}
+
+
+def _is_weight(expression: Any) -> bool:
+    return _text(expression).strip().strip("`").lower() == WEIGHT
+
+
+def _text(expression: Any) -> str:
+    text = str(expression)
+    column = None if isinstance(expression, str) else _COLUMN.fullmatch(text)
+    return column[1] if column else text
