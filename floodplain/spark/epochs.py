@@ -12,6 +12,7 @@ from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.operators.lateness import LATE, late_columns
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
 from floodplain.operators.reorder import WAITING
+from floodplain.spark.columns import check_there, hint
 from floodplain.spark.contract import Engine, Place
 from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained
@@ -135,6 +136,8 @@ class Epochs:
                 case Input(tag=tag):
                     rows[node] = self._empty[tag]
                 case Transform() | Select() | Extend() | Union():
+                    if isinstance(node, Select):
+                        check_there(node.columns, self._engine.schema(rows[node.parent]))
                     rows[node] = derived(node, self._plan, self._engine, rows.__getitem__)
                 case Side(parent=parent, output=output):
                     rows[node] = self._engine.empty(self._side_schema(parent.name, output))
@@ -169,7 +172,10 @@ class Epochs:
     def _operator(self, step: Keyed, rows: pa.Schema) -> KeyedOperator:
         for name in step.keys:
             if name not in rows.names:
-                raise BadInput(f"operator {step.name}: there is no column {name} to key by; there are: {', '.join(rows.names)}")
+                there = ", ".join(rows.names)
+                raise BadInput(
+                    f"operator {step.name}: there is no column {name} to key by; there are: {there}{hint(name, 'key_by')}"
+                )
         if HASH in rows.names:
             raise BadInput(
                 f"operator {step.name}: a column of its rows is called {HASH}, as their hash is on the way to it: rename it"

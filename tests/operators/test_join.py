@@ -99,7 +99,7 @@ def test_what_cannot_be_joined_is_refused():
         build({"ad": "id"}, **bounds)
     with pytest.raises(BadInput, match="how='outer' is not known here: use inner, left"):
         build({"ad": "id"}, "outer", **bounds)
-    with pytest.raises(BadInput, match="no column 'id'; they have ad, at, width"):
+    with pytest.raises(BadInput, match="there is no column id; there are: ad, at, width"):
         build("id", **bounds)
     with pytest.raises(BadInput, match="give the lower bound"):
         build({"ad": "id"}, within=("1 s", "0 s"), times=("at", "at"))
