@@ -9,7 +9,7 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.aggregation import Aggregation
-from floodplain.operators.changes import WEIGHT
+from floodplain.operators.changes import WEIGHT, check_keys
 from floodplain.operators.combining import AggregateCombiner, Partial
 from floodplain.operators.countwindows import CountWindowProcess
 from floodplain.operators.firing import END, START, Rules
@@ -37,6 +37,7 @@ class WindowAggregate(KeyedBatchProcess):
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
         if self.rules.firing not in get_args(Firing):
             raise BadInput(f"firing={self.rules.firing!r} is not known: use {', '.join(map(repr, get_args(Firing)))}")
+        check_keys("window", keys, START, END, *([WEIGHT] if self.rules.firing == "retracting" else []))
         for name in self.aggregates:
             if name in (*keys, START, END, WEIGHT) or name.startswith("_"):
                 raise BadInput(f"an aggregate cannot be called {name}: a key or a column of the window has this name")
