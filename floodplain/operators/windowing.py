@@ -63,7 +63,10 @@ class WindowAggregate(KeyedBatchProcess):
             case TimeWindows(is_global=True):
                 return TimeWindowProcess
             case _ if event_time is None:
-                raise BadInput("windows of time need an event time: call watermark, or name a column with on=")
+                raise BadInput(
+                    "windows of time need an event time: call watermark; behind a step of which it is not known which column of "
+                    "its output has it (a process function, an outer join), name a column with on="
+                )
             case SessionWindows():
                 return SessionProcess
         return SlidingProcess if self.windows.per_pane > 1 and self.rules.plain else TimeWindowProcess

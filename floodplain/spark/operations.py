@@ -142,13 +142,15 @@ class Operations:
         """Rows with what the state of another pipeline has for their keys, as of one of its epochs.
 
         ``on``: our column → the key column of ``table``. ``at``: ``"now"`` (the newest epoch when ours begins), an epoch, or a
-        tag. A table with several rows per key gives one row for each; ``how="left"`` keeps rows that have none. ``prefix`` comes
-        before the names of its columns, ``options`` open its place.
+        tag. It is one for all rows of an epoch of ours, whatever their event times; what was valid at the time of each row is
+        told by ``join(versions, on, as_of=True)``. Rows keep their event time, and none is too late. A table with several rows
+        per key gives one row for each; ``how="left"`` keeps rows that have none. ``prefix`` comes before the names of its
+        columns, ``options`` open its place.
         """
         pairs = key_pairs(on)
         if how not in get_args(LookupHow):
             raise BadInput(f"lookup: how={how!r} is not known: use {' or '.join(get_args(LookupHow))}")
-        asked = StateLookup(os.fspath(state), table, pairs, how, at, prefix, dict(options or {}))
+        asked = StateLookup(os.fspath(state), table, pairs, how, at, prefix, dict(options or {}), output_time=self.time)
         return replace(cast("Stream", self), node=Keyed(self.node, name, tuple(pairs), asked, event_time=self.time), keys=())
 
     def dedup(

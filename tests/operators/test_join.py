@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodplain.errors import BadInput
+from floodplain.operators.aggregates import count
+from floodplain.operators.windows import tumbling
 from floodplain.spark.kit import KitEpoch, PipelineKit, survives_every_crash
 from floodplain.spark.stream import Output, Stream
 from tests.operators.joining import END_MS, HOWS, ROWS, SOME, ads, click, expected, in_order, play, published, shown, within
@@ -63,6 +65,24 @@ def test_late_rows_of_both_sides_come_out_aside():
         {"side": "left", "ad": 1, "at": 40, "width": 7, "at_click": None, "user": None, "reason": at_0},
         {"side": "right", "ad": 1, "at": None, "width": None, "at_click": 39, "user": "u", "reason": at_1},
     ]
+
+
+def test_a_window_behind_an_outer_join_is_told_its_time_and_waits_for_rows_without_partner():
+    def build(**options: Any):
+        def pipeline(stream: Stream) -> Output:
+            timed = stream.watermark("at", "0 seconds")
+            sides = timed.source("shown"), timed.source("clicks")
+            joined = sides[0].join(sides[1], {"ad": "id"}, "left", within=("0 ms", "10 ms"), suffixes=("", "_click"))
+            return joined.window(tumbling("10 ms"), **options).agg(n=count()).write("memory")
+
+        return PipelineKit(pipeline, rows=ROWS)
+
+    with pytest.raises(BadInput, match=r"behind a step of which it is not known .*outer join.*name a column with on="):
+        build()
+    kit = build(on="at", lateness="10 ms")
+    kit.epoch([shown(1, 5), click(1, 6), shown(2, 5)])
+    assert [row["n"] for row in kit.epoch([], watermark_ms=10)["output"]] == [1]
+    assert [row["n"] for row in kit.epoch([], watermark_ms=15)["output"]] == [2]
 
 
 def test_an_epoch_writes_what_came_and_not_what_waits():
