@@ -21,14 +21,20 @@ _ALIASED = re.compile(rf"\s*(.+?)\s+as\s+({_NAME})\s*", re.DOTALL | re.IGNORECAS
 _PATH = re.compile(rf"\s*({_NAME}(?:\.{_NAME})*)\s*")
 
 
-def text_of(given: Given, call: str) -> str:
-    """What is written there. Raises ``BadInput`` for what is neither text nor ``Column``."""
+def written(given: Given) -> str | None:
+    """What is written there, if it is a text or a ``Column``."""
     if isinstance(given, str):
         return given
     shown = _SHOWN.fullmatch(repr(given))
-    if shown is None:
+    return None if shown is None else shown[1]
+
+
+def text_of(given: Given, call: str) -> str:
+    """What is written there. Raises ``BadInput`` for what is neither text nor ``Column``."""
+    text = written(given)
+    if text is None:
         raise BadInput(f"{call}: {given!r} is no column: give its name, or a Column")
-    return shown[1]
+    return text
 
 
 def named(columns: Iterable[Given], call: str, made: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -17,7 +17,7 @@ from floodplain.spark.contract import Engine, Place
 from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained
 from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union
-from floodplain.spark.steps import Compiled, Steps, derived
+from floodplain.spark.steps import Compiled, Steps, derived, together_next
 from floodplain.spark.timekeeper import NEWEST, Timekeeper
 from floodplain.state import tables
 from floodplain.state.descriptors import EVENT_TIME
@@ -200,6 +200,7 @@ class Epochs:
             location=self._place.location,
             operators=self._compiled.operators,
             schemas=self._compiled.schemas,
+            together=together_next(self._compiled),
         )
 
     def explain(self, described: About, format: Form) -> str:  # noqa: A002 — as Spark calls it
