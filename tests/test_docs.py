@@ -29,6 +29,16 @@ def test_the_ratios_of_the_front_page_are_those_of_the_results(figures):
     assert min(counts, key=counts.get) == "counter_vs_flink_sql" and min(joins, key=joins.get) == "join_vs_flink_sql"
 
 
+def test_nexmark_shows_the_longest_epochs_of_each_query(figures):
+    result = figures.results()["nexmark"]
+    made = figures.figures(result)
+    assert "our epoch p99, ms" in made
+    for name in figures.queries(result):
+        row = next(line for line in made.splitlines() if line.startswith(f"| {name} |"))
+        contenders = [one for one in result["figures"][name].values() if "epoch_p99_ms" in one]
+        assert contenders and all(f"| {figures.number(one['epoch_p99_ms'])} |" in row for one in contenders)
+
+
 def test_the_plots_are_those_of_the_results(figures):
     shown = set(re.findall(r"\]\((plots/[\w-]+\.svg)\)", PAGE.read_text()))
     wanted = {f"plots/{plot}.svg": path for path in RESULTS for plot in figures.PLOTS[path.stem]}

@@ -37,11 +37,7 @@ def main() -> int:
     print(f"{query.name}: {query.title}")
     spark = start_spark(folder)
     rows = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1).parquet(str(folder / "events"))
-    running = (
-        query.of(rows)
-        .write("parquet", path=str(folder / "out"))
-        .start(state=folder / "state", slots=2, trigger={"availableNow": True})
-    )
+    running = query.into(rows, folder / "out").start(state=folder / "state", slots=2, trigger={"availableNow": True})
     running.await_termination()
     running.stop()
     for epoch in running.progress:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import duckdb
 import pyarrow as pa
@@ -204,10 +205,13 @@ class Oracle:
 
 
 def published(folder: Path) -> list[pa.Table]:
-    """What Floodplain's Parquet sink holds, epoch by epoch."""
+    """What Floodplain's Parquet sink holds, epoch by epoch; columns that are in the names of folders as text."""
     files: dict[int, list[pa.Table]] = {}
-    for path in sorted(folder.glob("epoch-*.parquet")):
-        files.setdefault(int(path.name.split("-")[1]), []).append(pq.read_table(path))
+    for path in sorted(folder.rglob("epoch-*.parquet")):
+        rows = pq.read_table(path, partitioning=None)
+        for name, _, value in (part.partition("=") for part in path.relative_to(folder).parts[:-1]):
+            rows = rows.append_column(name, pa.array([unquote(value)] * len(rows)))
+        files.setdefault(int(path.name.split("-")[1]), []).append(rows)
     return [pa.concat_tables(files[epoch]) for epoch in sorted(files)]
 
 

@@ -1,12 +1,14 @@
 """The queries of Nexmark with Floodplain's public API.
 
-Each reads its rows in Spark's own SQL, since what has no state is Spark's business, and only the columns that it needs: of the
-table ``bid``, or, if it joins events of two kinds, of ``events``, so that each is read once. Queries with ``time="event"`` have a
-watermark and say something once it is final. The others say what is new or has changed since the last epoch; ``update`` names the
-columns by which rows of their output replace each other.
+Each reads the columns that it needs in Spark's own SQL: of the table ``bid``, or, if it joins events of two kinds, of ``events``,
+so that each is read once. Queries with ``time="event"`` have a watermark and say something once it is final. The others say what
+is new or has changed since the last epoch; ``update`` names the columns by which rows of their output replace each other.
 """
 
+from typing import Any
+
 import floodplain as fp
+from examples.nexmark.oracle import side_input
 from examples.nexmark.query import DELAY, QUERIES, query
 
 __all__ = ["DELAY", "LONGEST", "QUERIES"]
@@ -17,80 +19,72 @@ LONGEST = "20 seconds"
 
 # --- Queries without state
 
+BID = "select auction, bidder, price, dateTime, extra from bid"
 
-@query("select auction, bidder, price, dateTime, extra from bid")
+
+@query(BID)
 def q0(bids: fp.Stream) -> fp.Stream:
     """Pass through."""
     return bids
 
 
-@query("select auction, bidder, 0.908 * price as price, dateTime, extra from bid")
+@query(BID)
 def q1(bids: fp.Stream) -> fp.Stream:
     """Currency conversion: each bid in euros."""
-    return bids
+    return bids.with_column("price", "0.908 * price")
 
 
-@query("select auction, price from bid where auction % 123 = 0")
+@query("select auction, price from bid")
 def q2(bids: fp.Stream) -> fp.Stream:
     """Selection: bids for some auctions."""
-    return bids
+    return bids.where("auction % 123 = 0")
 
 
-@query(
-    """
-        select auction, bidder, price, dateTime, extra, cast(cast(dateTime as date) as string) as dt,
-            substr(cast(dateTime as string), 12, 5) as hm
-        from bid
-    """
-)
+@query(BID, partition_by="dt hm")
 def q10(bids: fp.Stream) -> fp.Stream:
     """Log to files, by day and minute."""
-    return bids
+    return bids.with_column("dt", "date_format(dateTime, 'yyyy-MM-dd')").with_column("hm", "date_format(dateTime, 'HH:mm')")
 
 
-@query("select auction, bidder, price, dateTime, value from bid join side_input on auction % 10000 = key")
+@query("select auction, bidder, price, dateTime from bid")
 def q13(bids: fp.Stream) -> fp.Stream:
     """Bounded side input: each bid with the value that a table has for its auction."""
-    return bids
+
+    def with_value(rows: Any) -> Any:
+        table = rows.sparkSession.createDataFrame(side_input())
+        return rows.join(table, rows.auction % 10_000 == table.key).drop("key")
+
+    return bids.transform(with_value)
 
 
-@query(
-    """
-        select auction, bidder, 0.908 * price as price,
-            case when hour(dateTime) between 8 and 18 then 'dayTime'
-                when hour(dateTime) <= 6 or hour(dateTime) >= 20 then 'nightTime' else 'otherTime' end as bidTimeType,
-            dateTime, extra, length(extra) - length(replace(extra, 'c', '')) as c_counts
-        from bid where 0.908 * price > 1000000 and 0.908 * price < 50000000
-    """
-)
+HOUR = "hour(dateTime)"
+
+
+@query(BID)
 def q14(bids: fp.Stream) -> fp.Stream:
     """Calculation: expensive bids, the time of day, and how often a letter occurs."""
-    return bids
+    expensive = bids.with_column("price", "0.908 * price").where("price > 1000000 and price < 50000000")
+    time_type = (
+        f"case when {HOUR} between 8 and 18 then 'dayTime' when {HOUR} <= 6 or {HOUR} >= 20 then 'nightTime' else 'otherTime' end"
+    )
+    counts = "length(extra) - length(replace(extra, 'c', '')) as c_counts"
+    return expensive.select("auction", "bidder", "price", "dateTime", "extra", f"{time_type} as bidTimeType", counts)
 
 
-@query(
-    """
-        select auction, bidder, price, channel,
-            case lower(channel) when 'apple' then '0' when 'google' then '1' when 'facebook' then '2' when 'baidu' then '3'
-                else regexp_extract(url, '(&|^)channel_id=([^&]*)', 2) end as channel_id
-        from bid where lower(channel) in ('apple', 'google', 'facebook', 'baidu')
-            or regexp_extract(url, '(&|^)channel_id=([^&]*)', 2) <> ''
-    """
-)
+@query("select auction, bidder, price, channel, url from bid")
 def q21(bids: fp.Stream) -> fp.Stream:
     """Channel id: from the name of the channel, or from the address."""
-    return bids
+    named = "case lower(channel) when 'apple' then '0' when 'google' then '1' when 'facebook' then '2' when 'baidu' then '3' end"
+    in_address = "nullif(regexp_extract(url, '(&|^)channel_id=([^&]*)', 2), '')"
+    found = bids.select("auction", "bidder", "price", "channel", channel_id=f"coalesce({named}, {in_address})")
+    return found.where("channel_id is not null")
 
 
-@query(
-    """
-        select auction, bidder, price, channel, split_part(url, '/', 4) as dir1, split_part(url, '/', 5) as dir2,
-            split_part(url, '/', 6) as dir3 from bid
-    """
-)
+@query("select auction, bidder, price, channel, url from bid")
 def q22(bids: fp.Stream) -> fp.Stream:
     """Folders of the address."""
-    return bids
+    folders = {f"dir{number}": f"split_part(url, '/', {number + 3})" for number in (1, 2, 3)}
+    return bids.select("auction", "bidder", "price", "channel", **folders)
 
 
 # --- Windows, and the best of each

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import floodplain as fp
-from examples.nexmark.oracle import Changes, side_input
+from examples.nexmark.oracle import Changes
 
 DELAY = "4 seconds"
 """How late events may be."""
@@ -22,6 +23,8 @@ class Query:
     """How its output is to be taken together."""
     time: Literal["", "event", "arrival"]
     """Of events, of their arrival, or none: then nothing waits for a time."""
+    partition_by: tuple[str, ...] = ()
+    """The columns by which its output is put into folders."""
 
     @property
     def closes(self) -> bool:
@@ -40,30 +43,33 @@ class Query:
         """The query on a DataFrame of events."""
         return self.on(fp.stream(table(events, self.reads)))
 
+    def into(self, events: Any, folder: Path) -> Any:
+        """The query on a DataFrame of events, with its output as Parquet files, ready to start."""
+        return self.of(events).write("parquet", path=str(folder), partition_by=self.partition_by)
+
 
 QUERIES: dict[str, Query] = {}
 """All that were declared, by name."""
 
 
 def query(
-    reads: str, *, update: str = "", time: Literal["", "event", "arrival"] = ""
+    reads: str, *, update: str = "", time: Literal["", "event", "arrival"] = "", partition_by: str = ""
 ) -> Callable[[Callable[..., fp.Stream]], Callable[..., fp.Stream]]:
-    """``update`` names the columns by which rows of its output replace each other; without, they never do."""
+    """``update`` names the columns by which rows of its output replace each other; without, they never do. ``partition_by`` names
+    those by which they are put into folders."""
 
     def known(build: Callable[..., fp.Stream]) -> Callable[..., fp.Stream]:
         changes = Changes("update", tuple(update.split())) if update else Changes()
-        QUERIES[build.__name__] = Query(build.__name__, build.__doc__ or "", reads, build, changes, time)
+        folders = tuple(partition_by.split())
+        QUERIES[build.__name__] = Query(build.__name__, build.__doc__ or "", reads, build, changes, time, folders)
         return build
 
     return known
 
 
 def table(events: Any, sql: str) -> Any:
-    """Rows of events in SQL over the tables ``events``, ``person``, ``auction``, ``bid`` and ``side_input``."""
-    spark = events.sparkSession
+    """Rows of events in SQL over the tables ``events``, ``person``, ``auction`` and ``bid``."""
     events.createOrReplaceTempView("events")
     for kind in ("person", "auction", "bid"):
         events.where(f"kind = '{kind}'").select("number", "dateTime", f"{kind}.*").createOrReplaceTempView(kind)
-    if "side_input" in sql:
-        spark.createDataFrame(side_input()).createOrReplaceTempView("side_input")
-    return spark.sql(sql)
+    return events.sparkSession.sql(sql)

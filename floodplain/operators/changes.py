@@ -53,6 +53,16 @@ def with_columns(what: str, rows: pa.Schema, *more: tuple[str, pa.DataType]) -> 
     return pa.schema([*((field.name, field.type) for field in rows), *more])
 
 
+def check_keys(what: str, keys: Sequence[str], *taken: str) -> None:
+    """Raises ``BadInput`` where a key has the name of a column that the output adds."""
+    for name in keys:
+        if name in taken:
+            raise BadInput(
+                f"{what}: a key is called {name}, as a column that the output adds: give it another name, as in "
+                f"key_by(key={name!r})"
+            )
+
+
 def retracted(gone: pa.Table, new: pa.Table) -> pa.Table:
     """Both as one, with weights; what goes stands before what comes."""
     weights = np.repeat(np.array([-1, 1]), [len(gone), len(new)])

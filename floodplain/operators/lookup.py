@@ -1,6 +1,7 @@
 """Rows with what another pipeline's state has for their keys: one multi-get per task and epoch.
 
-All tasks of an epoch see one epoch of the other state. The driver chooses it before they start, holds it with a pin until the
+All rows of an epoch see one epoch of the other state, whatever their event times: which rows it has for a time of theirs is a
+question to a join as of that time. The driver chooses it before they start, holds it with a pin until the
 next epoch begins, and sends its manifest along. Which one it was is kept as a task value, so each of our epochs tells what it
 saw. An epoch that is tried again before it was committed may see a later one: nothing of the first try counts.
 """
@@ -40,9 +41,10 @@ class StateLookup(KeyedBatchProcess):
     """Our key columns → those of the table."""
     how: LookupHow = "left"
     at: str | int = NOW
-    """``now``, an epoch, or a tag."""
+    """``now``, an epoch, or a tag: for all rows alike."""
     prefix: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
+    output_time: str | None = None
 
     def for_changes(self, name: str) -> "StateLookup":
         if not isinstance(self.at, int):
@@ -99,6 +101,7 @@ class RunningLookup(KeyedBatchProcess):
         self._manifest = held
         self._pinned: Snapshot | None = None
         self._schema = self.output = pa.schema([*rows, *found])
+        self.output_time = asked.output_time
 
     def __getstate__(self) -> dict[str, Any]:
         """The pin stays with the driver."""

@@ -11,7 +11,7 @@ from floodplain.errors import BadInput
 from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.aggregation import Aggregation, Partials
 from floodplain.operators.batch import Batch
-from floodplain.operators.changes import WEIGHT, Mode, check_mode
+from floodplain.operators.changes import WEIGHT, Mode, check_keys, check_mode
 from floodplain.operators.combining import AggregateCombiner, Partial, partials_of
 from floodplain.operators.firing import same
 from floodplain.operators.groups import Groups, filled
@@ -40,6 +40,7 @@ class RunningAggregate(KeyedBatchProcess):
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
         check_mode("agg", self.mode, "update", "retract")
+        check_keys("agg", keys, *([WEIGHT] if self.mode == "retract" else []))
         for name in self.aggregates:
             if name in (*keys, SEEN, WEIGHT):
                 raise BadInput(f"an aggregate cannot be called {name}: a key or a column of the operator has this name")

@@ -9,7 +9,7 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.aggregation import Aggregation
-from floodplain.operators.changes import WEIGHT, no_changes
+from floodplain.operators.changes import WEIGHT, check_keys, no_changes
 from floodplain.operators.combining import AggregateCombiner, Partial
 from floodplain.operators.countwindows import CountWindowProcess
 from floodplain.operators.firing import END, START, Rules
@@ -48,6 +48,7 @@ class WindowAggregate(KeyedBatchProcess):
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
         if self.rules.firing not in get_args(Firing):
             raise BadInput(f"firing={self.rules.firing!r} is not known: use {', '.join(map(repr, get_args(Firing)))}")
+        check_keys("window", keys, START, END, *([WEIGHT] if self.rules.firing == "retracting" else []))
         for name in self.aggregates:
             if name in (*keys, START, END, WEIGHT) or name.startswith("_"):
                 raise BadInput(f"an aggregate cannot be called {name}: a key or a column of the window has this name")
@@ -73,7 +74,10 @@ class WindowAggregate(KeyedBatchProcess):
             case TimeWindows(is_global=True):
                 return TimeWindowProcess
             case _ if event_time is None:
-                raise BadInput("windows of time need an event time: call watermark, or name a column with on=")
+                raise BadInput(
+                    "windows of time need an event time: call watermark; behind a step of which it is not known which column of "
+                    "its output has it (a process function, an outer join), name a column with on="
+                )
             case SessionWindows():
                 return SessionProcess
         return SlidingProcess if self.windows.per_pane > 1 and self.rules.plain else TimeWindowProcess

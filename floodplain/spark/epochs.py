@@ -12,12 +12,13 @@ from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.operators.lateness import LATE, late_columns
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator, fitted_process
 from floodplain.operators.reorder import WAITING
+from floodplain.spark.columns import check_there, hint
 from floodplain.spark.contract import Engine, Place
 from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained
 from floodplain.spark.inherited import check_unpublished, check_waiting, dropped, unpublished
 from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union, sources_of
-from floodplain.spark.steps import Compiled, Steps, derived
+from floodplain.spark.steps import Compiled, Steps, derived, together_next
 from floodplain.spark.timekeeper import Timekeeper
 from floodplain.spark.weights import check_all_came, check_weight
 from floodplain.state import tables
@@ -126,6 +127,8 @@ class Epochs:
                 case Input(tag=tag):
                     rows[node] = self._empty[tag]
                 case Transform() | Select() | Extend() | Union():
+                    if isinstance(node, Select):
+                        check_there(node.columns, self._engine.schema(rows[node.parent]))
                     rows[node] = derived(node, self._plan, self._engine, rows.__getitem__)
                     if isinstance(node, Transform) and node.changes:
                         check_weight(self._engine.schema(rows[node]))
@@ -161,6 +164,12 @@ class Epochs:
         return sides[output]
 
     def _operator(self, step: Keyed, rows: pa.Schema) -> KeyedOperator:
+        for name in step.keys:
+            if name not in rows.names:
+                there = ", ".join(rows.names)
+                raise BadInput(
+                    f"operator {step.name}: there is no column {name} to key by; there are: {there}{hint(name, 'key_by')}"
+                )
         if HASH in rows.names:
             raise BadInput(
                 f"operator {step.name}: a column of its rows is called {HASH}, as their hash is on the way to it: rename it"
@@ -185,6 +194,7 @@ class Epochs:
             location=self._place.location,
             operators=self._compiled.operators,
             schemas=self._compiled.schemas,
+            together=together_next(self._compiled),
         )
 
     def explain(self, described: About, format: Form) -> str:  # noqa: A002 — as Spark calls it

@@ -1,7 +1,7 @@
 """A pipeline explained: its logical dataflow and its physical plan, as boxes and arrows that text and pictures are drawn from."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -9,6 +9,16 @@ import pyarrow as pa
 from floodplain.eventtime.watermarks import Slack, WatermarkRule
 from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.process import Process
+from floodplain.spark.explain_operators import (
+    Together,
+    column_facts,
+    duration,
+    expression,
+    keyed_by,
+    operator_facts,
+    short,
+    together,
+)
 from floodplain.spark.plan import (
     MAIN,
     Extend,
@@ -31,7 +41,6 @@ Kind: TypeAlias = Literal["input", "step", "operator", "sink"]
 Flow: TypeAlias = Literal["spark", "exchange", "staged", "files", "broadcast"]
 """How rows get from one box to the next: within a Spark job; by a shuffle in one; staged for the slots of the next operator
 and read by them without one; as staged files that a sink publishes or Spark reads; collected and sent to all tasks."""
-LONGEST = 70
 
 
 @dataclass(frozen=True)
@@ -46,16 +55,24 @@ class About:
     location: str | None = None
     operators: Mapping[str, KeyedOperator] = field(default_factory=dict)
     schemas: Mapping[tuple[str, str], pa.Schema] = field(default_factory=dict)
+    together: Mapping[str, bool] = field(default_factory=dict)
+    """Operator → whether its rows are put together before the exchange in the next epoch."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """A step. ``lines`` are of the logical dataflow, ``physical`` of how it runs."""
+    """A step. ``lines`` are of the logical dataflow, the others of how it runs."""
 
     kind: Kind
     title: str
     lines: tuple[str, ...] = ()
     physical: tuple[str, ...] = ()
+    together: Together | None = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All that is said of it but its title."""
+        return (*self.lines, *(() if self.together is None else (str(self.together),)), *self.physical)
 
 
 @dataclass(frozen=True)
@@ -115,11 +132,11 @@ class _Drawing:
             case Transform(function=function):
                 name = getattr(function, "__name__", "")
                 return Box("step", "transform", () if name in ("", "<lambda>") else (name,))
-            case Select(columns=columns, only=only):
+            case Select(only=only, chosen=chosen):
                 rows = (f"rows of {only[1]}",) if only else ()
-                return Box("step", "select", (*rows, short(", ".join(name for name, _ in columns))))
+                return Box("step", "select", (*rows, *column_facts(self._plan.columns(node), chosen)))
             case Extend(columns=columns, where=where):
-                told = [f"{name} = {made}" for name, made in columns] + ([] if where is None else [str(where)])
+                told = [f"{name} = {expression(made)}" for name, made in columns] + ([] if where is None else [expression(where)])
                 return Box("step", "with columns" if columns else "where", tuple(map(short, told)))
             case Union():
                 return Box("step", "union")
@@ -129,13 +146,20 @@ class _Drawing:
     def _operator(self, step: Keyed) -> Box:
         known = self._about.operators.get(step.name)
         process = known.process if known is not None else step.process
-        named = "" if known is None else known.event_time or ""
-        lines = [said(step.process), f"by {', '.join(step.keys)}"]
-        lines += [f"event time {step.event_time or named}"] if step.event_time or named else []
+        lines = operator_facts(step)
+        lines += [f"event time {known.event_time}"] if known is not None and known.event_time and not step.event_time else []
         if step.in_order is not None:
             lines.append("in order of event time" + (f", up to {step.in_order.bound}" if step.in_order.bounded else ""))
         lines += [f"on_error {step.on_error}"] if step.on_error != "raise" else []
-        return Box("operator", step.name, tuple(lines), tuple(_tables(known, process)))
+        running = None if known is None else known.process
+        put = together(step, running, self._hindered(step), self._about.together.get(step.name))
+        return Box("operator", step.name, tuple(lines), tuple(_tables(known, process)), put)
+
+    def _hindered(self, step: Keyed) -> str:
+        """Why rows are not put together on the way to it, whatever was asked for."""
+        if self._straight(step.parent, step.keys):
+            return "there is none"
+        return "rows come in order" if step.in_order is not None else "late rows are read" if self._plan.wants_late(step) else ""
 
     def _arrow(self, parent: Node, node: Node) -> Arrow:
         start, end, named = self._number[parent], self._number[node], output_of(parent)
@@ -143,10 +167,8 @@ class _Drawing:
             return Arrow(start, end, "broadcast", "to all tasks")
         side = f"{named[1]}: " if named is not None and named[1] != MAIN else ""
         if isinstance(node, Keyed):
-            by = ", ".join(node.keys)
-            if self._straight(parent, node.keys):
-                return Arrow(start, end, "staged", f"{side}staged by {by}")
-            return Arrow(start, end, "exchange", f"{side}shuffle by {by}")
+            straight, by = self._straight(parent, node.keys), keyed_by(node.keys)
+            return Arrow(start, end, "staged" if straight else "exchange", f"{side}{'staged' if straight else 'shuffle'} {by}")
         return Arrow(start, end, "spark" if named is None else "files", side.removesuffix(": "))
 
     def _straight(self, parent: Node, keys: tuple[str, ...]) -> bool:
@@ -174,27 +196,6 @@ class _NoSink(Sink):
 
 
 _NO_SINK = _NoSink()
-
-
-def said(process: Any) -> str:
-    """A process in one line: its class, and what it was given that is not as usual."""
-    return short(_named(process))
-
-
-def _named(value: Any) -> str:
-    if not is_dataclass(value):
-        return type(value).__name__ if isinstance(value, Process) else str(value)
-    given = [
-        (item.name, getattr(value, item.name))
-        for item in fields(value)
-        if item.init and item.repr and not item.name.startswith("_") and getattr(value, item.name) != _default(item)
-    ]
-    parts = [f"{name}={', '.join(found) if isinstance(found, Mapping) else _named(found)}" for name, found in given]
-    return f"{type(value).__name__}({', '.join(parts)})" if parts else type(value).__name__
-
-
-def _default(item: Any) -> Any:
-    return item.default_factory() if item.default_factory is not MISSING else item.default
 
 
 def _tables(known: KeyedOperator | None, process: Process) -> list[str]:
@@ -241,14 +242,3 @@ def _sink(sink: Sink) -> str:
 
 def columns_of(schema: pa.Schema) -> str:
     return ", ".join(f"{item.name} {item.type}" for item in schema)
-
-
-def duration(time_ms: int) -> str:
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
-        if time_ms and time_ms % size == 0:
-            return f"{time_ms // size} {unit}"
-    return f"{time_ms} ms"
-
-
-def short(text: str) -> str:
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

@@ -17,7 +17,7 @@ def mermaid(drawn: Picture) -> str:
 
 def _box(number: int, box: Box) -> str:
     opened, closed = _SHAPES[box.kind]
-    text = "<br/>".join(map(_safe, (f"{box.title}", *box.lines, *box.physical)))
+    text = "<br/>".join(map(_safe, (box.title, *box.words)))
     return f'n{number}{opened}"{text}"{closed}'
 
 

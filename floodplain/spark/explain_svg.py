@@ -50,7 +50,7 @@ def svg(drawn: Picture) -> str:
 
 
 def _size(box: Box) -> tuple[float, float]:
-    lines = [*box.lines, *box.physical]
+    lines = box.words
     widest = max(len(box.title) * 1.1, *(len(line) for line in lines), 6) if lines else max(len(box.title) * 1.1, 6)
     return widest * _CHAR + 2 * _PAD, (len(lines) + 1) * _LINE + 2 * _PAD - 4
 
@@ -60,7 +60,7 @@ def _box(box: Box, spot: Spot) -> str:
     place = f'x="{left:.1f}" y="{spot.y:.1f}" width="{spot.width:.1f}" height="{spot.height:.1f}"'
     made = [f'<rect {place} rx="{radius}" fill="{_FILLS[box.kind]}" stroke="{_STROKES[box.kind]}"/>']
     texts = [(box.title, 'font-weight="bold"'), *((line, "") for line in box.lines)]
-    texts += [(line, 'fill="#666666"') for line in box.physical]
+    texts += [(line, 'fill="#666666"') for line in box.words[len(box.lines) :]]
     for number, (text, style) in enumerate(texts):
         y = spot.y + _PAD + 10 + number * _LINE
         made.append(f'<text x="{left + _PAD:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>')

@@ -52,7 +52,7 @@ def _physical(drawn: Picture) -> list[str]:
     slots = f"{about.slots} slots" if about.slots is not None else "as many slots as tasks run at once, until rescaled"
     groups = f" over {about.key_groups} key groups" if about.key_groups is not None else ""
     lines = [f"state at {about.location}"] if about.location is not None else []
-    lines.append(f"each epoch: {slots}{groups}")
+    lines.append(f"each epoch: {slots}{groups} · {_exchanges(drawn)}")
     jobs = 0
     for number, box in enumerate(drawn.boxes):
         if box.kind == "operator":
@@ -67,11 +67,22 @@ def _physical(drawn: Picture) -> list[str]:
     return [*lines, f"publish: {', '.join(sinks)}"] if sinks else lines
 
 
+def _exchanges(drawn: Picture) -> str:
+    """How many shuffles there are in an epoch, as far as they are ours."""
+    put = [box.together for box in drawn.boxes if box.together is not None]
+    sure = sum(arrow.flow == "exchange" for arrow in drawn.arrows)
+    sure += sum(each.when == "on" and each.exchanges == 1 for each in put)
+    more = sum(each.exchanges != 0 and (each.when == "auto" or (each.when == "on" and each.exchanges is None)) for each in put)
+    up_to = f", up to {more} more where rows are put together" if more else ""
+    return f"{sure} exchange{'' if sure == 1 else 's'}{up_to}"
+
+
 def _job(drawn: Picture, number: int, box: Box, job: int) -> list[str]:
     lines = [f"job {job}: {box.title}"]
     for arrow in drawn.into(number):
         lines.append(f"  reads ({arrow.start + 1}), {_READS[arrow.flow].format(label=arrow.label.rpartition(': ')[2])}")
         lines += _upstream(drawn, arrow.start)
+    lines += [] if box.together is None else [f"  {box.together}"]
     lines += _kept(box)
     readers = [
         f"({arrow.end + 1})" + (f" {arrow.label}" if arrow.label else "") for arrow in drawn.arrows if arrow.start == number

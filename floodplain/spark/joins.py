@@ -13,21 +13,23 @@ from floodplain.operators.join_asof import AsOfHow, AsOfJoin
 from floodplain.operators.join_bounds import Bound, Interval, SameWindow, Unbounded
 from floodplain.operators.join_columns import AT, PACKED, RIGHT_SIDE
 from floodplain.operators.process import Process
+from floodplain.spark.columns import Given, name_of
 from floodplain.spark.names import quoted
 from floodplain.spark.plan import Keyed, Node, Rest, Select, Union
 from floodplain.state.descriptors import TimeKind
 from floodplain.state.durations import to_ms
 
 Span: TypeAlias = str | timedelta
-On: TypeAlias = str | Sequence[str] | Mapping[str, str]
+On: TypeAlias = Given | Sequence[Given] | Mapping[Given, Given]
 
 
 def key_pairs(on: On) -> dict[str, str]:
     """The columns to join on: left → right."""
-    pairs = {on: on} if isinstance(on, str) else dict(on) if isinstance(on, Mapping) else {name: name for name in on}
-    if not pairs or not all(isinstance(name, str) for pair in pairs.items() for name in pair):
+    several = on if isinstance(on, Sequence) and not isinstance(on, str) else [on]
+    pairs = list(on.items()) if isinstance(on, Mapping) else [(each, each) for each in several]
+    if not pairs:
         raise BadInput(f"join: on={on!r} names no columns: give one, several, or {{'left': 'right'}}")
-    return pairs
+    return {name_of(left, "join"): name_of(right, "join") for left, right in pairs}
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from floodplain.operators.reorder import InOrder, order_asked
 from floodplain.operators.top import Top
 from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger, Windows
 from floodplain.spark.aggregating import WindowedStream, running
+from floodplain.spark.columns import Given, name_of, order_text
 from floodplain.spark.joins import JoinAsked, On, Span, key_pairs
 from floodplain.spark.plan import Keyed, Node
 from floodplain.spark.weights import taken
@@ -60,14 +61,13 @@ class Operations:
                 "and call watermark once, before they branch"
             )
 
-    def _keyed(self, process: Process, name: str, *more_keys: str, in_order: bool | InOrder, time: str | None = None) -> "Stream":
+    def _keyed(self, process: Process, name: str, *, in_order: bool | InOrder, time: str | None = None) -> "Stream":
         """A stateful step of ours. Unlike a user's own it knows which column has the time at this point, or is given it."""
-        keys = (*self.keys, *more_keys)
-        if not keys:
+        if not self.keys:
             raise BadInput(f"{name} needs keys: call key_by before it")
         order = order_asked(in_order)
         process = taken(process, name, self.changes, order)
-        step = Keyed(self.node, name, keys, process, event_time=time or self.time, in_order=order)
+        step = Keyed(self.node, name, self.keys, process, event_time=time or self.time, in_order=order)
         return replace(cast("Stream", self), node=step, keys=(), changes=process.gives_changes)
 
     def window(
@@ -78,7 +78,7 @@ class Operations:
         early: Trigger | None = None,
         late: Trigger = EACH_EPOCH,
         firing: Firing = "accumulating",
-        on: str | None = None,
+        on: Given | None = None,
         in_order: bool | InOrder = False,
     ) -> WindowedStream:
         """Windows of the rows of each key (of all rows, without ``key_by``), to be aggregated by ``agg``.
@@ -91,7 +91,8 @@ class Operations:
         rules = Rules(to_ms(lateness, "lateness"), early, late, firing)
         if in_order and rules.lateness_ms:
             raise BadInput("window: where rows come in order none can come late: give in_order or lateness, not both")
-        return WindowedStream(cast("Stream", self), windows, rules, on, order_asked(in_order))
+        time = None if on is None else name_of(on, "window")
+        return WindowedStream(cast("Stream", self), windows, rules, time, order_asked(in_order))
 
     def agg(
         self,
@@ -158,63 +159,70 @@ class Operations:
         """Rows with what the state of another pipeline has for their keys, as of one of its epochs.
 
         ``on``: our column → the key column of ``table``. ``at``: ``"now"`` (the newest epoch when ours begins), an epoch, or a
-        tag. A table with several rows per key gives one row for each; ``how="left"`` keeps rows that have none. ``prefix`` comes
-        before the names of its columns, ``options`` open its place.
+        tag. It is one for all rows of an epoch of ours, whatever their event times; what was valid at the time of each row is
+        told by ``join(versions, on, as_of=True)``. Rows keep their event time, and none is too late. A table with several rows
+        per key gives one row for each; ``how="left"`` keeps rows that have none. ``prefix`` comes before the names of its
+        columns, ``options`` open its place.
         """
         pairs = key_pairs(on)
         if how not in get_args(LookupHow):
             raise BadInput(f"lookup: how={how!r} is not known: use {' or '.join(get_args(LookupHow))}")
-        asked = StateLookup(os.fspath(state), table, pairs, how, at, prefix, dict(options or {}))
+        asked = StateLookup(os.fspath(state), table, pairs, how, at, prefix, dict(options or {}), output_time=self.time)
         process = taken(asked, name, self.changes, None)
         return replace(cast("Stream", self), node=Keyed(self.node, name, tuple(pairs), process, event_time=self.time), keys=())
 
     def dedup(
         self,
-        *columns: str,
+        *columns: Given,
         within: str | None = None,
         keep: Literal["first", "last"] = "first",
-        by: str | None = None,
+        by: Given | Sequence[Given] | None = None,
         mode: Mode = "update",
         in_order: bool | InOrder = False,
         name: str = "dedup",
     ) -> "Stream":
-        """One row per key: of the keys, of these columns, or of both.
+        """One row per key: of the keys, of these columns, or of both. Columns and ``by`` as in ``key_by`` and ``last``.
 
         ``keep="first"``: the first that comes, and among those of an epoch the first by ``by`` (event time, if not given).
         ``within``: a row that is so much later in event time counts as new, and keys are forgotten after it.
         ``keep="last"`` is ``last``: what comes out changes, in the ``mode`` given.
         """
+        also = cast("Stream", self).key_by(*columns) if columns else cast("Stream", self)
+        keyed = replace(also, keys=(*self.keys, *also.keys)) if columns else also
+        order = _order(by, "dedup")
         if keep != "first":
-            return self._keyed(Latest(by, keep, mode, within, output_time=self.time), name, *columns, in_order=in_order)
+            return keyed._keyed(Latest(order, keep, mode, within, output_time=self.time), name, in_order=in_order)
         within_ms = None if within is None else to_ms(within, "within")
-        return self._keyed(Dedup(by, within_ms, output_time=self.time), name, *columns, in_order=in_order)
+        return keyed._keyed(Dedup(order, within_ms, output_time=self.time), name, in_order=in_order)
 
     def top(
         self,
         count: int,
-        by: str,
+        by: Given | Sequence[Given],
         *,
         mode: Mode = "update",
         ties: bool = False,
-        until: str | None = None,
+        until: Given | None = None,
         rank: str | None = "rank",
         partial: Partial = "auto",
         in_order: bool | InOrder = False,
         name: str = "top",
     ) -> "Stream":
-        """The first ``count`` rows of each key by ``by``, as in ``"price desc, ts"``, with their ``rank`` from 1.
+        """The first ``count`` rows of each key by ``by``, as in ``"price desc, ts"``, with their ``rank`` from 1. ``by`` may be a
+        ``Column``, too, as in ``F.col("price").desc()``, or several; what is to be computed is ``with_column`` before.
 
         ``mode``: ``update`` gives rows that are new at their rank; ``retract`` also those that were there before, told apart by
         ``weight``; ``append`` all rows of a key once the watermark has reached the time in the column ``until``, as the end of a
         window. ``ties``: rows alike in ``by`` have one rank, and all of them stay. ``rank``: what that column is called, if any.
         ``partial`` as in ``last``: the first ``count`` of each key are given on; with ``until``, all rows.
         """
-        process = Top(count, by, mode, ties, until, rank, partial, output_time=until or self.time)
-        return self._keyed(process, name, time=until, in_order=in_order)
+        end = None if until is None else name_of(until, "top")
+        process = Top(count, order_text(by, "top"), mode, ties, end, rank, partial, output_time=end or self.time)
+        return self._keyed(process, name, time=end, in_order=in_order)
 
     def last(
         self,
-        by: str | None = None,
+        by: Given | Sequence[Given] | None = None,
         *,
         mode: Mode = "update",
         ttl: str | None = None,
@@ -222,17 +230,18 @@ class Operations:
         in_order: bool | InOrder = False,
         name: str = "last",
     ) -> "Stream":
-        """The last row of each key by ``by``, by event time if not given, whenever it changes.
+        """The last row of each key by ``by`` (as in ``top``), by event time if not given, whenever it changes.
 
         ``mode``: ``update`` gives the new row, ``retract`` also the one before, told apart by ``weight``. ``ttl``: forget a key
         for which none came for so long, in event time. ``partial``: the tasks that read rows give on only the last of each key
         among theirs: always, never, or where the epoch before has shown that it pays; with a ``ttl`` they give on all.
         """
-        return self._keyed(Latest(by, "last", mode, ttl, partial, output_time=self.time), name, in_order=in_order)
+        process = Latest(_order(by, "last"), "last", mode, ttl, partial, output_time=self.time)
+        return self._keyed(process, name, in_order=in_order)
 
     def first(
         self,
-        by: str | None = None,
+        by: Given | Sequence[Given] | None = None,
         *,
         mode: Mode = "update",
         ttl: str | None = None,
@@ -241,16 +250,17 @@ class Operations:
         name: str = "first",
     ) -> "Stream":
         """The first row of each key by ``by``, as ``last``. An earlier one that comes later takes its place."""
-        return self._keyed(Latest(by, "first", mode, ttl, partial, output_time=self.time), name, in_order=in_order)
+        process = Latest(_order(by, "first"), "first", mode, ttl, partial, output_time=self.time)
+        return self._keyed(process, name, in_order=in_order)
 
     def pivot(
         self,
-        column: str,
+        column: Given,
         values: Sequence[Any] | Mapping[Any, str],
-        value: str,
+        value: Given,
         *,
         repeats: Repeats = "last",
-        by: str | None = None,
+        by: Given | Sequence[Given] | None = None,
         mode: Mode = "update",
         in_order: bool | InOrder = False,
         name: str = "pivot",
@@ -261,4 +271,9 @@ class Operations:
         time, if not given) counts, or their ``sum``, ``min`` or ``max``. ``mode`` as in ``last``.
         """
         named = values.items() if isinstance(values, Mapping) else ((each, str(each)) for each in values)
-        return self._keyed(Pivot(column, tuple(named), value, repeats, by, mode), name, in_order=in_order)
+        kind, cell = name_of(column, "pivot"), name_of(value, "pivot")
+        return self._keyed(Pivot(kind, tuple(named), cell, repeats, _order(by, "pivot"), mode), name, in_order=in_order)
+
+
+def _order(by: Given | Sequence[Given] | None, call: str) -> str | None:
+    return None if by is None else order_text(by, call)

@@ -3,19 +3,22 @@
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from floodplain.clock import SystemChance, SystemClock
 from floodplain.errors import BadInput
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
-from floodplain.spark.sink import Sink, ahead, staged_path
+from floodplain.spark.sink import Sink, ahead, open_staged, staged_path
+from floodplain.spark.sink_partitions import check_partitions, partition_columns, parts
+from floodplain.spark.worker import encoding
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.folders import Folders
@@ -48,17 +51,33 @@ class LocalFiles:
     A file that is not whole yet has a name that starts with a dot, which readers of directories leave out.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, deep: bool = False) -> None:
+        """``deep``: files are in folders below it, too."""
         self.root = root
+        self._deep = deep
         self._folders = Folders(root, sync=True)
+        self._changed: set[Path] = set()
+        """Folders that are to be synced."""
 
     def place(self, name: str, staged: str, blobs: Blobs) -> int:
-        target, temp = self.root / name, self.root / f".{name}.tmp"
-        with as_ours(f"publishing {target}"):
-            self._folders.make(self.root)
-            temp.unlink(missing_ok=True)
+        def fill(temp: Path) -> None:
             if not _linked(staged_path(staged, blobs), temp):
                 _write(temp, blobs.get(staged))
+
+        return self._placed(name, fill)
+
+    def write(self, name: str, data: pa.Buffer) -> int:
+        """As ``place``, with this content."""
+        return self._placed(name, lambda temp: _write(temp, data))
+
+    def _placed(self, name: str, fill: Callable[[Path], None]) -> int:
+        target = self.root / name
+        temp = target.with_name(f".{target.name}.tmp")
+        with as_ours(f"publishing {target}"):
+            self._folders.make(target.parent)
+            self._changed.add(target.parent)
+            temp.unlink(missing_ok=True)
+            fill(temp)
             temp.replace(target)
             # A rename between two links of one file does nothing, so after a repeat the first link is still there.
             temp.unlink(missing_ok=True)
@@ -66,7 +85,9 @@ class LocalFiles:
 
     def settle(self) -> None:
         with as_ours(f"publishing in {self.root}"):
-            self._folders.sync(self.root)
+            for folder in sorted(self._changed):
+                self._folders.sync(folder)
+        self._changed.clear()
 
     def settle_below(self, folder: str, names: Iterable[str]) -> None:
         """Files that another library wrote, without syncing them, are durable on return."""
@@ -79,11 +100,11 @@ class LocalFiles:
 
     def names(self) -> Iterator[str]:
         if self.root.is_dir():
-            yield from sorted(entry.name for entry in self.root.iterdir())
+            yield from sorted(os.fspath(path.relative_to(self.root)) for path in self.root.glob("**/*" if self._deep else "*"))
 
     def tidy(self, app: str) -> None:
         for name in self.names():
-            match = _TEMP.match(name)
+            match = _TEMP.match(name.rpartition("/")[2])
             if match and match[1] == app:
                 (self.root / name).unlink(missing_ok=True)
 
@@ -152,28 +173,53 @@ class ParquetSink(Sink):
 
     A reader sees each file whole and once. The files of one epoch appear one after the other; who must see whole epochs
     only uses a Delta table.
+
+    With ``partition_by`` a file of a task becomes one for each combination of values that it has, under the same name in a folder
+    of its own. Its rows go through the driver for that; else they do not.
     """
 
-    def __init__(self, path: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        storage_options: Mapping[str, str] | None = None,
+        partition_by: str | Sequence[str] = (),
+    ) -> None:
         if not os.fspath(path):
             raise BadInput('write("parquet") needs a path: write("parquet", path="out")')
         self._path = os.fspath(path)
+        self._by = partition_columns(partition_by)
         self._files = open_files(path, storage_options)
+        if self._by:
+            if not isinstance(self._files, LocalFiles):
+                raise BadInput("partition_by: names of folders are made of values, which only directories take as they are")
+            self._files = LocalFiles(self._files.root, deep=True)
         self._app = ""
 
     @property
     def target(self) -> str:
         return self._path
 
-    def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:  # noqa: ARG002
+    def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:
+        check_partitions(self._by, schema)
         self._app = app
         self._files.tidy(app)
-        newest = max((paths.epoch_published(name, app) for name in self._files.names()), default=0)
+        newest = max((paths.epoch_published(name.rpartition("/")[2], app) for name in self._files.names()), default=0)
         if newest > committed:
             raise ahead(self._path, newest, committed)
 
-    def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:  # noqa: ARG002
+    def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
         for number, name in enumerate(sorted(staged)):
-            self._files.place(paths.published(epoch, number, self._app), name, blobs)
+            place = paths.published(epoch, number, self._app)
+            if self._by:
+                self._part(place, open_staged(name, blobs).read().cast(schema))
+            else:
+                self._files.place(place, name, blobs)
         if staged:
             self._files.settle()
+
+    def _part(self, name: str, rows: pa.Table) -> None:
+        assert isinstance(self._files, LocalFiles)
+        for folder, part in parts(rows, self._by):
+            data = pa.BufferOutputStream()
+            pq.write_table(part, data, **encoding(part))
+            self._files.write(f"{folder}/{name}", data.getvalue())

@@ -53,6 +53,14 @@ def derived(node: Transform | Select | Extend | Union, plan: Plan, engine: Engin
             )
 
 
+def together_next(compiled: Compiled) -> dict[str, bool]:
+    """Operator → whether rows would be put together before the exchange now; where nothing else speaks against it."""
+    return {
+        name: combiner_of(operator.process, (), compiled.measured.get(name)) is not None
+        for name, operator in compiled.operators.items()
+    }
+
+
 class Steps:
     """The steps of one epoch, one job per stateful operator."""
 

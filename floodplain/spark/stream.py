@@ -16,6 +16,7 @@ from floodplain.operators.operator import OnError, check_on_error, check_process
 from floodplain.operators.process import Process
 from floodplain.operators.reorder import InOrder, order_asked
 from floodplain.settings import StoreSettings
+from floodplain.spark.columns import Given, computed, name_of, named
 from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained
 from floodplain.spark.names import quoted
@@ -74,7 +75,7 @@ class Stream(Operations):
 
     def watermark(
         self,
-        column: str | IngestionTime,
+        column: Given | IngestionTime,
         delay: str | None = None,
         *,
         slack_rows: int | None = None,
@@ -99,6 +100,7 @@ class Stream(Operations):
         columns = {tag: rows.columns for tag, rows in self.sources.items()}
         if isinstance(column, IngestionTime):
             return replace(self, event_time=column.column, rule=ingestion_rule(column, options, columns))
+        column = name_of(column, "watermark")
         having = [tag for tag, names in columns.items() if column in names]
         if not having:
             raise BadInput(f"watermark: there is no column {column}; there are: {', '.join(self._columns())}")
@@ -114,9 +116,12 @@ class Stream(Operations):
         """A stateless step in Spark: ``function`` takes and returns a DataFrame."""
         return replace(self, node=Transform(self.node, function, self.changes))
 
-    def select(self, *columns: str, **made: Any) -> "Stream":
-        """These columns, and new ones by name: expressions as Spark has them, as text or as a ``Column``."""
-        chosen = [(name, quoted(name)) for name in columns] + list(made.items())
+    def select(self, *columns: Given, **made: Any) -> "Stream":
+        """These columns, and new ones by name: expressions as Spark has them, as text or as a ``Column``.
+
+        ``select("user", w="price * 2")``; the name may stand in the expression: ``"price * 2 as w"``, ``F.expr(…).alias("w")``.
+        """
+        chosen = named(columns, "select", made)
         if not chosen:
             raise BadInput("select needs at least one column")
         if self.changes:
@@ -168,14 +173,16 @@ class Stream(Operations):
             return node.process.output_time
         return self.event_time if isinstance(node, Input) else None
 
-    def key_by(self, *columns: str, **made: Any) -> "Stream":
+    def key_by(self, *columns: Given, **made: Any) -> "Stream":
         """By these columns, and by new ones: ``key_by("auction", day="date(ts)")``, with expressions as in ``select``."""
-        if not columns and not made:
+        chosen = named(columns, "key_by", made)
+        if not chosen:
             raise BadInput("key_by needs at least one column")
         if self.changes:
-            self._check_made(made | {name: quoted(name) for name in columns})
-        node = Extend(self.node, tuple(made.items())) if made else self.node
-        return replace(self, node=node, keys=(*columns, *made))
+            self._check_made(dict(chosen))
+        new = (*computed(chosen[: len(columns)]), *made.items())
+        node = Extend(self.node, new) if new else self.node
+        return replace(self, node=node, keys=tuple(name for name, _ in chosen))
 
     def process(
         self,
@@ -222,8 +229,8 @@ class Stream(Operations):
     def write(self, format: str, *, name: str = "output", **options: Any) -> "Output":  # noqa: A002 — as Spark calls it
         """Where the rows go. ``name`` tells several sinks of a pipeline apart: 1 to 64 of a-z, 0-9 and _.
 
-        ``parquet`` or ``delta`` (path=, storage_options=), ``kafka`` (servers=, topic=, key=, value=, headers=, config=,
-        marker_topic=), ``memory``, ``console`` (rows=, truncate=).
+        ``parquet`` (path=, storage_options=, partition_by=), ``delta`` (path=, storage_options=), ``kafka`` (servers=, topic=,
+        key=, value=, headers=, config=, marker_topic=), ``memory``, ``console`` (rows=, truncate=).
         """
         return self.to(open_sink(format, options), name=name)
 

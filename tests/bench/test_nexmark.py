@@ -1,5 +1,7 @@
 """The benchmark ``nexmark``: its parts, and all of it at a size where times mean nothing."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -23,13 +25,22 @@ def test_without_a_checkout_it_says_so(tmp_path, monkeypatch):
         nexmark.run(TINY, SystemClock())
 
 
+@pytest.mark.spark
+def test_queries_without_state_are_checked_and_not_raced(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    sizes = replace(TINY, queries=(), checked=("q2", "q10"))
+    result = nexmark.run(sizes, SystemClock(), spark)
+    assert result["checks"] == {"q2_floodplain_equals_duckdb": True, "q10_floodplain_equals_duckdb": True}
+    assert not result["ratios"] and not {"q2", "q10"} & set(result["figures"])
+
+
 @pytest.mark.soak
 @pytest.mark.spark
 def test_a_tiny_nexmark_on_spark(spark, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = nexmark.run(TINY, SystemClock(), spark)
     assert msgspec.json.decode(msgspec.json.encode(result)) == result
-    checked = {f"{name}_floodplain_equals_duckdb" for name in nexmark.STATEFUL}
+    checked = {f"{name}_floodplain_equals_duckdb" for name in nexmark.STATEFUL + nexmark.STATELESS}
     checked |= {f"{name}_spark_equals_duckdb" for name in stock_nexmark.QUERIES}
     assert result["checks"] == dict.fromkeys(checked, True)
     assert set(result["ratios"]) == {"nexmark_vs_spark", *(f"{name}_vs_spark" for name in stock_nexmark.QUERIES)}

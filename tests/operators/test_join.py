@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodplain.errors import BadInput
+from floodplain.operators.aggregates import count
+from floodplain.operators.windows import tumbling
 from floodplain.spark.kit import KitEpoch, PipelineKit, survives_every_crash
 from floodplain.spark.stream import Output, Stream
 from tests.operators.joining import END_MS, HOWS, ROWS, SOME, ads, click, expected, in_order, play, published, shown, within
@@ -65,6 +67,24 @@ def test_late_rows_of_both_sides_come_out_aside():
     ]
 
 
+def test_a_window_behind_an_outer_join_is_told_its_time_and_waits_for_rows_without_partner():
+    def build(**options: Any):
+        def pipeline(stream: Stream) -> Output:
+            timed = stream.watermark("at", "0 seconds")
+            sides = timed.source("shown"), timed.source("clicks")
+            joined = sides[0].join(sides[1], {"ad": "id"}, "left", within=("0 ms", "10 ms"), suffixes=("", "_click"))
+            return joined.window(tumbling("10 ms"), **options).agg(n=count()).write("memory")
+
+        return PipelineKit(pipeline, rows=ROWS)
+
+    with pytest.raises(BadInput, match=r"behind a step of which it is not known .*outer join.*name a column with on="):
+        build()
+    kit = build(on="at", lateness="10 ms")
+    kit.epoch([shown(1, 5), click(1, 6), shown(2, 5)])
+    assert [row["n"] for row in kit.epoch([], watermark_ms=10)["output"]] == [1]
+    assert [row["n"] for row in kit.epoch([], watermark_ms=15)["output"]] == [2]
+
+
 def test_an_epoch_writes_what_came_and_not_what_waits():
     kit = PipelineKit(ads("left", within=("0 ms", "1 hour")), rows=ROWS, slots=1)
     kit.epoch([shown(1, at) for at in range(1, 500)])
@@ -99,7 +119,7 @@ def test_what_cannot_be_joined_is_refused():
         build({"ad": "id"}, **bounds)
     with pytest.raises(BadInput, match="how='outer' is not known here: use inner, left"):
         build({"ad": "id"}, "outer", **bounds)
-    with pytest.raises(BadInput, match="no column 'id'; they have ad, at, width"):
+    with pytest.raises(BadInput, match="there is no column id; there are: ad, at, width"):
         build("id", **bounds)
     with pytest.raises(BadInput, match="give the lower bound"):
         build({"ad": "id"}, within=("1 s", "0 s"), times=("at", "at"))

@@ -2,11 +2,13 @@
 
 import pickle
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import floodplain as fp
 from floodplain.errors import BadInput
 from floodplain.metrics import LOOKUPS
 from floodplain.operators import aggregates, lookup
@@ -107,6 +109,18 @@ def test_tasks_are_sent_what_they_look_at(other, tmp_path):
 def test_a_lookup_survives_every_crash(other, tmp_path):
     script = [KitEpoch(rows("ada", "bob")), KitEpoch(rows("cid", "ada"), slots=3)]
     assert survives_every_crash(lambda: kit(tmp_path / "other"), script) > 10
+
+
+def test_windows_behind_a_lookup_go_by_the_time_of_its_rows(other, tmp_path):
+    def levels(stream):
+        looked = stream.watermark("ts", "0 seconds").lookup(tmp_path / "other", "levels", {"user": "name"})
+        return looked.key_by("level").window(fp.tumbling("1 second")).agg(n=fp.count()).write("memory")
+
+    ours = PipelineKit(levels, rows="user string, ts timestamp")
+    ours.epoch([{"user": user, "ts": datetime.fromtimestamp(5, UTC)} for user in ("ada", "bob", "ada", "eve")])
+    found = ours.epoch([], watermark_ms=6000)["output"]
+    assert sorted((row["level"] or 0, row["n"]) for row in found) == [(0, 1), (1, 2), (2, 1)]
+    assert {row["window_start"] for row in found} == {datetime.fromtimestamp(5, UTC)}
 
 
 def test_what_cannot_be_looked_up_is_refused(other, tmp_path):

@@ -235,6 +235,20 @@ def test_what_cannot_be_is_refused():
         (lambda s: s.window(fp.count_window(3), lateness="1 s").agg(n=fp.count()), "when they are full"),
         (lambda s: s.watermark("ts", "0 s").window(fp.tumbling("1 s"), firing="x").agg(n=fp.count()), "firing='x' is not known"),
         (lambda s: s.agg(mode="x", n=fp.count()), "mode='x' is not possible"),
+        (
+            lambda s: s.key_by(weight="k").agg(mode="retract", n=fp.count()),
+            r"agg: a key is called weight.*key_by\(key='weight'\)",
+        ),
+        (
+            lambda s: (
+                s.watermark("ts", "0 s").key_by(weight="k").window(fp.tumbling("1 s"), firing="retracting").agg(n=fp.count())
+            ),
+            "window: a key is called weight",
+        ),
+        (
+            lambda s: s.watermark("ts", "0 s").key_by(window_end="k").window(fp.tumbling("1 s")).agg(n=fp.count()),
+            "window: a key is called window_end",
+        ),
     ):
         with pytest.raises(fp.BadInput, match=text):
             fp.PipelineKit(lambda stream, build=build: build(stream).write("memory"), rows=ROWS)

@@ -5,16 +5,19 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 from xml.etree import ElementTree
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import floodplain as fp
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import ingestion_time
 from floodplain.spark.explain import About, Arrow, Box, Picture
 from floodplain.spark.explain_layout import laid_out
-from floodplain.spark.kit import PipelineKit
-from floodplain.spark.plan import Union
+from floodplain.spark.kit import Columns, PipelineKit
+from floodplain.spark.plan import Input, Union
+from floodplain.spark.stream import Stream
 from tests.spark.processes import ByCount, Count, Priced, Tally
 
 ROWS = "user string, amount long, ts timestamp"
@@ -59,7 +62,7 @@ TEXT = """\
 (16) sink     out_3      from (11) · memory
 
 == Physical plan ==
-each epoch: as many slots as tasks run at once, until rescaled
+each epoch: as many slots as tasks run at once, until rescaled · 3 exchanges
 job 1: tally
   reads (2), exchange: shuffle by user
     (2) select reads (1), in the same Spark job
@@ -194,3 +197,186 @@ def test_filters_and_made_columns_are_told():
     PipelineKit(build, rows="user string, amount long")
     assert "amount = 1" in told[0]
     assert "twice = amount" in told[0]
+
+
+ADS = {"shown": "ad long, at timestamp, width int", "clicks": "id long, at timestamp, user string"}
+
+
+def described(columns="user string, amount long, ts timestamp"):
+    """A stream that is only described: no expression is looked at."""
+    names = [name for name, _ in map(str.split, columns.split(","))]
+    rows = Columns(pa.schema([(name, pa.string()) for name in names]))
+    return Stream(None, {"": rows}, Input(), {}).watermark("ts", "4 seconds")
+
+
+def windows(rows):
+    sliding = rows.key_by("user").window(
+        fp.sliding("10 seconds", "2 seconds"), lateness="5 seconds", early=fp.every("1 second"), firing="retracting"
+    )
+    return sliding.agg(n=fp.count(), high=fp.max("amount * 2"), newest=fp.last("amount", where="amount > 3"))
+
+
+def joined(stream):
+    timed = stream.watermark("at", "4 seconds")
+    sides = timed.source("shown"), timed.source("clicks")
+    return sides[0].join(sides[1], {"ad": "id"}, "left", within=("-5 seconds", "20 seconds"), suffixes=("", "_click"))
+
+
+WINDOW = """\
+== Logical dataflow ==
+(1) input    input    event time ts · watermark: Spark's, 4 s behind
+(2) step     select   from (1) · user, ts, amount * 2, amount > 3, amount
+(3) operator windows  from (2) · sliding windows of 10 s every 2 s · n = count() · high = max(amount * 2) · \
+newest = max_by(amount, ts) where amount > 3 · lateness 5 s · early results every 1 s of processing time · retracting · \
+by user · event time ts
+
+== Physical plan ==
+each epoch: as many slots as tasks run at once, until rescaled · 1 exchange, up to 1 more where rows are put together
+job 1: windows
+  reads (2), exchange: shuffle by user
+    (2) select reads (1), in the same Spark job
+  rows put together before the exchange: auto
+  tables are known once it runs
+commit: one edit with state, input position, watermarks and staged output
+"""
+
+JOIN_AND_TOP = """\
+== Logical dataflow ==
+(1) input    input   shown, clicks · event time at · watermark: Spark's, 4 s behind
+(2) step     select  from (1) · rows of shown · ad, at, width
+(3) step     select  from (2) · left side · ad, at, all other columns
+(4) step     select  from (1) · rows of clicks · id, at, user
+(5) step     select  from (4) · right side · ad = id, at, all other columns
+(6) step     union   from (3), (5)
+(7) operator join    from (6) · left join · right time - left time from -5 s to 20 s · by ad · event time at
+(8) operator top     from (7) · top 3 by width desc, at · mode update · by user · event time at
+(9) sink     output  from (8) · captured · ad int64, at timestamp[us, tz=UTC], width int32, at_click timestamp[u…
+
+== Physical plan ==
+state at memory://kit
+each epoch: 2 slots over 16 key groups · 1 exchange
+job 1: join
+  reads (6), exchange: shuffle by ad
+    (6) union reads (3), in the same Spark job
+    (3) select reads (2), in the same Spark job
+    (2) select reads (1), in the same Spark job
+    (6) union reads (5), in the same Spark job
+    (5) select reads (4), in the same Spark job
+    (4) select reads (1), in the same Spark job
+  tables join__event_timers, join__left, join__processing_timers, join__right
+  stages output for (8) staged by user
+job 2: top
+  reads (7), no exchange: staged by user, each task reads the rows of its slot
+  rows put together before the exchange: off (there is none)
+  tables top, top__event_timers, top__processing_timers
+  stages output for (9)
+commit: one edit with state, input position, watermarks and staged output
+publish: (9) output
+"""
+
+LOOKUP = """\
+== Logical dataflow ==
+(1) input    input   event time ts · watermark: Spark's, 4 s behind
+(2) operator lookup  from (1) · inner lookup in levels · state at s3://there · as of tag good · by user · event time ts
+(3) operator dedup   from (2) · first row by event time · within 1 h · by level · event time ts
+
+== Physical plan ==
+each epoch: as many slots as tasks run at once, until rescaled · 1 exchange
+job 1: lookup
+  reads (1), exchange: shuffle by user
+  tables are known once it runs
+  stages output for (3) staged by level
+job 2: dedup
+  reads (2), no exchange: staged by level, each task reads the rows of its slot
+  tables are known once it runs
+commit: one edit with state, input position, watermarks and staged output
+"""
+
+
+def test_a_window_is_told_with_its_aggregates_and_when_it_fires():
+    assert windows(described()).explain() == WINDOW
+
+
+def test_a_join_and_what_follows_are_told_without_names_of_ours():
+    text = explained(lambda stream: joined(stream).key_by("user").top(3, "width desc, at").write("memory"), ADS)[1].explain()
+    assert text == JOIN_AND_TOP
+
+
+def test_a_lookup_and_deduplication_are_told():
+    looked = described().lookup("s3://there", "levels", {"user": "name"}, "inner", at="good", options={"secret": "hush"})
+    assert looked.dedup("level", within="1 hour").explain() == LOOKUP
+
+
+@pytest.mark.parametrize(
+    ("build", "fact"),
+    [
+        (lambda rows: rows.window(fp.session("10 seconds")).agg(n=fp.count()), "sessions with a gap of 10 s"),
+        (
+            lambda rows: rows.window(fp.count_window(5, 2)).agg(n=fp.count()),
+            "windows of 5 rows every 2 · n = count() · as one group",
+        ),
+        (lambda rows: rows.window(fp.global_window(), early=fp.every_rows(3)).agg(n=fp.count()), "early results every 3 rows"),
+        (
+            lambda rows: rows.window(fp.tumbling("1 minute", offset="1 s")).agg(x=fp.top_k("v", 3)),
+            "1 min, offset 1 s · x = top_k(v, k=3)",
+        ),
+        (lambda rows: rows.key_by("user").agg(n=fp.count(), mode="retract"), "of all rows so far · n = count() · mode retract"),
+        (lambda rows: rows.key_by("user").last(ttl="1 day"), "last row by event time · forgotten after 1 day · mode update"),
+        (
+            lambda rows: rows.key_by("user").top(1, "amount", until="ts", mode="append"),
+            "top 1 by amount · until ts · mode append",
+        ),
+        (lambda rows: rows.key_by("user").pivot("kind", ["a", "b"], "amount"), "amount by kind as a, b · last by event time"),
+        (
+            lambda rows: rows.join(rows.select(user="user", x="ts"), "user", ttl="1 day", times=("ts", "x")),
+            "rows wait for 1 day of processing",
+        ),
+        (
+            lambda rows: rows.join(rows, "user", as_of=True, suffixes=("", "_2")),
+            "inner join · with the newest right row that is not later",
+        ),
+        (
+            lambda rows: rows.join(rows, "user", "semi", window=fp.tumbling("1 s")),
+            "semi join · both in one of tumbling windows of 1 s",
+        ),
+    ],
+)
+def test_each_operator_is_told_in_words(build, fact):
+    text = build(described()).explain()
+    assert fact in text
+    assert not re.search(r"(?<!\w)_\w", text), "no name of ours"
+
+
+@pytest.mark.parametrize(
+    ("build", "said", "exchanges"),
+    [
+        (lambda key: key.agg(n=fp.count(), partial=True), "on, by Spark with an exchange of its own", "2 exchanges"),
+        (
+            lambda key: key.agg(n=fp.count()),
+            "auto (not in the next epoch), by Spark with an exchange of its own",
+            "1 exchange, up to 1 more",
+        ),
+        (lambda key: key.agg(n=fp.count(), partial=False), "off", "1 exchange"),
+        (lambda key: key.agg(n=fp.count(), in_order=True), "off (rows come in order)", "1 exchange"),
+        (lambda key: key.last(partial=True), "on, where they are read", "1 exchange"),
+        (lambda key: key.last(ttl="1 day"), "off", "1 exchange"),
+        (lambda key: key.window(fp.session("1 second")).agg(n=fp.count()), "off", "1 exchange"),
+    ],
+)
+def test_rows_that_are_put_together_are_told_with_their_exchange(build, said, exchanges):
+    kit = PipelineKit(lambda stream: build(stream.watermark("ts", "0 seconds").key_by("user")).write("memory"), rows=ROWS)
+    lines = kit.explain().splitlines()
+    assert f"  rows put together before the exchange: {said}" in lines
+    (counted,) = [line for line in lines if line.startswith("each epoch:")]
+    assert counted.partition(" · ")[2].startswith(exchanges)
+    assert said.partition(" (")[0] in kit.explain("mermaid") and said.partition(" (")[0] in kit.explain("svg")
+
+
+def test_late_rows_that_are_read_keep_rows_apart():
+    def build(stream):
+        counts = stream.watermark("ts", "0 seconds").key_by("user").window(fp.tumbling("1 second")).agg(n=fp.count())
+        return counts.write("memory").also(counts.late().write("memory", name="late"))
+
+    text = PipelineKit(build, rows=ROWS).explain()
+    assert "rows put together before the exchange: off (late rows are read)" in text
+    assert "select   from (1) · user, ts, the whole row" in text

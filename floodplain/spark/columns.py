@@ -1,0 +1,97 @@
+"""Columns as users give them without a name beside them: names, PySpark ``Column``s, and expressions that say their own name.
+
+A text is the name of a column, whatever characters it has, unless it ends in ``as name``. What a ``Column`` is shows in its text:
+one without Spark, as the kit has them all, needs none of this.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from floodplain.errors import BadInput
+from floodplain.spark.names import quoted, unquoted
+
+Given: TypeAlias = Any
+"""A text or a ``Column``."""
+_SHOWN = re.compile(r"Column<'(.*)'>", re.DOTALL)
+_NAME = r"(?:\w+|`(?:[^`]|``)+`)"
+_ALIASED = re.compile(rf"\s*(.+?)\s+as\s+({_NAME})\s*", re.DOTALL | re.IGNORECASE)
+_PATH = re.compile(rf"\s*({_NAME}(?:\.{_NAME})*)\s*")
+
+
+def written(given: Given) -> str | None:
+    """What is written there, if it is a text or a ``Column``."""
+    if isinstance(given, str):
+        return given
+    shown = _SHOWN.fullmatch(repr(given))
+    return None if shown is None else shown[1]
+
+
+def text_of(given: Given, call: str) -> str:
+    """What is written there. Raises ``BadInput`` for what is neither text nor ``Column``."""
+    text = written(given)
+    if text is None:
+        raise BadInput(f"{call}: {given!r} is no column: give its name, or a Column")
+    return text
+
+
+def named(columns: Iterable[Given], call: str, made: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Name and expression of each, then those ``made`` by name. Raises ``BadInput`` where a name is missing or stands twice."""
+    found = [*(_named(each, call) for each in columns), *made.items()]
+    names = [name for name, _ in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise BadInput(f"{call}: two columns would be called {name}: name one of them, as in {call}(other={quoted(name)!r})")
+    return found
+
+
+def _named(given: Given, call: str) -> tuple[str, Any]:
+    text = text_of(given, call)
+    if aliased := _ALIASED.fullmatch(text):
+        return unquoted(aliased[2]) or aliased[2], aliased[1] if isinstance(given, str) else given
+    if isinstance(given, str):
+        return given, quoted(given)
+    if path := _PATH.fullmatch(text):
+        parts = [unquoted(part) or part for part in re.findall(_NAME, path[1])]
+        return parts[-1], ".".join(map(quoted, parts))
+    raise BadInput(f"{call}: {text} has no name: give it one, as in {call}(w={text!r}), or .alias('w')")
+
+
+def computed(columns: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
+    """Those that are not there already under their name."""
+    return tuple((name, made) for name, made in columns if not isinstance(made, str) or made != quoted(name))
+
+
+def name_of(given: Given, call: str) -> str:
+    """The name of a column that must be there."""
+    text = text_of(given, call)
+    if isinstance(given, str):
+        return given
+    if not re.fullmatch(_NAME, text):
+        raise BadInput(
+            f"{call}: {text} is not the name of a column: make it one before, with_column('w', {text!r}), and name that"
+        )
+    return unquoted(text) or text
+
+
+def order_text(by: Given | Sequence[Given], call: str) -> str:
+    """An order as ``parse_order`` reads it: a text as it is, ``F.col("price").desc()``, or several of them."""
+    if isinstance(by, Sequence) and not isinstance(by, str):
+        return ", ".join(order_text(each, call) for each in by)
+    return text_of(by, call)
+
+
+def check_there(columns: Iterable[tuple[str, Any]], rows: pa.Schema) -> None:
+    """Raises ``BadInput`` unless rows have the columns that are only named. Case does not count, as in Spark."""
+    known = {name.casefold() for name in rows.names}
+    for _, made in columns:
+        name = unquoted(made) if isinstance(made, str) else None
+        if name is not None and name.casefold() not in known:
+            raise BadInput(f"there is no column {name}; there are: {', '.join(rows.names)}{hint(name, 'select')}")
+
+
+def hint(name: str, call: str) -> str:
+    """What to do, where a name looks like an expression."""
+    return "" if re.fullmatch(r"\w+", name) else f". An expression is given with a name: {call}(w={name!r})"
