@@ -64,7 +64,7 @@ class RowFlavour:
                 append(row)
             else:
                 if not hasattr(row, "asDict"):
-                    raise BadInput(f"{short(row)} is no Row: give out rows as pyspark.sql.Row")
+                    raise BadInput(f"AttributeError, as from Spark: {short(row)} is no Row: give out rows as pyspark.sql.Row")
                 found = row.asDict(True)
                 append(tuple(map(found.get, names)))
 
