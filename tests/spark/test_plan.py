@@ -65,7 +65,7 @@ def test_columns_are_chosen_and_made():
     assert out == [{"user": "user0", "n": 0, "one": 1, "word": "x", "gone": None}]
     with pytest.raises(BadInput, match="amount \\* 2 needs Spark"):
         PipelineKit(lambda stream: stream.select(n="amount * 2").write("memory"), rows="user string, amount long")
-    with pytest.raises(BadInput, match="no column 'nobody'; they have user, amount"):
+    with pytest.raises(BadInput, match="there is no column nobody; there are: user, amount"):
         PipelineKit(lambda stream: stream.select("nobody").write("memory"), rows="user string, amount long")
     with pytest.raises(BadInput, match="at least one column"):
         PipelineKit(lambda stream: stream.select().write("memory"), rows="user string, amount long")
