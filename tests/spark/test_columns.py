@@ -112,29 +112,16 @@ def test_columns_of_pyspark_are_taken_wherever_a_name_is(spark, tmp_path):
 
     df = spark.createDataFrame([("a", 1, (5,)), ("a", 3, (6,)), ("b", 2, (7,))], "k string, v long, s struct<x:long>")
     rows = fp.stream(df)
-    outputs = {
-        "selected": rows.select(
-            F.col("k"), df.v, F.col("s.x"), F.expr("v * 2").alias("w"), "v + 1 as more", F.col("v").alias("u")
-        ),
-        "keyed": rows.key_by(F.col("k"), F.expr("v % 2").alias("odd")).agg(n=fp.count()),
-        "deduped": rows.dedup(F.col("k"), by=F.col("v")).select("k", "v"),
-        "top": rows.key_by(F.col("k")).top(1, [F.col("v").desc(), "k"]).select("k", "v"),
-    }
-    written = [output.write("memory", name=f"out_{name}") for name, output in outputs.items()]
-    whole = written[0]
-    for each in written[1:]:
-        whole = whole.also(each)
-    query = whole.start(state=tmp_path / "state")
-    found = {
-        name.removeprefix("out_"): sorted(map(tuple, (row.values() for row in sink.table().to_pylist())))
-        for name, sink in query.sinks.items()
-    }
+    chosen = rows.select(F.col("k"), df.v, F.col("s.x"), F.expr("v * 2").alias("w"), "v + 1 as more", F.col("v").alias("u"))
+    keyed = rows.key_by(F.col("k"), F.expr("v % 2").alias("odd")).top(1, [F.col("v").desc(), "k"])
+    query = chosen.write("memory", name="chosen").also(keyed.write("memory", name="first")).start(state=tmp_path / "state")
+    found = {name: sorted(tuple(row.values()) for row in sink.table().to_pylist()) for name, sink in query.sinks.items()}
     assert found == {
-        "selected": [("a", 1, 5, 2, 2, 1), ("a", 3, 6, 6, 4, 3), ("b", 2, 7, 4, 3, 2)],
-        "keyed": [("a", 1, 2), ("b", 0, 1)],
-        "deduped": [("a", 1), ("b", 2)],
-        "top": [("a", 3), ("b", 2)],
+        "chosen": [("a", 1, 5, 2, 2, 1), ("a", 3, 6, 6, 4, 3), ("b", 2, 7, 4, 3, 2)],
+        "first": [("a", 3, {"x": 6}, 1, 1), ("b", 2, {"x": 7}, 0, 1)],
     }
+    assert rows.dedup(F.col("k"), by=F.col("v")).schema().names == ["k", "v", "s"]
+    assert rows.key_by("k").last(by=F.desc("v")).schema().names == ["k", "v", "s"]
     for wrong in (lambda: rows.select(F.col("v") * 2), lambda: rows.key_by(F.col("v") % 2)):
         with pytest.raises(BadInput, match="has no name: give it one, as in"):
             wrong()
