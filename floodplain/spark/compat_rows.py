@@ -7,10 +7,11 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkAttributeError
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import Row, StructType
 
-from floodplain.errors import BadInput, short
+from floodplain.errors import short
 from floodplain.operators.grouping import Grouped
 from floodplain.spark.compat_initial import INITIAL
 from floodplain.state.pythonic import to_python
@@ -64,7 +65,7 @@ class RowFlavour:
                 append(row)
             else:
                 if not hasattr(row, "asDict"):
-                    raise BadInput(f"AttributeError, as from Spark: {short(row)} is no Row: give out rows as pyspark.sql.Row")
+                    raise PySparkAttributeError(f"{short(row)} has no attribute asDict: give out rows as pyspark.sql.Row")
                 found = row.asDict(True)
                 append(tuple(map(found.get, names)))
 

@@ -320,6 +320,13 @@ def test_output_that_is_no_row_is_refused(give):
         kit(Wrong(give=give)).epoch([row("u")])
 
 
+def test_what_is_no_row_is_told_as_spark_tells_it_and_what_to_give():
+    with pytest.raises(
+        UserError, match=r"AttributeError in .*key \('u',\).*\('u', 'x'\) has no attribute asDict: give out rows as"
+    ):
+        kit(Wrong(give="iter([('u', 'x')])")).epoch([row("u")])
+
+
 def test_output_goes_by_name_and_lacking_columns_are_null():
     driven = kit(Wrong(give="iter([Row(what='x', more=1, user='u'), Row(user='v')])"))
     assert said(driven.epoch([row("u")])) == [("u", "x"), ("v", None)]
