@@ -3,7 +3,6 @@
 But for late rows: where they are read, rows travel whole.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,15 +18,12 @@ from floodplain.operators.running import RunningAggregate
 from floodplain.operators.windowing import WindowAggregate
 from floodplain.operators.windowprocess import ALL
 from floodplain.operators.windows import Windows
-from floodplain.spark.names import quoted
-from floodplain.spark.plan import Keyed, Node, Select, Transform
+from floodplain.spark.names import plain_name, quoted
+from floodplain.spark.plan import Extend, Keyed, Node, Select, Transform
 from floodplain.spark.weights import check_unweighted, taken
 
 if TYPE_CHECKING:
     from floodplain.spark.stream import Stream
-
-_NAME = re.compile(r"[A-Za-z_]\w*")
-_WORDS = {"true", "false", "null"}
 
 
 @dataclass(frozen=True)
@@ -54,10 +50,14 @@ class WindowedStream:
         return replace(self.stream, node=step, keys=(), changes=process.gives_changes)
 
     def _of_windows(self) -> bool:
-        node = self.stream.node
-        while isinstance(node, Select | Transform):
+        """Whether the times of rows are ends of windows, whatever chose rows and columns since."""
+        node, column = self.stream.node, self.on or END
+        while isinstance(node, Select | Extend | Transform):
+            made = {} if isinstance(node, Transform) else dict(node.columns)
+            if column in made or isinstance(node, Select):
+                column = plain_name(made.get(column)) or ""
             node = node.parent
-        return isinstance(node, Keyed) and node.process.output_time == END and self.on in (None, END)
+        return isinstance(node, Keyed) and node.process.output_time == END == column
 
 
 def running(
@@ -109,9 +109,9 @@ class Chosen:
         if isinstance(expression, str):
             if expression == TIME:
                 return TIME if self._time is None else self._time
-            if _NAME.fullmatch(expression) and expression.lower() not in _WORDS:
-                self._made.setdefault(expression, quoted(expression))
-                return expression
+            if (column := plain_name(expression)) is not None:
+                self._made.setdefault(column, quoted(column))
+                return column
         for name, made in self._made.items():
             if made is expression or (isinstance(made, str) and isinstance(expression, str) and made == expression):
                 return name

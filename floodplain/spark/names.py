@@ -3,6 +3,8 @@
 import re
 
 _QUOTED = re.compile(r"`((?:[^`]|``)+)`")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_WORDS = {"true", "false", "null"}
 
 
 def quoted(name: str) -> str:
@@ -17,3 +19,10 @@ def unquoted(text: str) -> str | None:
 
 def literal(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def plain_name(expression: object) -> str | None:
+    """The column that an expression names, if it does nothing else."""
+    if not isinstance(expression, str) or expression.lower() in _WORDS:
+        return None
+    return expression if _NAME.fullmatch(expression) else unquoted(expression)

@@ -134,18 +134,57 @@ def test_without_keys_all_rows_are_one_group():
     assert kit.epoch(watermark_ms=10_000)["output"] == [{"window_start": at(0), "window_end": at(10_000), "n": 2}]
 
 
+BETWEEN = {
+    "nothing": lambda counts, windows: counts.window(windows),
+    "where": lambda counts, windows: counts.where("n > 0").window(windows),
+    "with_column": lambda counts, windows: counts.with_column("x", "1").window(windows),
+    "select": lambda counts, windows: counts.select("n", "window_end").window(windows),
+    "key_by": lambda counts, windows: counts.key_by(g="1").window(windows),
+    "renamed": lambda counts, windows: counts.select("n", ends="window_end").window(windows, on="ends"),
+    "made anew": lambda counts, windows: counts.with_column("window_end", "window_end").where("n > 0").window(windows),
+    "last": lambda counts, windows: counts.key_by("k", "window_end").last().window(windows),
+}
+
+
 @pytest.mark.parametrize("partial", [False, True])
-def test_a_window_of_windows_ends_with_them(partial):
+@pytest.mark.parametrize("between", BETWEEN)
+def test_a_window_of_windows_ends_with_them(between, partial):
     def build(stream):
         counts = stream.watermark("ts", "0 seconds").key_by("k").window(fp.tumbling("10 seconds")).agg(n=fp.count())
-        every = counts.window(fp.tumbling("20 seconds")).agg(name="every", partial=partial, n=fp.sum("n"), keys=fp.count())
-        return every.write("memory")
+        every = BETWEEN[between](counts, fp.tumbling("20 seconds"))
+        return every.agg(name="every", partial=partial, n=fp.sum("n"), keys=fp.count()).write("memory")
 
     kit = fp.PipelineKit(build, rows=ROWS)
     kit.epoch(rows_of([("a", 1, 1), ("b", 2, 1), ("b", 3, 1), ("c", 12_000, 1), ("c", 20_000, 1)]), watermark_ms=1)
     assert kit.epoch(watermark_ms=19_000)["output"] == []
     out = kit.epoch(watermark_ms=20_000)["output"]
-    assert out == [{"window_start": at(0), "window_end": at(20_000), "n": 4, "keys": 3}]
+    assert [{name: row[name] for name in row if name != "g"} for row in out] == [
+        {"window_start": at(0), "window_end": at(20_000), "n": 4, "keys": 3}
+    ]
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda counts: counts.with_column("window_end", "window_start"),
+        lambda counts: counts.select("n", window_end="window_start"),
+    ],
+)
+def test_another_time_under_the_name_of_the_end_is_no_end(between):
+    """Windows that start at 0 and at 10 s are in the first 20 s, and the one that starts there is not."""
+
+    def build(stream):
+        counts = stream.watermark("ts", "0 seconds").key_by("k").window(fp.tumbling("10 seconds")).agg(n=fp.count())
+        return (
+            between(counts)
+            .window(fp.tumbling("20 seconds"), lateness="20 seconds")
+            .agg(name="every", n=fp.sum("n"))
+            .write("memory")
+        )
+
+    kit = fp.PipelineKit(build, rows=ROWS)
+    kit.epoch(rows_of([("a", 1, 1), ("b", 12_000, 1), ("b", 20_000, 1)]), watermark_ms=1)
+    assert [(row["window_start"], row["n"]) for row in kit.epoch(watermark_ms=40_000)["output"]] == [(at(0), 2), (at(20_000), 1)]
 
 
 def late_windows(*, read):
