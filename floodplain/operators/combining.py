@@ -14,16 +14,17 @@ from floodplain.operators.aggregation import Aggregation, Partials
 from floodplain.operators.batch import Batch
 from floodplain.operators.groups import Groups, groups_of
 from floodplain.operators.pairs import order_of
+from floodplain.operators.reserved import PREFIX
 from floodplain.operators.windows import TimeWindows
 from floodplain.store.identity import hash_order, refine, starts_of
 from floodplain.store.layout import one_array
 
 Partial: TypeAlias = Literal["auto"] | bool
 
-ROWS = "_floodplain_rows"
+ROWS = f"{PREFIX}rows"
 """The column that says how many rows one stands for."""
-_PARTIAL = "_partial_"
-_GROUP = "_group_"
+_PARTIAL = f"{PREFIX}partial_"
+_GROUP = f"{PREFIX}group_"
 
 
 def rows_in(rows: pa.Table) -> int:

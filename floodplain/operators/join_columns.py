@@ -8,12 +8,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
+from floodplain.operators.changes import check_keys
+from floodplain.operators.reserved import PREFIX
+from floodplain.state.tables import free_name
 
-RIGHT_SIDE = "_right_side"
+RIGHT_SIDE = f"{PREFIX}right_side"
 """Whether a row is one of the right side."""
-AT = "_at"
+AT = f"{PREFIX}at"
 """The event time of a row."""
-PACKED = {"left": "_left", "right": "_right"}
+PACKED = {"left": f"{PREFIX}left", "right": f"{PREFIX}right"}
 """The columns of a side but for its key and its time, as one struct; null in rows of the other."""
 REASON = "reason"
 SIDE = "side"
@@ -62,8 +65,10 @@ class JoinColumns:
 
     def late(self) -> pa.Schema:
         """Late rows: their side, key, own columns (those of the other side are null), and why they are late."""
+        check_keys("join", [key.name for key in self.keys], REASON)
         named = {field.name: field for field in (*self.keys, *self.left.schema, *self.right.schema)}
-        return pa.schema([pa.field(SIDE, pa.string()), *named.values(), pa.field(REASON, pa.string())])
+        side, reason = (pa.field(free_name(name, named), pa.string()) for name in (SIDE, REASON))
+        return pa.schema([side, *named.values(), reason])
 
     def late_rows(self, rows: pa.Table) -> pa.Table:
         """Late rows of both sides as ``late`` has them."""
@@ -74,13 +79,14 @@ class JoinColumns:
     def _late_of(self, side: SideColumns, rows: pa.Table) -> pa.Table:
         own = [rows.column(AT)] if side.timed else []
         own += rows.column(PACKED[side.side]).combine_chunks().flatten() if PACKED[side.side] in rows.column_names else []
+        columns = self.late()
         named = {
-            SIDE: pa.repeat(side.side, len(rows)),
-            REASON: rows.column(REASON),
+            columns.names[0]: pa.repeat(side.side, len(rows)),
+            columns.names[-1]: rows.column(REASON),
             **{key.name: rows.column(key.name) for key in self.keys},
             **dict(zip(side.names, own, strict=True)),
         }
-        missing = [field for field in self.late() if field.name not in named]
+        missing = [field for field in columns if field.name not in named]
         return pa.table({**named, **{field.name: pa.nulls(len(rows), field.type) for field in missing}})
 
 

@@ -8,13 +8,14 @@ import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import as_ms
+from floodplain.operators.reserved import PREFIX
 from floodplain.store.layout import one_array
 
 LATE = "late"
 """The side output that late rows come out of, if it is declared or read."""
 REASON = "reason"
 """The column of a ``late`` output that says what a row was too late for, by how much, and what the watermark was."""
-WHOLE = "_whole_row"
+WHOLE = f"{PREFIX}whole_row"
 """The column, a struct, that has all columns of the input where an operator is given others and its late rows are read."""
 
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from floodplain.errors import BadInput, BadName
 from floodplain.eventtime.times import NONE_MS, EpochTimes, as_ms
 from floodplain.keys import normalize_keys
+from floodplain.operators.changes import check_keys
 from floodplain.operators.grouping import group
 from floodplain.operators.lateness import REASON, moment
 from floodplain.state.durations import to_ms
@@ -71,6 +72,7 @@ def with_waiting(tables: OperatorTables, stored_keys: dict[str, pa.DataType], or
     """The tables of an operator and the one that its rows wait in."""
     if WAITING in tables.places:
         raise BadName(f"state name {WAITING!r} of operator {tables.operator} is taken where rows are put in order: use another")
+    check_keys(f"operator {tables.operator}, in_order", list(stored_keys), _AT, _ROWS, _RELEASED)
     name = checked_name("table", f"{tables.operator}{SEPARATOR}{WAITING}")
     listed = pa.list_(pa.struct(list(order.columns)))
     columns = {_ROWS: Column(listed, merge="append"), _RELEASED: Column(pa.bool_())}

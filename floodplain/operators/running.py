@@ -40,7 +40,7 @@ class RunningAggregate(KeyedBatchProcess):
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
         check_mode("agg", self.mode, "update", "retract")
-        check_keys("agg", keys, *([WEIGHT] if self.mode == "retract" else []))
+        check_keys("agg", keys, SEEN, *([WEIGHT] if self.mode == "retract" else []))
         for name in self.aggregates:
             if name in (*keys, SEEN, WEIGHT):
                 raise BadInput(f"an aggregate cannot be called {name}: a key or a column of the operator has this name")

@@ -50,8 +50,10 @@ class WindowAggregate(KeyedBatchProcess):
             raise BadInput(f"firing={self.rules.firing!r} is not known: use {', '.join(map(repr, get_args(Firing)))}")
         check_keys("window", keys, START, END, *([WEIGHT] if self.rules.firing == "retracting" else []))
         for name in self.aggregates:
-            if name in (*keys, START, END, WEIGHT) or name.startswith("_"):
+            if name in (*keys, START, END, WEIGHT):
                 raise BadInput(f"an aggregate cannot be called {name}: a key or a column of the window has this name")
+            if name.startswith("_"):
+                raise BadInput(f"an aggregate cannot be called {name}: in windows such names are kept for what is stored of them")
         aggregation = Aggregation(self.aggregates).fitted(rows, event_time)
         process = self._kind(event_time)(self.windows, aggregation, self.rules, rows, keys, event_time)
         if isinstance(self.windows, TimeWindows):

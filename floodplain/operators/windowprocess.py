@@ -15,10 +15,11 @@ from floodplain.operators.groups import groups_of
 from floodplain.operators.held import UNFIRED, Layout
 from floodplain.operators.pairs import order_of
 from floodplain.operators.process import KeyedBatchProcess
+from floodplain.operators.reserved import PREFIX
 from floodplain.operators.windowstates import ListStates, MapStates
 from floodplain.state.descriptors import State
 
-ALL = "_all"
+ALL = f"{PREFIX}all"
 """The key that all rows have where a stream has no keys. It does not come out."""
 
 

@@ -14,6 +14,7 @@ from floodplain.operators.combining import Partial
 from floodplain.operators.firing import END, Rules
 from floodplain.operators.heldaggregates import HeldAggregate
 from floodplain.operators.reorder import InOrder
+from floodplain.operators.reserved import PREFIX
 from floodplain.operators.running import RunningAggregate
 from floodplain.operators.windowing import WindowAggregate
 from floodplain.operators.windowprocess import ALL
@@ -115,6 +116,6 @@ class Chosen:
         for name, made in self._made.items():
             if made is expression or (isinstance(made, str) and isinstance(expression, str) and made == expression):
                 return name
-        name = f"_{len(self._made)}"
+        name = f"{PREFIX}{len(self._made)}"
         self._made[name] = expression
         return name

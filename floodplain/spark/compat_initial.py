@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
+from floodplain.errors import BadInput
 from floodplain.spark.names import quoted
 from floodplain.store.store import Store
 
@@ -28,6 +29,8 @@ class InitialRows:
     def __call__(self, rows: DataFrame) -> DataFrame:
         if self._store.history.refresh().epoch > 0:
             return rows
+        if INITIAL in rows.columns:
+            raise BadInput(f"a column of the input is called {INITIAL}, which is to hold the initial state: rename it")
         whole = F.struct(*[F.col(quoted(name)) for name in self._initial.columns]).alias(INITIAL)
         states = self._initial.select(*[self._column(field) for field in rows.schema.fields], whole)
         empty = F.lit(None).cast(states.schema[INITIAL].dataType).alias(INITIAL)

@@ -12,6 +12,7 @@ from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.operators.lateness import LATE, late_columns
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator, fitted_process
 from floodplain.operators.reorder import WAITING
+from floodplain.operators.reserved import check_not_reserved
 from floodplain.spark.columns import check_there, hint
 from floodplain.spark.contract import Engine, Place
 from floodplain.spark.explain import About, picture
@@ -126,12 +127,9 @@ class Epochs:
             match node:
                 case Input(tag=tag):
                     rows[node] = self._empty[tag]
+                    check_not_reserved(f"input {tag}".strip(), self._engine.schema(rows[node]).names)
                 case Transform() | Select() | Extend() | Union():
-                    if isinstance(node, Select):
-                        check_there(node.columns, self._engine.schema(rows[node.parent]))
-                    rows[node] = derived(node, self._plan, self._engine, rows.__getitem__)
-                    if isinstance(node, Transform) and node.changes:
-                        check_weight(self._engine.schema(rows[node]))
+                    rows[node] = self._derived(node, rows)
                 case Side(parent=parent, output=output):
                     rows[node] = self._engine.empty(self._side_schema(parent.name, output))
                 case Keyed():
@@ -143,10 +141,22 @@ class Epochs:
                     self._timers += [(places[name], name) for name in (EVENT_TIMERS, PROCESSING_TIMERS)]
                     self._timers += [(places[WAITING], EVENT_TIMERS)] if operator.in_order is not None else []
                     for output, schema in {MAIN: operator.output, **operator.sides}.items():
+                        check_not_reserved(f"operator {node.name}", schema.names)
                         self._compiled.schemas[node.name, output] = schema
                     rows[node] = self._engine.empty(operator.output)
         for outlet in self._plan.outlets:
             self._compiled.schemas.setdefault(outlet.staged_as, self._engine.schema(rows[outlet.node]))
+
+    def _derived(self, node: Transform | Select | Extend | Union, rows: Mapping[Node, Any]) -> Any:
+        """What a step without state makes of no rows, checked."""
+        if isinstance(node, Select):
+            check_there(node.columns, self._engine.schema(rows[node.parent]))
+        made = derived(node, self._plan, self._engine, rows.__getitem__)
+        if isinstance(node, Transform):
+            check_not_reserved("transform", self._engine.schema(made).names)
+            if node.changes:
+                check_weight(self._engine.schema(made))
+        return made
 
     @property
     def operators(self) -> dict[str, KeyedOperator]:

@@ -19,6 +19,7 @@ from floodplain.operators.lookup import NOW, StateLookup
 from floodplain.operators.pivot import Pivot
 from floodplain.operators.process import Process
 from floodplain.operators.reducing import Extreme, ExtremeBy
+from floodplain.operators.reserved import PREFIX
 from floodplain.operators.running import RunningAggregate
 from floodplain.operators.top import Top
 from floodplain.operators.windowing import WindowAggregate
@@ -168,7 +169,7 @@ def _column(name: str, made: Any, chosen: bool) -> str:
     if isinstance(made, Rest):
         return "all other columns" if made.but else "the whole row"
     text = expression(made)
-    return text if text == name or name == AT or (chosen and name.startswith("_")) else f"{name} = {text}"
+    return text if text == name or name == AT or (chosen and name.startswith(PREFIX)) else f"{name} = {text}"
 
 
 def expression(made: Any) -> str:

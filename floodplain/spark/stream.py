@@ -15,6 +15,7 @@ from floodplain.operators.lateness import LATE
 from floodplain.operators.operator import OnError, check_on_error, check_process
 from floodplain.operators.process import Process
 from floodplain.operators.reorder import InOrder, order_asked
+from floodplain.operators.reserved import check_not_reserved
 from floodplain.settings import StoreSettings
 from floodplain.spark.columns import Given, computed, name_of, named
 from floodplain.spark.explain import About, picture
@@ -122,6 +123,7 @@ class Stream(Operations):
         ``select("user", w="price * 2")``; the name may stand in the expression: ``"price * 2 as w"``, ``F.expr(…).alias("w")``.
         """
         chosen = named(columns, "select", made)
+        check_not_reserved("select", [name for name, _ in chosen])
         if not chosen:
             raise BadInput("select needs at least one column")
         if self.changes:
@@ -130,6 +132,7 @@ class Stream(Operations):
 
     def with_column(self, name: str, made: Any) -> "Stream":
         """All columns, and one that is made new or anew, as in ``select``."""
+        check_not_reserved("with_column", [name])
         if self.changes:
             self._check_made({name: made})
         return replace(self, node=Extend(self.node, ((name, made),)))
@@ -178,6 +181,7 @@ class Stream(Operations):
         chosen = named(columns, "key_by", made)
         if not chosen:
             raise BadInput("key_by needs at least one column")
+        check_not_reserved("key_by", [name for name, _ in chosen])
         if self.changes:
             self._check_made(dict(chosen))
         new = (*computed(chosen[: len(columns)]), *made.items())

@@ -94,7 +94,7 @@ def tables_for(operator: str, keys: KeySchema, states: Mapping[str, State]) -> O
         if isinstance(state, OnePerKey):
             clock = state.watermark if state.ttl_ms else PROCESSING_TIME
             if name in stored_keys:
-                raise SchemaMismatch(f"{with_name}: a key column has this name: call the state something else")
+                raise SchemaMismatch(f"{with_name}: a key column has this name: call one of them something else")
             columns[clock].update(_value_columns(name, state))
             mark = name + NULL_MARK if isinstance(state, Value) and state.nullable else None
             beside = state.beside if isinstance(state, Value) else None

@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 
 from floodplain.errors import BadInput
+from floodplain.operators.join_columns import PACKED
 from floodplain.operators.process import KeyedProcess
 from floodplain.spark.conditions import Comparison, comparison
 from floodplain.spark.kit import PipelineKit
@@ -135,7 +136,7 @@ def test_two_sources_are_joined_in_one_pass_over_the_input():
     assert found.where() == "`source` in ('shown', 'clicks')"
     assert (
         "case when `source` = 'shown' then (`ad`) when `source` = 'clicks' then (`ad`) end as `ad`" in found.sql()
-        and "case when `source` = 'clicks' then struct(`limit` as `most`) end as `_right`" in found.sql()
+        and f"case when `source` = 'clicks' then struct(`limit` as `most`) end as `{PACKED['right']}`" in found.sql()
     )
 
 
