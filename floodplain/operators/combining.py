@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.eventtime.times import as_ms
+from floodplain.eventtime.times import NONE_MS, as_ms
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.operators.aggregation import Aggregation, Partials
 from floodplain.operators.batch import Batch
@@ -92,19 +92,24 @@ class AggregateCombiner(Combiner):
     windows: TimeWindows | None
     when: Partial = "auto"
 
+    @property
+    def _own_time(self) -> list[str]:
+        """The time, where it is not a key: all rows that are put together have the same then."""
+        return [] if self.time is None or self.time.name in self.keys else [self.time.name]
+
     def schema(self, rows: pa.Schema) -> pa.Schema:
-        kept = [rows.field(name) for name in (*self.keys, *([] if self.time is None else [self.time.name]))]
+        kept = [rows.field(name) for name in (*self.keys, *self._own_time)]
         partials = [pa.field(f"{_PARTIAL}{i}", field.type) for i, field in enumerate(self.aggregation.partial)]
         return pa.schema([*kept, pa.field(ROWS, pa.int64()), *partials])
 
     def sql(self) -> GroupedSql | None:
         computed = [f"count(1) as {ROWS}"]
         columns = [*(f"{_GROUP}{i} as {quoted(key)}" for i, key in enumerate(self.keys)), ROWS]
-        if self.time is not None:
-            time = quoted(self.time.name)
+        type_ = None if self.time is None or self.windows is None else self.time.type
+        if type_ is not None and pa.types.is_timestamp(type_) and type_.tz is None:
+            return None
+        for time in map(quoted, self._own_time):
             computed, columns = [*computed, f"max({time}) as {time}"], [*columns, time]
-            if self.windows is not None and pa.types.is_timestamp(self.time.type) and self.time.type.tz is None:
-                return None
         at = 0
         for part in self.aggregation.parts:
             aggregate, width = part.aggregate, len(part.partial)
@@ -132,7 +137,7 @@ class AggregateCombiner(Combiner):
         if self.windows is not None:
             assert self.time is not None
             times = as_ms(rows.column(self.time.name))
-            pane = np.where(times.is_null(), -1, self.windows.pane_of(pc.fill_null(times, 0).to_numpy(zero_copy_only=False)))
+            pane = np.where(times.is_null(), NONE_MS, self.windows.pane_of(pc.fill_null(times, 0).to_numpy(zero_copy_only=False)))
         number, order = _numbered(keys)
         again = order_of((number, pane[order]))
         if again is not None:
@@ -140,9 +145,9 @@ class AggregateCombiner(Combiner):
         groups = groups_of(number, pane[order])
         first = pa.array(order[groups.starts])
         columns = {key: column.take(first) for key, column in zip(self.keys, keys, strict=True)}
-        if self.time is not None:
-            time = one_array(rows.column(self.time.name)).take(pa.array(order))
-            columns[self.time.name] = (
+        for name in self._own_time:
+            time = one_array(rows.column(name)).take(pa.array(order))
+            columns[name] = (
                 pa.table({"g": groups.of_row, "t": time}).group_by("g", use_threads=False).aggregate([("t", "max")])["t_max"]
             )
         partials = self.aggregation.of(lambda name: one_array(rows.column(name)).take(pa.array(order)), groups)

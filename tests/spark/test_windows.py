@@ -161,3 +161,17 @@ def test_spark_finds_the_best_rows_that_python_finds(spark):
     assert by_spark.schema.types == here.schema.types
     for name in here.column_names:
         assert same(by_spark.column(name).to_pylist(), here.column(name).to_pylist()), name
+
+
+def test_rows_keyed_by_their_time_are_put_together(spark, tmp_path):
+    """The time is a key then, and comes out of what is put together once."""
+    rows = spark.sql("select timestamp_millis(id % 3 * 4000) as ts, id from range(12)")
+    keyed = fp.stream(rows).watermark("ts", "0 seconds").key_by("ts")
+    windows = keyed.window(fp.tumbling("10 seconds")).agg(n=fp.count(), high=fp.max("id"), partial=True)
+    every = keyed.agg(n=fp.count(), ids=fp.sum("id"), partial=True).write("memory", name="every")
+    query = windows.write("memory").also(every).start(state=tmp_path / "state", slots=2)
+    found = {
+        name: sorted((row["ts"].second, *list(row.values())[skipped:]) for row in query.sinks[name].table().to_pylist())
+        for name, skipped in (("output", 3), ("every", 1))
+    }
+    assert found == {"output": [(0, 4, 9), (4, 4, 10), (8, 4, 11)], "every": [(0, 4, 18), (4, 4, 22), (8, 4, 26)]}
