@@ -46,8 +46,8 @@ class Rules:
         reached = held.end <= ctx.watermark
         first = reached & (due.ended | ~held.stored)
         again = (held.unfired > 0) & (held.end + self.lateness_ms <= ctx.watermark)
-        early = self._ripe(self.early, held, due.ticked) & ~reached
-        late = self._ripe(self.late, held, due.ticked) & reached & ~first
+        early = self._ripe(self.early, held, due.early) & ~reached
+        late = self._ripe(self.late, held, due.late) & reached & ~first
         fires: np.ndarray = first | again | early | late
         return fires & (held.unfired > 0) if self.firing == "discarding" else fires
 
@@ -65,21 +65,25 @@ class Due:
 
     ended: np.ndarray
     """Windows whose end was waited for."""
-    ticked: np.ndarray
-    """Windows of keys for which an interval is over."""
+    early: np.ndarray
+    late: np.ndarray
+    """Windows of keys for which an interval of this trigger is over."""
+
+    @staticmethod
+    def of(rules: Rules, ended: np.ndarray, timers: pa.Table, key_of: np.ndarray, ctx: Any) -> "Due":
+        """``timers`` are due; ``key_of``: the key of each window."""
+        return Due(ended, *(_ticked(trigger, timers, key_of, ctx) for trigger in (rules.early, rules.late)))
 
 
-def ticked(rules: Rules, due: pa.Table, keys: int, ctx: Any) -> np.ndarray:
-    """Per key, whether an interval is over: of event time for all keys at once, of processing time as its timer says."""
-    found = np.zeros(keys, bool)
-    for trigger in rules.ticks:
-        if trigger.clock == "event":
-            found |= ctx.late_ms // trigger.interval_ms < ctx.watermark // trigger.interval_ms
-            continue
-        mine = pc.equal(due.column("clock"), "processing").to_numpy()
-        times, of = due.column("time").to_numpy()[mine], due.column("key_of").to_numpy()[mine]
-        found[of[times % trigger.interval_ms == 0]] = True
-    return found
+def _ticked(trigger: Trigger | None, due: pa.Table, key_of: np.ndarray, ctx: Any) -> np.ndarray:
+    """Whether an interval is over: of event time for all keys at once, of processing time as timers of the key say."""
+    if trigger is None or not trigger.interval_ms:
+        return np.zeros(len(key_of), bool)
+    if trigger.clock == "event":
+        return np.full(len(key_of), ctx.late_ms // trigger.interval_ms < ctx.watermark // trigger.interval_ms)
+    mine = pc.equal(due.column("clock"), "processing").to_numpy()
+    times, of = due.column("time").to_numpy()[mine], due.column("key_of").to_numpy()[mine]
+    return np.isin(key_of, of[times % trigger.interval_ms == 0])
 
 
 def set_ticks(rules: Rules, batch: Any, held: Held, open_: np.ndarray, ctx: Any) -> None:

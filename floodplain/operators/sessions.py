@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from floodplain.eventtime.times import END_MS, NONE_MS, as_ms
 from floodplain.operators.batch import Batch
 from floodplain.operators.combining import partials_of
-from floodplain.operators.firing import Due, set_ticks, ticked
+from floodplain.operators.firing import Due, set_ticks
 from floodplain.operators.groups import Groups, at, valid
 from floodplain.operators.held import UNFIRED, Held, merged
 from floodplain.operators.pairs import Pairs, order_of
@@ -36,7 +36,7 @@ class SessionProcess(WindowProcess):
         timers = batch.take_due()
         sessions = _Sessions(self, *self.kept.known(batch), *self._stretches(batch))
         held = sessions.held
-        due = Due(held.end > ctx.late_ms, ticked(self.rules, timers, len(batch.keys), ctx)[held.key_of])
+        due = Due.of(self.rules, held.end > ctx.late_ms, timers, held.key_of, ctx)
         taken_back = sessions.taken_back()
         fires = self.rules.fires(held, due, ctx)
         made = self.results.of(batch, held, fires)

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from floodplain.eventtime.times import as_ms
 from floodplain.operators.batch import KEY_OF, Batch
-from floodplain.operators.firing import Due, set_ticks, ticked
+from floodplain.operators.firing import Due, set_ticks
 from floodplain.operators.groups import groups_of, valid
 from floodplain.operators.held import UNFIRED, Held, merged
 from floodplain.operators.pairs import Pairs, union
@@ -91,7 +91,7 @@ class TimeWindowProcess(WindowProcess):
         )
         reached = np.zeros(len(start), bool)
         reached[places[1]] = True
-        return held, Due(reached, ticked(self.rules, timers, len(batch.keys), ctx)[key_of])
+        return held, Due.of(self.rules, reached, timers, key_of, ctx)
 
     def _starting(self, of: np.ndarray, start: np.ndarray) -> Pairs:
         """Those that are starts of windows: a timer may have been set for something else."""

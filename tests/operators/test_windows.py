@@ -35,6 +35,23 @@ RULES = {
     "late, retracting": {"lateness": "15 seconds", "firing": "retracting"},
     "late by rows": {"lateness": "20 seconds", "late": fp.every_rows(3)},
     "late at intervals": {"lateness": "20 seconds", "late": fp.every("4 seconds", "event"), "firing": "discarding"},
+    "early at long and late at short intervals": {
+        "early": fp.every("10 seconds", "event"),
+        "late": fp.every("1 second", "event"),
+        "lateness": "20 seconds",
+        "firing": "discarding",
+    },
+    "early at intervals of one clock and late of the other": {
+        "early": fp.every("2 seconds"),
+        "late": fp.every("3 seconds", "event"),
+        "lateness": "20 seconds",
+    },
+    "early and late at intervals of processing time": {
+        "early": fp.every("5 seconds"),
+        "late": fp.every("2 seconds"),
+        "lateness": "20 seconds",
+        "firing": "retracting",
+    },
     "very late": {"lateness": "120 seconds"},
     "very late, retracting": {"lateness": "120 seconds", "firing": "retracting", "early": fp.every("3 seconds")},
     "early": {"early": fp.every_epoch(), "lateness": "5 seconds"},
@@ -71,6 +88,8 @@ def rows_of(rows):
 FEW = ("on time", "late", "late, retracting", "early at intervals")
 CASES = [(windows, options) for windows in ("tumbling", "session") for options in RULES]
 CASES += [(windows, options) for windows in ("offset", "sliding", "uneven") for options in FEW]
+CASES += [("uneven", "early at intervals of one clock and late of the other")]
+CASES += [("sliding", "early at long and late at short intervals")]
 CASES += [("short", "very late"), ("short", "very late, retracting"), ("long", "very late")]  # kept as entries of a map
 
 

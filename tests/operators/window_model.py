@@ -125,7 +125,7 @@ class Model:
             if trigger.clock == "event":
                 crossed = self.late_ms // trigger.interval_ms < self.wm // trigger.interval_ms
             else:
-                crossed = any(tick <= now for tick in self.ticks.get(window.key, ()))
+                crossed = any(tick <= now and tick % trigger.interval_ms == 0 for tick in self.ticks.get(window.key, ()))
             return window.unfired > 0 and crossed
         return window.added > 0 and window.unfired >= trigger.rows
 
