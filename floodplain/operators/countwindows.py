@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from floodplain.eventtime.times import END_MS, NONE_MS
+from floodplain.eventtime.times import END_MS, NONE_MS, as_ms
 from floodplain.operators.batch import Batch
 from floodplain.operators.groups import Groups, filled, groups_of, valid
 from floodplain.operators.held import Held, merged
@@ -20,7 +20,7 @@ FIRST, LAST = "_first", "_last"
 class CountWindowProcess(WindowProcess):
     """Window i of a key has its rows from ``i * slide`` on, and gives a result when it is full. Rows are kept in panes.
 
-    ``window_start`` and ``window_end`` are the times of its earliest and latest row.
+    ``window_start`` and ``window_end`` are the times of its earliest and latest row, of those that have one.
     """
 
     numbers = (FIRST, LAST)
@@ -70,8 +70,8 @@ class CountWindowProcess(WindowProcess):
     def _ends(self, batch: Batch, groups: Groups) -> tuple[np.ndarray, np.ndarray]:
         if self.event_time is None:
             return np.full(len(groups), END_MS), np.full(len(groups), NONE_MS)
-        times = self.times_ms(batch)
-        return groups.reduced(np.minimum, times), groups.reduced(np.maximum, times)
+        times = as_ms(pa.chunked_array([batch.column(self.event_time)]))
+        return groups.reduced(np.minimum, filled(times, END_MS)), groups.reduced(np.maximum, filled(times, NONE_MS))
 
     def _full(self, panes: Held, first: np.ndarray, last: np.ndarray, before: np.ndarray, after: np.ndarray) -> Held:
         """The windows that became full, as combined from their panes."""

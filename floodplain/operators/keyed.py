@@ -116,8 +116,10 @@ class KeyedTask:
         if not (strict or self._operator.drops_late or self._operator.process.drops_late):
             return rows, rows.slice(0, 0), newest
         process = self._operator.process
-        # What the watermark had passed was processed already: no lateness can be allowed where rows come in order.
-        kept = (Process() if strict else process).on_time(rows.column(column), self._times.late_ms)
+        kept = process.on_time(rows.column(column), self._times.late_ms)
+        if strict:
+            # What the watermark had passed was processed already: no lateness can be allowed where rows come in order.
+            kept = pc.and_(kept, Process().on_time(rows.column(column), self._times.late_ms))
         if pc.all(kept).as_py():
             return rows, rows.slice(0, 0), newest
         return rows.filter(kept), rows.filter(pc.invert(kept)), newest

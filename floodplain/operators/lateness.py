@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
-from floodplain.eventtime.times import as_ms
+from floodplain.eventtime.times import END_MS, NONE_MS, as_ms
+from floodplain.operators.groups import filled
 from floodplain.operators.reserved import PREFIX
 from floodplain.store.layout import one_array
 
@@ -35,16 +36,21 @@ def with_reasons(late: pa.Table, operator: str, event_time: str | None, late_ms:
         late = pa.Table.from_arrays(whole.flatten(), names=[field.name for field in whole.type])
     if REASON in late.column_names:
         return late
-    reason = f": the watermark was {moment(late_ms)}"
-    if event_time is None or not len(late):
-        return late.append_column(REASON, pa.repeat(pa.scalar(f"late for {operator}{reason}"), len(late)))
-    behind_ms = late_ms - pc.fill_null(as_ms(late.column(event_time)), late_ms).to_numpy()
-    by = pa.array(np.char.add(behind_ms.astype(str), " ms"))
-    return late.append_column(REASON, pc.binary_join_element_wise(f"late for {operator} by ", by, reason, ""))
+    watermark = f": the watermark was {moment(late_ms)}"
+    reasons = pa.repeat(pa.scalar(f"late for {operator}{watermark}"), len(late))
+    if event_time is not None and len(late):
+        times = as_ms(late.column(event_time))
+        if late_ms not in (NONE_MS, END_MS):
+            by = pa.array(np.char.add((late_ms - filled(times, late_ms)).astype(str), " ms"))
+            reasons = pc.binary_join_element_wise(f"late for {operator} by ", by, watermark, "")
+        reasons = pc.if_else(times.is_valid(), reasons, f"has no time, and {operator} needs one")
+    return late.append_column(REASON, reasons)
 
 
 def moment(at_ms: int) -> str:
     """A time in words."""
+    if at_ms in (NONE_MS, END_MS):
+        return "not there yet" if at_ms == NONE_MS else "at the end of all times"
     try:
         return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (OverflowError, ValueError, OSError):

@@ -31,11 +31,12 @@ class TimeWindowProcess(WindowProcess):
     shares_panes = False
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
-        """Whether a window of the row is still there. Rows without a time are in none."""
+        """Whether a window of the row is still there. Rows without a time are in none but the global one."""
         times = as_ms(event_time)
+        timed = valid(times) | self.windows.is_global
         plain = pc.fill_null(times, 0).to_numpy(zero_copy_only=False) - self.inclusive_ms
         ends = self.windows.last_of(plain) + self.windows.size_ms
-        return pa.array((ends + self.rules.lateness_ms > late_ms) & valid(times))
+        return pa.array((ends + self.rules.lateness_ms > late_ms) & timed)
 
     def process(self, batch: Batch, ctx: Any) -> pa.Table:
         timers = batch.take_due()

@@ -11,7 +11,7 @@ from floodplain.operators.aggregation import Aggregation, Partials
 from floodplain.operators.batch import Batch
 from floodplain.operators.combining import Combiner, partials_of
 from floodplain.operators.firing import END, Results, Rules
-from floodplain.operators.groups import groups_of
+from floodplain.operators.groups import filled, groups_of
 from floodplain.operators.held import UNFIRED, Layout
 from floodplain.operators.pairs import order_of
 from floodplain.operators.process import KeyedBatchProcess
@@ -80,8 +80,8 @@ class WindowProcess(KeyedBatchProcess):
         return Fresh(key_of[groups.starts], number[groups.starts], *partials_of(self.aggregation, batch, groups, order))
 
     def times_ms(self, batch: Batch) -> np.ndarray:
-        """The event time of each row; 0 where rows have none."""
+        """The event time of each row; 0 where it has none, which only windows that do not go by time are given."""
         if self.event_time is None:
             return np.zeros(int(batch.starts[-1]), np.int64)
-        found: np.ndarray = as_ms(pa.chunked_array([batch.column(self.event_time)])).to_numpy(zero_copy_only=False)
+        found = filled(as_ms(pa.chunked_array([batch.column(self.event_time)])), 0)
         return found - self.inclusive_ms if self.inclusive_ms else found

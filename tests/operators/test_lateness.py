@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from floodplain.errors import BadInput
-from floodplain.eventtime.times import END_MS
+from floodplain.eventtime.times import END_MS, NONE_MS
 from floodplain.operators.kit import ProcessKit
 from floodplain.operators.lateness import with_reasons
 from floodplain.operators.process import KeyedProcess
@@ -60,11 +60,17 @@ def test_reasons_in_the_kit_of_a_process_and_at_the_ends_of_time():
     kit = ProcessKit(Counts(), rows="user string, at long", keys=["user"], event_time="at", late=True, name="counts")
     kit.epoch([], watermark_ms=END_MS)
     kit.epoch([{"user": "a", "at": 7}])
-    assert kit.sides["late"] == [
-        {"user": "a", "at": 7, "reason": f"late for counts by {END_MS - 7} ms: the watermark was {END_MS} ms"}
-    ]
+    assert kit.sides["late"] == [{"user": "a", "at": 7, "reason": "late for counts: the watermark was at the end of all times"}]
     untimed = with_reasons(pa.table({"x": [1]}), "counts", None, 5)
     assert untimed["reason"].to_pylist() == ["late for counts: the watermark was 1970-01-01T00:00:00.005Z"]
+    timeless = with_reasons(pa.table({"at": pa.array([None, 3], pa.int64())}), "counts", "at", 5)
+    assert timeless["reason"].to_pylist() == [
+        "has no time, and counts needs one",
+        "late for counts by 2 ms: the watermark was 1970-01-01T00:00:00.005Z",
+    ]
+    assert with_reasons(pa.table({"x": [1]}), "counts", None, NONE_MS)["reason"].to_pylist() == [
+        "late for counts: the watermark was not there yet"
+    ]
 
 
 def test_a_column_of_that_name_is_refused_before_anything_runs():

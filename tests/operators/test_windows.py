@@ -144,6 +144,43 @@ def test_the_global_window_gives_results_as_triggers_say():
     assert outs[1] == [{"k": "a", "window_start": None, "window_end": None, "n": 4}]
 
 
+TIMELESS = [{"k": "a", "ts": None, "v": 1}]
+
+
+@pytest.mark.filterwarnings("error")
+def test_windows_of_rows_take_rows_without_a_time():
+    """The times of a window are those of the rows that have one; the others stand behind them in their epoch."""
+    kit = kit_of(fp.count_window(2), {}, n=fp.count(), first=fp.min("v"))
+    given = [TIMELESS + rows_of([("a", 5, 2)]), TIMELESS * 2, TIMELESS, rows_of([("a", 7, 2)])]
+    outs = [[tuple(row.values())[1:] for row in kit.epoch(rows, watermark_ms=1)["output"]] for rows in given]
+    assert outs == [[(at(5), at(5), 2, 1)], [(None, None, 2, 1)], [], [(at(7), at(7), 2, 1)]]
+    assert all(progress.late == 0 for progress in kit.progress)
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_the_global_window_takes_rows_without_a_time(partial):
+    def build(stream):
+        keyed = stream.watermark("ts", "0 seconds").key_by("k")
+        return keyed.window(fp.global_window(), early=fp.every_epoch()).agg(n=fp.count(), partial=partial).write("memory")
+
+    kit = fp.PipelineKit(build, rows=ROWS)
+    outs = [kit.epoch(TIMELESS + rows, watermark_ms=9_000)["output"] for rows in ([], rows_of([("a", 5, 1)]))]
+    assert [[row["n"] for row in out] for out in outs] == [[1], [3]]
+
+
+@pytest.mark.parametrize("windows", ["tumbling", "session"])
+def test_in_order_too_windows_of_time_have_no_place_for_rows_without_one(windows):
+    def build(stream):
+        keyed = stream.watermark("ts", "0 seconds").key_by("k")
+        counts = keyed.window(WINDOWS[windows], in_order=True).agg(n=fp.count())
+        return counts.write("memory").also(counts.late().write("memory", name="late"))
+
+    kit = fp.PipelineKit(build, rows=ROWS)
+    out = kit.epoch(TIMELESS + rows_of([("a", 5, 1)]), watermark_ms=1)
+    assert [row["reason"] for row in out["late"]] == ["has no time, and windows needs one"]
+    assert [row["n"] for row in kit.epoch(watermark_ms=60_000)["output"]] == [1]
+
+
 def test_without_keys_all_rows_are_one_group():
     def build(stream):
         return stream.watermark("ts", "0 seconds").window(fp.tumbling("10 seconds")).agg(n=fp.count()).write("memory")
@@ -224,8 +261,11 @@ def test_late_rows_of_windows_come_out_whole_with_a_reason():
     out = kit.epoch([*rows, {"k": "b", "ts": None, "v": 8}], watermark_ms=15_000)
     assert [list(row) for row in out["late"]] == [["k", "ts", "v", "unused", "reason"]] * 2
     assert sorted((row["k"], row["v"], row["unused"]) for row in out["late"]) == [("a", 6, "x"), ("b", 8, None)]
-    assert all(row["reason"] for row in out["late"]) and out["output"] == []
-    assert kit.progress[-1].late == 2
+    assert {row["k"]: row["reason"] for row in out["late"]} == {
+        "a": "late for windows by 14997 ms: the watermark was 1970-01-01T00:00:15.000Z",
+        "b": "has no time, and windows needs one",
+    }
+    assert out["output"] == [] and kit.progress[-1].late == 2
 
 
 def test_rows_are_exchanged_whole_only_where_late_ones_are_read():
