@@ -1,6 +1,7 @@
 """Several aggregates of the same rows, by name."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias, TypeVar
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import BadInput, SchemaMismatch
-from floodplain.operators.aggregate import TIME, Aggregate
+from floodplain.operators.aggregate import TIME, Aggregate, groups_are
 from floodplain.operators.distinct import MOST, CountDistinct, together
 from floodplain.operators.groups import Groups, groups_of
 from floodplain.operators.reducing import ExtremeBy
@@ -44,6 +45,10 @@ class Part:
         """What is a count's own has its name, so that counts can come and go: marks, or the values if it has no condition."""
         marks = [name for name, conditional in zip(self.names, counts.conditional, strict=True) if conditional]
         return [*marks, next((name for name in self.names if name not in marks), f"{self.names[0]}_0")]
+
+    def blamed(self) -> AbstractContextManager[None]:
+        """Within, what is too large is told to be of this one."""
+        return groups_are(None, f"aggregate {self.names[0]}: ")
 
     def results(self, partials: Partials) -> list[pa.Array]:
         """Of each of its aggregates."""
@@ -132,7 +137,8 @@ class Aggregation:
         """Partials of rows that stand group by group."""
         columns: dict[str, pa.Array] = {}
         partials: Partials = []
-        for aggregate in (part.aggregate for part in self.parts):
+        for part in self.parts:
+            aggregate = part.aggregate
             for name in (*aggregate.arguments, *filter(None, [aggregate.where])):
                 if name not in columns:
                     columns[name] = column(name)
@@ -140,7 +146,8 @@ class Aggregation:
             if aggregate.where is not None:
                 holds = pc.fill_null(columns[aggregate.where], False)
                 given = [pc.if_else(holds, each, pa.scalar(None, each.type)) for each in given or [holds]]
-            partials += aggregate.of(given, groups)
+            with part.blamed():
+                partials += aggregate.of(given, groups)
         return self._cast(partials)
 
     def combine(self, partials: Partials, groups: Groups) -> Partials:
@@ -149,7 +156,8 @@ class Aggregation:
             return partials
         found: Partials = []
         for part, some in self.split(partials):
-            found += part.aggregate.combine(some, groups)
+            with part.blamed():
+                found += part.aggregate.combine(some, groups)
         return self._cast(found)
 
     def merged(self, parts: Sequence[tuple[np.ndarray, Partials]], count: int) -> Partials:
@@ -165,7 +173,8 @@ class Aggregation:
                 found += part.aggregate.merged(owned, count)
                 continue
             ordered = [pa.concat_arrays(column) if order is None else pa.concat_arrays(column).take(order) for column in columns]
-            found += ordered if len(groups) == len(owner) else part.aggregate.combine(ordered, groups)
+            with part.blamed():
+                found += ordered if len(groups) == len(owner) else part.aggregate.combine(ordered, groups)
         return self._cast(found)
 
     def results(self, partials: Partials) -> dict[str, pa.Array]:

@@ -6,9 +6,11 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.errors import BadInput, UserError
+from floodplain.operators.aggregate import TooLarge
 from floodplain.operators.batch import Batch
 from floodplain.operators.blame import is_users_fault
 from floodplain.operators.context import Context
+from floodplain.operators.each import keys_of
 from floodplain.operators.frames import as_table, is_frame
 from floodplain.operators.grouping import Grouped
 from floodplain.operators.operator import KeyedOperator
@@ -37,7 +39,7 @@ class BatchCall:
     """Calls a ``KeyedBatchProcess`` once with the rows, then with the timers that are due for as long as there are any."""
 
     def __init__(self, operator: KeyedOperator, grouped: Grouped, handles: Mapping[str, Any], context: Context) -> None:
-        self._operator, self._epoch = operator, context.epoch
+        self._operator, self._grouped, self._epoch = operator, grouped, context.epoch
         self._process: Any = operator.process
         self._context = BatchContext(context)
         self._batch = Batch(operator.name, grouped, handles)
@@ -55,7 +57,8 @@ class BatchCall:
         except Exception as error:
             if not is_users_fault(error):
                 raise
-            raise UserError.of(self._operator.name, self._epoch, None, None, error) from error
+            key = keys_of(self._operator, self._grouped)[error.group] if isinstance(error, TooLarge) else None
+            raise UserError.of(self._operator.name, self._epoch, key, None, error) from error
         target = Target(self._operator.name, self._operator.output)
         try:
             return target.table([]) if made is None else target.fit(as_table(made) if is_frame(made) else made)

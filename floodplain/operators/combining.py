@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 
 from floodplain.eventtime.times import NONE_MS, as_ms
 from floodplain.keys import hash_columns, normalize_keys
+from floodplain.operators.aggregate import TooLarge, groups_are
 from floodplain.operators.aggregation import Aggregation, Partials
 from floodplain.operators.batch import Batch
-from floodplain.operators.groups import Groups, groups_of
+from floodplain.operators.groups import Groups, filled, groups_of
 from floodplain.operators.pairs import order_of
 from floodplain.operators.reserved import PREFIX
 from floodplain.operators.windows import TimeWindows
@@ -38,10 +39,12 @@ def partials_of(aggregation: Aggregation, batch: Batch, groups: Groups, order: n
     def column(name: str) -> pa.Array:
         return batch.column(name, order)
 
-    if not batch.has(ROWS):
-        return aggregation.of(column, groups), groups.sizes
-    parts = [column(f"{_PARTIAL}{i}") for i in range(len(aggregation.partial))]
-    return aggregation.combine(parts, groups), groups.reduced(np.add, column(ROWS).to_numpy())
+    key_of = batch.key_of_row if order is None else batch.key_of_row[order]
+    with groups_are(key_of[groups.starts]):
+        if not batch.has(ROWS):
+            return aggregation.of(column, groups), groups.sizes
+        parts = [column(f"{_PARTIAL}{i}") for i in range(len(aggregation.partial))]
+        return aggregation.combine(parts, groups), groups.reduced(np.add, column(ROWS).to_numpy())
 
 
 class GroupedSql(NamedTuple):
@@ -137,12 +140,17 @@ class AggregateCombiner(Combiner):
         if self.windows is not None:
             assert self.time is not None
             times = as_ms(rows.column(self.time.name))
-            pane = np.where(times.is_null(), NONE_MS, self.windows.pane_of(pc.fill_null(times, 0).to_numpy(zero_copy_only=False)))
+            pane = np.where(times.is_null(), NONE_MS, self.windows.pane_of(filled(times, 0)))
         number, order = _numbered(keys)
         again = order_of((number, pane[order]))
         if again is not None:
             number, order = number[again], order[again]
-        groups = groups_of(number, pane[order])
+        try:
+            return self._made(rows, keys, order, groups_of(number, pane[order]))
+        except TooLarge:  # The operator, to which each row goes by itself then, knows what to say of it.
+            return self._made(rows, keys, order, Groups(np.arange(len(order)), len(order)))
+
+    def _made(self, rows: pa.Table, keys: Sequence[pa.Array], order: np.ndarray, groups: Groups) -> pa.Table:
         first = pa.array(order[groups.starts])
         columns = {key: column.take(first) for key, column in zip(self.keys, keys, strict=True)}
         for name in self._own_time:

@@ -64,7 +64,7 @@ class CountWindowProcess(WindowProcess):
         first, last = np.full(len(number), END_MS), np.full(len(number), NONE_MS)
         first[old], last[old] = (self.layout.number(found, name) for name in (FIRST, LAST))
         first[new], last[new] = np.minimum(first[new], earliest), np.maximum(last[new], latest)
-        partials = merged(self.aggregation, len(number), [(old, self.layout.partials(found)), (new, fresh.partials)])
+        partials = merged(self.aggregation, key_of, [(old, self.layout.partials(found)), (new, fresh.partials)])
         return Held(key_of, number, number, partials, stored, added, added), first, last
 
     def _ends(self, batch: Batch, groups: Groups) -> tuple[np.ndarray, np.ndarray]:
@@ -83,7 +83,7 @@ class CountWindowProcess(WindowProcess):
         width = self.windows.size // self.pane
         owner = np.repeat(np.arange(len(start)), width)
         member = (low[:, None] + np.arange(width)).ravel()
-        partials = merged(self.aggregation, len(start), [(owner, [column.take(pa.array(member)) for column in panes.partials])])
+        partials = merged(self.aggregation, key_of, [(owner, [column.take(pa.array(member)) for column in panes.partials])])
         groups = groups_of(owner)
         earliest, latest = groups.reduced(np.minimum, first[member]), groups.reduced(np.maximum, last[member])
         rows = np.ones(len(start), np.int64)

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from floodplain.operators.aggregate import groups_are
 from floodplain.operators.aggregation import Aggregation, Partials
 from floodplain.operators.groups import at, filled
 from floodplain.operators.pairs import Pairs
@@ -38,22 +39,23 @@ class Held:
         return self.key_of, self.start
 
 
-def merged(aggregation: Aggregation, count: int, parts: list[tuple[np.ndarray, Partials]]) -> Partials:
-    """Partials of owners ``0 .. count - 1``, those of each combined in the order of the parts; null where there are none.
+def merged(aggregation: Aggregation, key_of: np.ndarray, parts: list[tuple[np.ndarray, Partials]]) -> Partials:
+    """Partials of owners, those of each combined in the order of the parts; null where there are none.
 
-    ``parts``: the owner of each row, and the partials.
+    ``key_of``: the key of each owner. ``parts``: the owner of each row, and the partials.
     """
-    parts = [part for part in parts if len(part[0])]
+    count, parts = len(key_of), [part for part in parts if len(part[0])]
     if not parts:
         return [pa.nulls(count, field.type) for field in aggregation.partial]
     there = np.zeros(count, bool)
     for owner, _ in parts:
         there[owner] = True
-    if there.all():
-        return aggregation.merged(parts, count)
-    number, place = np.cumsum(there) - 1, np.where(there, np.cumsum(there) - 1, -1)
-    numbered = [(number[owner], partials) for owner, partials in parts]
-    return [at(column, place) for column in aggregation.merged(numbered, int(there.sum()))]
+    with groups_are(key_of[there]):
+        if there.all():
+            return aggregation.merged(parts, count)
+        number, place = np.cumsum(there) - 1, np.where(there, np.cumsum(there) - 1, -1)
+        numbered = [(number[owner], partials) for owner, partials in parts]
+        return [at(column, place) for column in aggregation.merged(numbered, int(there.sum()))]
 
 
 class Layout:

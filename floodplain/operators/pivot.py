@@ -9,9 +9,12 @@ import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
 from floodplain.keys import columns_equal
+from floodplain.operators.aggregate import groups_are
 from floodplain.operators.changes import NO_COLUMNS, WEIGHT, Mode, check_mode, no_changes, retracted, with_columns
+from floodplain.operators.groups import Groups
 from floodplain.operators.order import By, Order, backwards, check_order, leaders, parse_order, precedes
 from floodplain.operators.process import KeyedBatchProcess
+from floodplain.operators.reducing import summed
 from floodplain.operators.structs import as_struct, field_of
 from floodplain.state.descriptors import State, Value
 from floodplain.state.fit import UNFIT
@@ -161,8 +164,12 @@ class Pivot(KeyedBatchProcess):
         owner = np.concatenate([numbers[np.asarray(held.is_valid())], owner])
         order = np.argsort(owner, kind="stable")
         operands = pa.concat_arrays([held.drop_null(), values]).take(pa.array(order))
-        fold = folds.required(self.repeats, "pivot")
-        batch.set(f"cell_{number}", fold(operands, np.flatnonzero(starts_of(owner[order]))), numbers)
+        starts = np.flatnonzero(starts_of(owner[order]))
+        if self.repeats != "sum":
+            batch.set(f"cell_{number}", folds.required(self.repeats, "pivot")(operands, starts), numbers)
+            return
+        with groups_are(numbers, f"column {self.kinds[number][1]}: "):
+            batch.set(f"cell_{number}", summed(operands, Groups(starts, len(operands))), numbers)
 
     def _rows(self, batch: Any, numbers: np.ndarray, cells: list[pa.Array]) -> pa.Table:
         at = pa.array(numbers)

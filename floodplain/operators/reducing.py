@@ -6,9 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from floodplain.errors import BadInput, SchemaMismatch
-from floodplain.operators.aggregate import Aggregate, Columns, Types
+from floodplain.errors import SchemaMismatch
+from floodplain.operators.aggregate import Aggregate, Columns, TooLarge, Types
 from floodplain.operators.groups import Groups, at, codes, filled, valid
+
+_MOST_DECIMAL = 1e38 * (1 - 1e-9)
+"""The digits of a sum of decimals; as near to 38 nines as a sum of doubles can tell."""
 
 
 @dataclass(frozen=True)
@@ -49,26 +52,45 @@ class Sum(Aggregate):
         return (self.output(types),)
 
     def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
-        return [_sum(columns[0].cast(self.output([columns[0].type])), groups)]
+        return [summed(columns[0].cast(self.output([columns[0].type])), groups)]
 
     def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
-        return [_sum(partials[0], groups)]
+        return [summed(partials[0], groups)]
 
     def sql(self, arguments: Sequence[str], where: str, types: Types) -> list[str] | None:
         return None if pa.types.is_decimal(types[0]) else [f"sum({arguments[0]}){where}"]
 
 
-def _sum(column: pa.Array, groups: Groups) -> pa.Array:
+def summed(column: pa.Array, groups: Groups) -> pa.Array:
+    """One sum per group, null where it has no value. Raises ``TooLarge`` where one does not fit the type of the column."""
     if pa.types.is_decimal(column.type):
-        return _by_arrow(column, groups, "sum").cast(column.type)
+        return _decimal_sum(column, groups)
     values = filled(column, 0)
-    found = groups.reduced(np.add, values)
-    if values.dtype == np.int64 and len(values) and float(np.abs(values.astype(np.float64)).max()) * len(values) >= 2.0**63:
-        near = groups.reduced(np.add, values.astype(np.float64))
-        if (np.abs(near) >= 2.0**63).any():
-            raise BadInput("a sum is beyond what a long can hold: sum a double or a decimal")
+    if values.dtype == np.int64 and len(values) and max(int(values.max()), -int(values.min())) * len(values) >= 1 << 63:
+        _check_longs(values, groups)
     empty = ~groups.any(valid(column)) if column.null_count else None
-    return pa.array(found, mask=empty)
+    return pa.array(groups.reduced(np.add, values), mask=empty)
+
+
+def _check_longs(values: np.ndarray, groups: Groups) -> None:
+    """The upper and the lower halves are summed apart: no sum of so many halves is beyond a long."""
+    upper = groups.reduced(np.add, values >> 32) + (groups.reduced(np.add, values & 0xFFFFFFFF) >> 32)
+    beyond = np.flatnonzero((upper >= 1 << 31) | (upper < -(1 << 31)))
+    if len(beyond):
+        raise TooLarge("a sum is beyond what a long can hold: sum a double or a decimal", int(beyond[0]))
+
+
+def _decimal_sum(column: pa.Array, groups: Groups) -> pa.Array:
+    """Arrow begins anew beyond 38 digits, and says nothing of it."""
+    near = np.abs(groups.reduced(np.add, filled(column.cast(pa.float64()), 0.0)))
+    worst = int(near.argmax()) if len(near) else 0
+    error = TooLarge(f"a sum does not fit {column.type}: sum a wider decimal, or a double", worst)
+    if len(near) and near[worst] * 10.0**column.type.scale >= _MOST_DECIMAL:
+        raise error
+    try:
+        return _by_arrow(column, groups, "sum").cast(column.type)
+    except pa.ArrowInvalid:
+        raise error from None
 
 
 def _by_arrow(column: pa.Array, groups: Groups, function: str) -> pa.Array:

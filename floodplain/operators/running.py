@@ -82,7 +82,7 @@ class RunningProcess(KeyedBatchProcess):
         seen = filled(batch.state(SEEN), 0)
         known = np.flatnonzero(seen > 0)
         before = [at_rows(batch.state(name), known) for name, _ in self._values]
-        now = merged(self.aggregation, len(groups), [(known, before), (np.arange(len(groups)), fresh)])
+        now = merged(self.aggregation, np.arange(len(groups)), [(known, before), (np.arange(len(groups)), fresh)])
         for (name, _), column in zip(self._values, now, strict=True):
             batch.set(name, column)
         batch.set(SEEN, pa.array(seen + rows))

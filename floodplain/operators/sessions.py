@@ -100,7 +100,7 @@ class _Sessions:
             key_of=self._key[first],
             start=self._start[first],
             end=groups.reduced(np.maximum, end[order]),
-            partials=merged(process.aggregation, len(groups), parts),
+            partials=merged(process.aggregation, self._key[first], parts),
             stored=groups.any(self._known[order]),
             added=groups.reduced(np.add, added[order]),
             unfired=groups.reduced(np.add, (added + old)[order]),

@@ -34,7 +34,7 @@ class SlidingProcess(TimeWindowProcess):
         stored, added = valid(loaded.found), np.zeros(len(start), np.int64)
         added[new], old = fresh.rows, np.flatnonzero(stored)
         before = self.layout.partials(loaded.found.take(pa.array(old)))
-        partials = merged(self.aggregation, len(start), [(old, before), (new, fresh.partials)])
+        partials = merged(self.aggregation, key_of, [(old, before), (new, fresh.partials)])
         end = self.windows.last_of(start) + self.windows.size_ms
         return Held(key_of, start, end, partials, stored, added, added)
 
@@ -51,7 +51,7 @@ class SlidingProcess(TimeWindowProcess):
         low, high = (find(panes.pairs, (key_of, at_ms)) if len(start) else start for at_ms in (start, start + size))
         owner = np.repeat(np.arange(len(start)), high - low)
         member = np.arange(len(owner)) - np.repeat(np.cumsum(high - low) - (high - low), high - low) + low[owner]
-        partials = merged(self.aggregation, len(start), [(owner, [column.take(pa.array(member)) for column in panes.partials])])
+        partials = merged(self.aggregation, key_of, [(owner, [column.take(pa.array(member)) for column in panes.partials])])
         rows = np.ones(len(start), np.int64)
         return Held(key_of, start, start + size, partials, rows > 0, rows, rows.copy())
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.eventtime.times import as_ms
+from floodplain.operators.aggregate import groups_are
 from floodplain.operators.batch import KEY_OF, Batch
 from floodplain.operators.firing import Due, set_ticks
 from floodplain.operators.groups import groups_of, valid
@@ -62,7 +63,8 @@ class TimeWindowProcess(WindowProcess):
         order = np.argsort(place, kind="stable")
         groups = groups_of(place[order])
         spread = panes.at(pane[order])
-        partials = self.aggregation.combine(spread.partials, groups)
+        with groups_are(key_of):
+            partials = self.aggregation.combine(spread.partials, groups)
         return Fresh(key_of, start, partials, groups.reduced(np.add, spread.rows))
 
     def _held(self, batch: Batch, fresh: Fresh, timers: pa.Table, ctx: Any) -> tuple[Held, Due]:
@@ -84,7 +86,7 @@ class TimeWindowProcess(WindowProcess):
             key_of=key_of,
             start=start,
             end=start + self.windows.size_ms,
-            partials=merged(self.aggregation, len(start), [(kept, before), (places[0], fresh.partials)]),
+            partials=merged(self.aggregation, key_of, [(kept, before), (places[0], fresh.partials)]),
             stored=stored,
             added=added,
             unfired=added.copy() if old is None else added + old,

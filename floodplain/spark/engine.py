@@ -26,6 +26,8 @@ from floodplain.store.layout import HASH
 from floodplain.versions.edit import Assignment
 
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+_STRICT = {"spark.sql.ansi.enabled": "true"}
+"""Where expressions are made with it, a sum beyond a long is an error; without, it begins anew."""
 _HAS_AS = re.compile(r"\bas\b", re.IGNORECASE)
 """An expression that may have a name of its own already."""
 COMBINED_ROWS = 1 << 18
@@ -82,7 +84,8 @@ class SparkEngine:
             both = [each.serialize().to_pybytes() for each in (schema, made_of)]
             return rows.mapInArrow(partial(_combine, combiner, *both), from_arrow_schema(made_of))
         self._shuffled = (rows.sparkSession, slots)
-        return rows.groupBy(*map(F.expr, made.by)).agg(*map(F.expr, made.computed)).selectExpr(*made.columns)
+        with settings(rows.sparkSession, _STRICT):
+            return rows.groupBy(*map(F.expr, made.by)).agg(*map(F.expr, made.computed)).selectExpr(*made.columns)
 
     def union(self, members: Sequence[DataFrame]) -> DataFrame:
         return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), members)

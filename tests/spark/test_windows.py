@@ -6,11 +6,13 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.errors import ArithmeticException
 
 import floodplain as fp
 from floodplain.operators.aggregation import Aggregation
 from floodplain.operators.combining import AggregateCombiner
 from floodplain.spark.engine import SparkEngine
+from floodplain.spark.sessions import settings
 from tests.operators.test_one_row import BYS, VALUES, alike, same
 from tests.spark.files import put_table
 
@@ -175,3 +177,12 @@ def test_rows_keyed_by_their_time_are_put_together(spark, tmp_path):
         for name, skipped in (("output", 3), ("every", 1))
     }
     assert found == {"output": [(0, 4, 9), (4, 4, 10), (8, 4, 11)], "every": [(0, 4, 18), (4, 4, 22), (8, 4, 26)]}
+
+
+def test_a_sum_that_spark_makes_is_not_beyond_a_long_either(spark, tmp_path):
+    """Also where the user has told Spark to begin anew there."""
+    with settings(spark, {"spark.sql.ansi.enabled": "false"}):
+        rows = spark.sql("select id % 2 as k, 4611686018427387904L as v from range(4)")
+        totals = fp.stream(rows).key_by("k").agg(total=fp.sum("v"), partial=True).write("memory")
+        with pytest.raises(ArithmeticException, match="overflow"):
+            totals.start(state=tmp_path / "state", slots=1)
