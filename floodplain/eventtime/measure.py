@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.eventtime.times import NONE_MS, as_ms
+from floodplain.eventtime.times import NONE_MS, as_ms, check_time
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.state.expressions import Path, evaluate
 
@@ -28,6 +28,13 @@ def seen_in(rows: pa.Table, rule: WatermarkRule, source_column: str) -> dict[str
         promises = promised[mine]
         found[source] = Seen(int(mine.sum()), tuple(times.tolist()), int(promises.max(initial=NONE_MS)))
     return found
+
+
+def check_times(rows: pa.Schema, rule: WatermarkRule) -> None:
+    """Raises unless all columns that the rule goes by are times."""
+    for path in (None if rule.ingestion else (rule.column,), rule.punctuation, rule.heartbeat):
+        if path is not None:
+            check_time("watermark", ".".join(path), evaluate(path, rows.empty_table()).type)
 
 
 def is_data(rows: pa.Table, rule: WatermarkRule) -> np.ndarray:

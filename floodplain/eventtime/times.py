@@ -5,6 +5,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from floodplain.errors import BadInput
+
 NONE_MS = -(1 << 62)
 """Before every event: no watermark yet."""
 END_MS = 1 << 62
@@ -19,6 +21,15 @@ class EpochTimes(msgspec.Struct, frozen=True):
     """Rows of this time or older are late: the watermark of the epoch before."""
     watermark_ms: int = NONE_MS
     """Event-time timers up to here are due, after the rows of the epoch."""
+
+
+def check_time(what: str, column: str, type_: pa.DataType) -> None:
+    """Raises unless a column of this type can be a time: a timestamp, or integers, as milliseconds since 1970."""
+    if not (pa.types.is_timestamp(type_) or pa.types.is_integer(type_)):
+        raise BadInput(
+            f"{what}: column {column} is of type {type_}, which is no time: make it a timestamp before, as in "
+            f"timestamp({column}), or a long with milliseconds since 1970"
+        )
 
 
 def as_ms(column: pa.ChunkedArray) -> pa.Array:

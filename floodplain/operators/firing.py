@@ -7,12 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from floodplain.errors import BadInput
 from floodplain.eventtime.times import END_MS, NONE_MS
 from floodplain.keys import columns_equal
 from floodplain.operators.aggregation import Aggregation
 from floodplain.operators.changes import WEIGHT
 from floodplain.operators.held import Held
-from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger
+from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger, check_trigger
 
 START, END = "window_start", "window_end"
 
@@ -57,6 +58,16 @@ class Rules:
         if trigger.interval_ms:
             return ticked & (held.unfired > 0)
         return (held.unfired >= trigger.rows) & (held.added > 0)
+
+
+def rules_asked(lateness_ms: int, early: Trigger | None, late: Trigger, firing: Firing) -> Rules:
+    """What the arguments of ``window`` mean. Raises for those that are none, or that would change nothing."""
+    if early is not None:
+        check_trigger("early", early)
+    check_trigger("late", late)
+    if late != EACH_EPOCH and not lateness_ms:
+        raise BadInput("window: late= is for rows that come within lateness=, and that is 0: give a lateness, too")
+    return Rules(lateness_ms, early, late, firing)
 
 
 @dataclass(frozen=True)

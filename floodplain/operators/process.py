@@ -33,6 +33,9 @@ class Process:
     drops_late: bool = False
     """Whether ``on_time`` judges rows that another operator made too; else only those of the input can be late."""
 
+    needs_end: bool = False
+    """Whether nothing comes out before all input has come. That of a stream never has."""
+
     output_time: str | None = None
     """The column of what comes out that is its event time, if it has any."""
 

@@ -38,6 +38,11 @@ class WindowAggregate(KeyedBatchProcess):
     def gives_changes(self) -> bool:  # type: ignore[override]
         return self.rules.firing == "retracting"
 
+    @property
+    def needs_end(self) -> bool:  # type: ignore[override]
+        """The global window ends with the input."""
+        return isinstance(self.windows, TimeWindows) and self.windows.is_global and self.rules.early is None
+
     def for_changes(self, name: str) -> NoReturn:
         raise no_changes(
             name,

@@ -77,8 +77,15 @@ class CountWindows:
     slide: int
 
     def __post_init__(self) -> None:
+        _check_count("count_window", self.size, self.slide)
         if not 0 < self.slide <= self.size:
             raise BadInput(f"windows of {self.size} rows every {self.slide} rows are not possible: use 0 < slide <= size")
+
+
+def _check_count(what: str, *given: int) -> None:
+    for number in given:
+        if not isinstance(number, int):
+            raise BadInput(f"{what}: {number!r} is no number of rows: give an int")
 
 
 Windows: TypeAlias = TimeWindows | SessionWindows | CountWindows
@@ -109,7 +116,8 @@ def count_window(size: int, slide: int | None = None) -> CountWindows:
 
 
 def global_window() -> TimeWindows:
-    """One window for all rows of a key: early firings say when it gives results."""
+    """One window for all rows of a key, with or without a time: ``early`` says when it gives results. Without it there is one
+    when all input has come: of a static DataFrame, at its end; of a stream never, and ``start`` refuses it."""
     return GLOBAL
 
 
@@ -139,6 +147,7 @@ def every(interval: Duration, clock: TimeKind = "processing") -> Trigger:
 
 def every_rows(rows: int) -> Trigger:
     """As soon as so many rows came since the last result, looked at once per epoch."""
+    _check_count("every_rows", rows)
     if rows < 1:
         raise BadInput(f"every_rows({rows}): give a number of rows from 1 on")
     return Trigger(rows=rows)
@@ -147,3 +156,20 @@ def every_rows(rows: int) -> Trigger:
 def every_epoch() -> Trigger:
     """In each epoch that brings rows."""
     return EACH_EPOCH
+
+
+def check_windows(given: object) -> None:
+    """Raises unless these are windows."""
+    if not isinstance(given, TimeWindows | SessionWindows | CountWindows):
+        size = given if isinstance(given, str) else "10 seconds"
+        raise BadInput(f"window: {given!r} is no kind of windows: give one, as in window(fp.tumbling({size!r}))")
+
+
+def check_trigger(name: str, given: object) -> None:
+    """Raises unless it is a trigger. ``name``: the argument that it was given for."""
+    if not isinstance(given, Trigger):
+        interval = given if isinstance(given, str) else "1 second"
+        raise BadInput(
+            f"window: {name}={given!r} is no trigger: give one, as in {name}=fp.every({interval!r}), fp.every_rows(100) or "
+            "fp.every_epoch()"
+        )

@@ -83,13 +83,13 @@ def order_text(by: Given | Sequence[Given], call: str) -> str:
     return text_of(by, call)
 
 
-def check_there(columns: Iterable[tuple[str, Any]], rows: pa.Schema) -> None:
-    """Raises ``BadInput`` unless rows have the columns that are only named. Case does not count, as in Spark."""
+def check_there(columns: Iterable[tuple[str, Any]], rows: pa.Schema, who: str = "") -> None:
+    """Raises ``BadInput`` unless rows have the columns that are only named. Case does not count, as in Spark. ``who`` asks."""
     known = {name.casefold() for name in rows.names}
     for _, made in columns:
         name = unquoted(made) if isinstance(made, str) else None
         if name is not None and name.casefold() not in known:
-            raise BadInput(f"there is no column {name}; there are: {', '.join(rows.names)}{hint(name, 'select')}")
+            raise BadInput(f"{who}there is no column {name}; there are: {', '.join(rows.names)}{hint(name, 'select')}")
 
 
 def hint(name: str, call: str) -> str:

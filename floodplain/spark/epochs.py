@@ -8,11 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.errors import BadInput, Conflict
-from floodplain.eventtime.times import NONE_MS, EpochTimes
+from floodplain.eventtime.measure import check_times
+from floodplain.eventtime.times import NONE_MS, EpochTimes, check_time
 from floodplain.operators.lateness import LATE, late_columns
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator, fitted_process
 from floodplain.operators.reorder import WAITING
-from floodplain.operators.reserved import check_not_reserved
+from floodplain.operators.reserved import PREFIX, check_not_reserved
 from floodplain.spark.columns import check_there, hint
 from floodplain.spark.contract import Engine, Place
 from floodplain.spark.explain import About, picture
@@ -88,6 +89,8 @@ class Epochs:
         ``empty`` has the columns of each input and no rows. Raises before anything runs if a step does not fit its input or
         what is in the state.
         """
+        if self._plan.watermark is not None:
+            check_times(self._engine.schema(empty[""]), self._plan.watermark)
         self._empty = self.time.timed(empty, 0) or {}
         self._compile()
         self._take_over(drop)
@@ -150,7 +153,8 @@ class Epochs:
     def _derived(self, node: Transform | Select | Extend | Union, rows: Mapping[Node, Any]) -> Any:
         """What a step without state makes of no rows, checked."""
         if isinstance(node, Select):
-            check_there(node.columns, self._engine.schema(rows[node.parent]))
+            asked = next((f"operator {step.name}: " for step in self._plan.operators if step.parent is node), "")
+            check_there(node.columns, self._engine.schema(rows[node.parent]), asked if node.chosen else "")
         made = derived(node, self._plan, self._engine, rows.__getitem__)
         if isinstance(node, Transform):
             check_not_reserved("transform", self._engine.schema(made).names)
@@ -187,6 +191,8 @@ class Epochs:
         named = step.event_time or self._plan.event_time
         event_time = named if named in rows.names else None
         process = fitted_process(step.name, step.process, rows, step.keys, event_time)
+        if event_time is not None:
+            check_time(f"operator {step.name}", event_time.removeprefix(PREFIX), rows.field(event_time).type)
         keys = {name: rows.field(name).type for name in step.keys}
         late = late_columns(step.name, rows) if self._plan.wants_late(step) and LATE not in process.side_outputs else None
         in_order = None if step.in_order is None else replace(step.in_order, columns=rows)

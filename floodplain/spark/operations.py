@@ -11,7 +11,7 @@ from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.changes import Mode
 from floodplain.operators.combining import Partial
 from floodplain.operators.dedupe import Dedup
-from floodplain.operators.firing import Rules
+from floodplain.operators.firing import rules_asked
 from floodplain.operators.join import How
 from floodplain.operators.last import Latest
 from floodplain.operators.lookup import NOW, LookupHow, StateLookup
@@ -19,7 +19,7 @@ from floodplain.operators.pivot import Pivot, Repeats
 from floodplain.operators.process import Process
 from floodplain.operators.reorder import InOrder, order_asked
 from floodplain.operators.top import Top
-from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger, Windows
+from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger, Windows, check_windows
 from floodplain.spark.aggregating import WindowedStream, running
 from floodplain.spark.columns import Given, name_of, order_text
 from floodplain.spark.joins import JoinAsked, On, Span, key_pairs
@@ -86,9 +86,10 @@ class Operations:
         A window gives a result when the watermark reaches its end; before that as ``early`` says, after that as ``late`` says,
         until ``lateness`` is over. ``firing``: a result holds all rows of the window (``accumulating``) or those since the last
         result (``discarding``), or comes with a row that takes the last result back (``retracting``: column ``weight``, 1 or
-        -1). ``on`` names the column with the time, if it is not the stream's.
+        -1). ``on`` names the column with the time, a timestamp or a long with milliseconds, if it is not the stream's.
         """
-        rules = Rules(to_ms(lateness, "lateness"), early, late, firing)
+        check_windows(windows)
+        rules = rules_asked(to_ms(lateness, "lateness"), early, late, firing)
         if in_order and rules.lateness_ms:
             raise BadInput("window: where rows come in order none can come late: give in_order or lateness, not both")
         time = None if on is None else name_of(on, "window")

@@ -64,6 +64,8 @@ class SparkRuntime:
         streaming = {rows.isStreaming for rows in inputs.values()}
         if len(streaming) > 1:
             raise BadInput("some inputs of this pipeline are streaming and some are static: make them all the one or the other")
+        if main.isStreaming:
+            _check_fires(plan)
         store = Store.open(options.state, create=True, settings=options.settings, options=options.options)
         slots = _slots(options.slots, store.head, main)
         writer = _take_over(store, options.force)
@@ -212,6 +214,15 @@ def _union(sources: Mapping[str, DataFrame]) -> DataFrame:
                 )
     named = [rows.withColumn(SOURCE, F.lit(tag)) for tag, rows in sources.items()]
     return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), named)
+
+
+def _check_fires(plan: Plan) -> None:
+    for operator in plan.operators:
+        if operator.process.needs_end:
+            raise BadInput(
+                f"operator {operator.name}: the global window of a stream never ends, so nothing would come out: say when it "
+                "gives results, as in window(fp.global_window(), early=fp.every_epoch())"
+            )
 
 
 def _with_event_time(plan: Plan, main: DataFrame) -> Plan:

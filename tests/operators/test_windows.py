@@ -324,43 +324,6 @@ def test_survives_every_crash(windows):
     assert fp.survives_every_crash(lambda: kit_of(WINDOWS[windows], options, n=fp.count(), high=fp.max("v")), steps) > 10
 
 
-def test_what_cannot_be_is_refused():
-    for build, text in (
-        (lambda s: s.key_by("k").window(fp.tumbling("1 s")).agg(n=fp.count()), "need an event time"),
-        (lambda s: s.watermark("ts", "0 s").window(fp.tumbling("1 s")).agg(), "nothing is aggregated"),
-        (lambda s: s.watermark("ts", "0 s").key_by("k").window(fp.tumbling("1 s")).agg(k=fp.count()), "cannot be called k"),
-        (lambda s: s.watermark("ts", "0 s").window(fp.tumbling("1 s")).agg(n="count"), "give an aggregate"),
-        (lambda s: s.window(fp.count_window(3), lateness="1 s").agg(n=fp.count()), "when they are full"),
-        (lambda s: s.watermark("ts", "0 s").window(fp.tumbling("1 s"), firing="x").agg(n=fp.count()), "firing='x' is not known"),
-        (lambda s: s.agg(mode="x", n=fp.count()), "mode='x' is not possible"),
-        (
-            lambda s: s.key_by(weight="k").agg(mode="retract", n=fp.count()),
-            r"agg: a key is called weight.*key_by\(key='weight'\)",
-        ),
-        (
-            lambda s: (
-                s.watermark("ts", "0 s").key_by(weight="k").window(fp.tumbling("1 s"), firing="retracting").agg(n=fp.count())
-            ),
-            "window: a key is called weight",
-        ),
-        (
-            lambda s: s.watermark("ts", "0 s").key_by(window_end="k").window(fp.tumbling("1 s")).agg(n=fp.count()),
-            "window: a key is called window_end",
-        ),
-    ):
-        with pytest.raises(fp.BadInput, match=text):
-            fp.PipelineKit(lambda stream, build=build: build(stream).write("memory"), rows=ROWS)
-    for wrong in (
-        lambda: fp.sliding("1 second", "2 seconds"),
-        lambda: fp.count_window(0),
-        lambda: fp.every("0 seconds"),
-        lambda: fp.every_rows(0),
-        lambda: fp.session("0 seconds"),
-    ):
-        with pytest.raises(fp.BadInput):
-            wrong()
-
-
 @pytest.mark.parametrize("windows", ["offset", "uneven", "running"])
 def test_rows_put_together_before_the_exchange_give_the_same(windows):
     """And are counted as what they stand for, late ones too."""

@@ -186,3 +186,12 @@ def test_a_sum_that_spark_makes_is_not_beyond_a_long_either(spark, tmp_path):
         totals = fp.stream(rows).key_by("k").agg(total=fp.sum("v"), partial=True).write("memory")
         with pytest.raises(ArithmeticException, match="overflow"):
             totals.start(state=tmp_path / "state", slots=1)
+
+
+def test_the_global_window_needs_an_end_or_a_trigger(spark, tmp_path):
+    endless = fp.stream(spark.readStream.format("rate").load()).window(fp.global_window()).agg(n=fp.count()).write("memory")
+    with pytest.raises(fp.BadInput, match="operator windows: the global window of a stream never ends"):
+        endless.start(state=tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+    counts = fp.stream(spark.range(5)).window(fp.global_window()).agg(n=fp.count()).write("memory")
+    assert counts.start(state=tmp_path / "state", slots=1).sink.table().column("n").to_pylist() == [5]
