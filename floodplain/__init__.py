@@ -41,6 +41,7 @@ from floodplain.operators.aggregates import (
     top_k,
 )
 from floodplain.operators.changes import fold_changes
+from floodplain.operators.groups import Groups
 from floodplain.operators.kit import ProcessKit
 from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
 from floodplain.operators.reorder import in_order
@@ -103,6 +104,7 @@ __all__ = [
     "Epoch",
     "Fenced",
     "FloodplainError",
+    "Groups",
     "KeyedBatchProcess",
     "KeyedProcess",
     "KitEpoch",

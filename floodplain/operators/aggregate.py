@@ -5,7 +5,8 @@ Nulls are as in SQL: an aggregate does not see them, and one that saw nothing is
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -48,13 +49,19 @@ def groups_are(numbers: np.ndarray | None, what: str = "") -> Iterator[None]:
 class Aggregate:
     """Subclass it for an aggregate of your own; all methods work on whole columns.
 
-    What is kept of a group are *partials*: columns of the types that ``partial`` says. Rows come group by group:
+    An ``__init__`` of its own hands its columns on, ``super().__init__((column,), where)``, and may set further attributes. What
+    is kept of a group are *partials*: columns of the types that ``partial`` says. Rows come group by group:
     ``groups.starts`` has the first row of each, ``groups.of_row`` the group of each row. No group is empty. Where ``where``
     does not hold, all arguments are null.
     """
 
     arguments: tuple[Expression, ...] = ()
     where: Expression = None
+
+    def __post_init__(self) -> None:
+        given: Any = self.arguments
+        if isinstance(given, str):
+            object.__setattr__(self, "arguments", (given,))
 
     def output(self, types: Types) -> pa.DataType:
         """The type of the result, given those of the arguments. Raises ``SchemaMismatch`` for what it cannot aggregate."""
@@ -85,4 +92,8 @@ class Aggregate:
         return None
 
     def with_arguments(self, arguments: Sequence[Expression], where: Expression) -> "Aggregate":
-        return replace(self, arguments=tuple(arguments), where=where)
+        """The same of other columns. It is not initialised anew: what ``__init__`` takes is the subclass's own."""
+        found = copy(self)
+        object.__setattr__(found, "arguments", tuple(arguments))
+        object.__setattr__(found, "where", where)
+        return found

@@ -1,7 +1,7 @@
 """Several aggregates of the same rows, by name."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias, TypeVar
@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.errors import BadInput, SchemaMismatch
+from floodplain.errors import BadInput, FloodplainError, SchemaMismatch, UserError, short
 from floodplain.operators.aggregate import TIME, Aggregate, groups_are
+from floodplain.operators.blame import is_users_fault
 from floodplain.operators.distinct import MOST, CountDistinct, together
 from floodplain.operators.groups import Groups, groups_of
 from floodplain.operators.reducing import ExtremeBy
@@ -46,9 +47,26 @@ class Part:
         marks = [name for name, conditional in zip(self.names, counts.conditional, strict=True) if conditional]
         return [*marks, next((name for name in self.names if name not in marks), f"{self.names[0]}_0")]
 
-    def blamed(self) -> AbstractContextManager[None]:
-        """Within, what is too large is told to be of this one."""
-        return groups_are(None, f"aggregate {self.names[0]}: ")
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Within, what goes wrong is told to be of this one."""
+        try:
+            with groups_are(None, f"aggregate {self.names[0]}: "):
+                yield
+        except Exception as error:
+            if isinstance(error, FloodplainError) or not is_users_fault(error):
+                raise
+            told = short(str(error), 1000, quoted=False)
+            raise UserError(f"{type(error).__name__} in aggregate {self.names[0]}: {told}") from error
+
+    def checked(self, made: Partials, groups: Groups) -> Partials:
+        """What ``of`` or ``combine`` has given, if it is one value of each partial for each group."""
+        lengths = [len(column) for column in made]
+        wanted = [len(groups)] * len(self.partial)
+        if lengths != wanted:
+            kind = type(self.aggregate).__name__
+            raise BadInput(f"aggregate {self.names[0]}: {kind} gave columns of {lengths} partials, not of {wanted}")
+        return made
 
     def results(self, partials: Partials) -> list[pa.Array]:
         """Of each of its aggregates."""
@@ -76,10 +94,7 @@ class Aggregation:
         for name, aggregate in self.named.items():
             resolved[name] = _timed(name, aggregate, event_time)
             types[name] = _types(name, resolved[name], rows)
-            try:
-                resolved[name].output(types[name])
-            except SchemaMismatch as error:
-                raise SchemaMismatch(f"aggregate {name}: {error}") from error
+            _check_kind(name, aggregate, types[name])
         return replace(self, named=resolved, types=types)
 
     @property
@@ -147,7 +162,7 @@ class Aggregation:
                 holds = pc.fill_null(columns[aggregate.where], False)
                 given = [pc.if_else(holds, each, pa.scalar(None, each.type)) for each in given or [holds]]
             with part.blamed():
-                partials += aggregate.of(given, groups)
+                partials += part.checked(aggregate.of(given, groups), groups)
         return self._cast(partials)
 
     def combine(self, partials: Partials, groups: Groups) -> Partials:
@@ -157,7 +172,7 @@ class Aggregation:
         found: Partials = []
         for part, some in self.split(partials):
             with part.blamed():
-                found += part.aggregate.combine(some, groups)
+                found += part.checked(part.aggregate.combine(some, groups), groups)
         return self._cast(found)
 
     def merged(self, parts: Sequence[tuple[np.ndarray, Partials]], count: int) -> Partials:
@@ -174,7 +189,8 @@ class Aggregation:
                 continue
             ordered = [pa.concat_arrays(column) if order is None else pa.concat_arrays(column).take(order) for column in columns]
             with part.blamed():
-                found += ordered if len(groups) == len(owner) else part.aggregate.combine(ordered, groups)
+                alone = len(groups) == len(owner)
+                found += ordered if alone else part.checked(part.aggregate.combine(ordered, groups), groups)
         return self._cast(found)
 
     def results(self, partials: Partials) -> dict[str, pa.Array]:
@@ -199,6 +215,22 @@ class Aggregation:
     def _cast(self, partials: Partials) -> Partials:
         fields = self.partial
         return [part if part.type == field.type else part.cast(field.type) for part, field in zip(partials, fields, strict=True)]
+
+
+def _check_kind(name: str, aggregate: Aggregate, types: tuple[pa.DataType, ...]) -> None:
+    """Raises unless it can aggregate arguments of these types, as far as that can be told without rows."""
+    kind = type(aggregate)
+    for method in ("output", "partial", "of", "combine"):
+        if getattr(kind, method) is getattr(Aggregate, method):
+            raise BadInput(f"aggregate {name}: {kind.__name__} does not define {method}, as an fp.Aggregate must")
+    try:
+        aggregate.output(types)
+        aggregate.partial(types)
+    except SchemaMismatch as error:
+        raise SchemaMismatch(f"aggregate {name}: {error}") from error
+    except Exception as error:
+        given = ", ".join(map(str, types)) or "no arguments"
+        raise BadInput(f"aggregate {name}: {kind.__name__} cannot say what comes of {given}: {error!r}") from error
 
 
 def _timed(name: str, aggregate: Aggregate, event_time: str | None) -> Aggregate:

@@ -62,7 +62,7 @@ def counted(rows: pa.Table, named: dict[str, Aggregate], epochs: int) -> dict[in
         groups = groups_of(owner)
         fresh = aggregation.of(lambda name, some=some: some[name].combine_chunks(), groups)
         parts = [(known, [column.take(pa.array(known)) for column in kept]), (owner[groups.starts], fresh)]
-        kept = merged(aggregation, OWNERS, parts)
+        kept = merged(aggregation, np.arange(OWNERS), parts)
         assert [column.type for column in kept] == [field.type for field in aggregation.partial]
         known = np.union1d(known, owner)
     results = pa.table(aggregation.results(kept)).to_pylist()

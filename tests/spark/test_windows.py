@@ -5,6 +5,7 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.errors import ArithmeticException
 
@@ -195,3 +196,38 @@ def test_the_global_window_needs_an_end_or_a_trigger(spark, tmp_path):
     assert not (tmp_path / "refused").exists()
     counts = fp.stream(spark.range(5)).window(fp.global_window()).agg(n=fp.count()).write("memory")
     assert counts.start(state=tmp_path / "state", slots=1).sink.table().column("n").to_pylist() == [5]
+
+
+def test_an_aggregate_of_a_users_own_goes_to_the_workers(spark, tmp_path):
+    """Also one that no module has, as in a notebook; put together before the exchange, and not."""
+
+    class Spread(fp.Aggregate):
+        def __init__(self, column, *, factor):
+            super().__init__((column,))
+            self.factor = factor
+
+        def output(self, types):
+            return types[0]
+
+        def partial(self, types):
+            return types[0], types[0]
+
+        def of(self, columns, groups):
+            return fp.min("x").of(columns, groups) + fp.max("x").of(columns, groups)
+
+        def combine(self, partials, groups):
+            return fp.min("x").of(partials[:1], groups) + fp.max("x").of(partials[1:], groups)
+
+        def result(self, partials):
+            return pc.multiply(pc.subtract(partials[1], partials[0]), self.factor)
+
+    keyed = fp.stream(spark.sql("select id % 3 as k, id * id as v from range(30)").repartition(2)).key_by("k")
+    sinks = [
+        keyed.agg(name=f"by_{name}", spread=Spread("v + 1", factor=2), partial=partial).write("memory", name=name)
+        for name, partial in (("together", True), ("apart", False))
+    ]
+    query = sinks[0].also(sinks[1]).start(state=tmp_path / "state", slots=2)
+    for name in ("together", "apart"):
+        assert sorted(map(tuple, map(dict.values, query.sinks[name].table().to_pylist()))) == [
+            (key, 2 * ((27 + key) ** 2 - key**2)) for key in range(3)
+        ]
