@@ -101,7 +101,8 @@ def tumbling(size: Duration, *, offset: Duration = "0 seconds") -> TimeWindows:
 
 
 def sliding(size: Duration, slide: Duration, *, offset: Duration = "0 seconds") -> TimeWindows:
-    """Windows of this size that start every ``slide``. They share what they keep."""
+    """Windows of this size that start every ``slide``. They share what they keep, unless they have early results, a ``late=`` of
+    their own, or results that discard or retract: then each keeps its own."""
     return TimeWindows(to_ms(size, "window size"), to_ms(slide, "window slide"), to_ms(offset, "window offset"))
 
 
