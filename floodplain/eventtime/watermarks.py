@@ -53,6 +53,8 @@ class Seen:
     """The newest event times of its rows, newest first: as many as the slack needs, or all."""
     promised_ms: int = NONE_MS
     """The latest time named by a punctuation or heartbeat: all events up to it have come."""
+    ignored: int = 0
+    """Heartbeats that had other values, too, which nobody gets to see."""
 
 
 @dataclass(frozen=True)

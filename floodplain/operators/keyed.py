@@ -95,6 +95,7 @@ class KeyedTask:
             sides=sides.tables(self._reasoned(late, ordered.late), self._whose(grouped)),
             dead=len(letters),
             early=ordered.early,
+            ignored=context.ignored,
             task_values=self._level.changed(),
         )
 

@@ -149,6 +149,8 @@ class Outcome:
     """Dead letters."""
     early: int = 0
     """Rows that were released before the watermark passed them, because no more could wait."""
+    ignored: int = 0
+    """Rows that said nothing to the process."""
     task_values: bytes = b""
     """The task values that were set, for ``put_task_values``."""
     warnings: tuple[str, ...] = ()
@@ -170,6 +172,7 @@ def combined(outcomes: Sequence[Outcome]) -> Outcome:
         sides={name: pa.concat_tables([outcome.sides[name] for outcome in outcomes]) for name in outcomes[0].sides},
         dead=sum(outcome.dead for outcome in outcomes),
         early=sum(outcome.early for outcome in outcomes),
+        ignored=sum(outcome.ignored for outcome in outcomes),
         task_values=outcomes[-1].task_values,
         warnings=tuple(warning for outcome in outcomes for warning in outcome.warnings),
     )

@@ -1,5 +1,6 @@
 """Epochs as transactions: run each step of the plan, commit once, publish. Knows an engine, not Spark."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,8 @@ from floodplain.versions.requirements import RequireLease
 from floodplain.versions.schema import PROCESSING_TIME
 
 KEPT_PROGRESS = 100
+INPUT = "input"
+"""Stands for the pipeline's own input among operators that rows are counted for."""
 
 
 @dataclass
@@ -51,6 +54,9 @@ class EpochProgress:
     slots: int
     late_by: dict[str, int] = field(default_factory=dict)
     """Operator → rows that came too late for it, if any did."""
+    ignored_by: dict[str, int] = field(default_factory=dict)
+    """Operator → rows that said nothing to it, if any did: of a pivot those of a kind that it does not list. ``input``:
+    heartbeats that had other values, too, which are not processed."""
     early: int = 0
     """Rows of in-order operators that did not wait for the watermark, because no more could."""
     busy_ms: list[int] = field(default_factory=list)
@@ -147,6 +153,15 @@ class Epochs:
                     rows[node] = self._engine.empty(operator.output)
         for outlet in self._plan.outlets:
             self._compiled.schemas.setdefault(outlet.staged_as, self._engine.schema(rows[outlet.node]))
+
+    @property
+    def totals(self) -> dict[str, dict[str, int]]:
+        """Operator → how many rows it has left out since the state was made, and why: ``late`` or ``ignored``."""
+        found: dict[str, dict[str, int]] = {}
+        for name, count in sorted(self.store.head.counts.items()):
+            operator, _, why = name.rpartition(SEPARATOR)
+            found.setdefault(operator, {})[why] = count
+        return found
 
     @property
     def operators(self) -> dict[str, KeyedOperator]:
@@ -310,7 +325,9 @@ class Epochs:
         outputs = sorted(file.name for named in self._outlets() for file in run.files(named))
         moved = self.time.advance(epoch, now_ms)
         states = [report.state for report in run.reports]
-        epoch.commit(states, source=position, watermarks=moved, outputs=outputs, also=changes)
+        run.ignored += Counter({INPUT: self.time.ignored})
+        counts = {f"{name}{SEPARATOR}{kind}": n for kind, by in _left_out(run).items() for name, n in by.items()}
+        epoch.commit(states, source=position, watermarks=moved, outputs=outputs, counts=counts, also=changes)
         self.store.history.blobs.delete(sorted(run.staged().difference(outputs).union(done)))
         self.publish()
         self.progress.append(
@@ -325,6 +342,7 @@ class Epochs:
                 watermark_ms=watermark_ms,
                 slots=assignment.slots,
                 late_by=dict(run.late),
+                ignored_by=dict(run.ignored),
                 early=sum(report.early for report in run.reports),
                 busy_ms=[report.busy_ms for report in run.reports],
                 warnings=sorted({warning for report in run.reports for warning in report.warnings}),
@@ -366,3 +384,7 @@ class Epochs:
     def _record_published(self) -> None:
         if self._published > self.store.head.published:
             commit(self.store.history, [AdvancePublished(self._published)], token=self.writer.token)
+
+
+def _left_out(run: Steps) -> dict[str, Counter[str]]:
+    return {"late": run.late, "ignored": run.ignored}
