@@ -96,6 +96,11 @@ class Latest(KeyedBatchProcess):
             return None
         return RowCombiner(self.keys, self.order, self.output_time, self.partial, rows_per_group=PAYS_FROM)
 
+    @property
+    def drops_late(self) -> bool:  # type: ignore[override]
+        """What a late row is to be compared with may be forgotten, whoever made it."""
+        return self.ttl is not None
+
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
         """What comes late may still be the first; and what has no end has no lateness."""
         return pa.repeat(True, len(event_time)) if self.ttl is None else super().on_time(event_time, late_ms)
