@@ -5,6 +5,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from floodplain.errors import BadInput
+
 NONE_MS = -(1 << 62)
 """Before every event: no watermark yet."""
 END_MS = 1 << 62
@@ -19,6 +21,17 @@ class EpochTimes(msgspec.Struct, frozen=True):
     """Rows of this time or older are late: the watermark of the epoch before."""
     watermark_ms: int = NONE_MS
     """Event-time timers up to here are due, after the rows of the epoch."""
+
+    def behind(self, lateness_ms: int) -> "EpochTimes":
+        """As an operator has them that still takes rows so late: its watermark is that much behind."""
+        late_ms, watermark_ms = (at if at == NONE_MS else at - lateness_ms for at in (self.late_ms, self.watermark_ms))
+        return EpochTimes(self.processing_ms, late_ms, watermark_ms)
+
+
+def check_time(what: str, type_: pa.DataType) -> None:
+    """Raises ``BadInput`` unless a column of this type can hold event times."""
+    if not (pa.types.is_timestamp(type_) or pa.types.is_integer(type_)):
+        raise BadInput(f"{what} is a {type_}, which is no time: cast it to a timestamp, or to a long of milliseconds since 1970")
 
 
 def as_ms(column: pa.ChunkedArray) -> pa.Array:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.errors import BadInput, Conflict
-from floodplain.eventtime.times import NONE_MS, EpochTimes
+from floodplain.eventtime.times import NONE_MS, EpochTimes, check_time
 from floodplain.operators.lateness import LATE, late_columns
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator, fitted_process
 from floodplain.operators.reorder import WAITING
@@ -93,6 +93,8 @@ class Epochs:
         ``empty`` has the columns of each input and no rows. Raises before anything runs if a step does not fit its input or
         what is in the state.
         """
+        if self._plan.watermark is not None:
+            self._plan.watermark.check(self._engine.schema(empty[""]))
         self._empty = self.time.timed(empty, 0) or {}
         self._compile()
         self._take_over(drop)
@@ -192,6 +194,8 @@ class Epochs:
         named = step.event_time or self._plan.event_time
         event_time = named if named in rows.names else None
         process = fitted_process(step.name, step.process, rows, step.keys, event_time)
+        if event_time is not None:
+            check_time(f"operator {step.name}: the time of its rows, column {event_time},", rows.field(event_time).type)
         keys = {name: rows.field(name).type for name in step.keys}
         late = late_columns(step.name, rows) if self._plan.wants_late(step) and LATE not in process.side_outputs else None
         in_order = None if step.in_order is None else replace(step.in_order, columns=rows)

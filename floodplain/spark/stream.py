@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from itertools import chain, count
 from typing import Any, Protocol
 
@@ -76,10 +77,10 @@ class Stream(Operations):
     def watermark(
         self,
         column: Given | IngestionTime,
-        delay: str | None = None,
+        delay: str | timedelta | None = None,
         *,
         slack_rows: int | None = None,
-        idle: str | None = None,
+        idle: str | timedelta | None = None,
         policy: Policy | None = None,
         punctuation: str | None = None,
         heartbeat: str | None = None,
@@ -106,8 +107,11 @@ class Stream(Operations):
             raise BadInput(f"watermark: there is no column {column}; there are: {', '.join(self._columns())}")
         if not options.is_plain:
             return replace(self, event_time=column, rule=source_rule(column, options, columns))
-        marked = {tag: rows.withWatermark(column, delay) if tag in having else rows for tag, rows in self.sources.items()}
-        return replace(self, sources=marked, event_time=column, delay_ms=to_ms(str(delay), "watermark delay"))
+        assert delay is not None
+        delay_ms = to_ms(delay, "watermark delay")
+        told = f"{delay_ms} milliseconds"
+        marked = {tag: rows.withWatermark(column, told) if tag in having else rows for tag, rows in self.sources.items()}
+        return replace(self, sources=marked, event_time=column, delay_ms=delay_ms)
 
     def _columns(self) -> list[str]:
         return sorted({name for rows in self.sources.values() for name in rows.columns})
