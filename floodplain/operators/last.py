@@ -1,6 +1,7 @@
 """The last row of each key, or the first, given out whenever it changes."""
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Literal
 
 import numpy as np
@@ -37,7 +38,7 @@ class Latest(KeyedBatchProcess):
     by: str | None = None
     keep: Literal["first", "last"] = "last"
     mode: Mode = "update"
-    ttl: str | None = None
+    ttl: str | timedelta | None = None
     partial: Partial = "auto"
     output_time: str | None = None
     of_changes: bool = False
@@ -118,6 +119,8 @@ class Latest(KeyedBatchProcess):
             self.order,
         )
         there[known[wins]] = False
+        if self.ttl is not None:
+            batch.renew("row", np.flatnonzero(there))
         numbers = np.flatnonzero(~there)
         now = as_struct(batch.take(best[numbers]), before.type)
         batch.set("row", now, numbers)

@@ -12,6 +12,7 @@ from floodplain.errors import BadInput, Conflict
 from floodplain.eventtime.times import NONE_MS, EpochTimes, check_time
 from floodplain.operators.lateness import LATE, late_columns
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator, fitted_process
+from floodplain.operators.process import Process
 from floodplain.operators.reorder import WAITING
 from floodplain.spark.columns import check_there, hint
 from floodplain.spark.contract import Engine, Place
@@ -23,8 +24,8 @@ from floodplain.spark.steps import Compiled, Steps, derived, together_next
 from floodplain.spark.timekeeper import Timekeeper
 from floodplain.spark.weights import check_all_came, check_weight
 from floodplain.state import tables
-from floodplain.state.descriptors import EVENT_TIME
-from floodplain.state.tables import define
+from floodplain.state.descriptors import EVENT_TIME, Descriptor
+from floodplain.state.tables import SEPARATOR, define
 from floodplain.store.layout import HASH
 from floodplain.tiers import paths
 from floodplain.versions.assignment import checked_slots, even
@@ -196,11 +197,22 @@ class Epochs:
         process = fitted_process(step.name, step.process, rows, step.keys, event_time)
         if event_time is not None:
             check_time(f"operator {step.name}: the time of its rows, column {event_time},", rows.field(event_time).type)
+        self._check_ends(step.name, process)
         keys = {name: rows.field(name).type for name in step.keys}
         late = late_columns(step.name, rows) if self._plan.wants_late(step) and LATE not in process.side_outputs else None
         in_order = None if step.in_order is None else replace(step.in_order, columns=rows)
         from_input = self._plan.reads_input(step)
         return KeyedOperator(step.name, process, keys, event_time, from_input, step.on_error, late, in_order)
+
+    def _check_ends(self, name: str, process: Process) -> None:
+        """State that could never end is not what was asked for. (What judges rows by time ends with a static input, too.)"""
+        for state, declared in process.states().items():
+            timed = isinstance(declared, Descriptor) and declared.ttl_ms and declared.watermark == EVENT_TIME
+            if timed and not process.drops_late and self._plan.event_time is None:
+                raise BadInput(
+                    f"operator {name}, state {state}: it ends by event time, and without a watermark that does not go on: call "
+                    "watermark, or leave ttl_clock out"
+                )
 
     def about(self, described: About) -> About:
         """What ``explain`` says of a pipeline that runs."""

@@ -10,7 +10,7 @@ from floodplain.operators.changes import no_changes
 from floodplain.operators.heldjoin import HeldJoin
 from floodplain.operators.join import How, Join
 from floodplain.operators.join_asof import AsOfHow, AsOfJoin
-from floodplain.operators.join_bounds import Bound, Interval, SameWindow, Unbounded
+from floodplain.operators.join_bounds import Bound, Interval, Lasting, SameWindow, Unbounded
 from floodplain.operators.join_columns import AT, PACKED, RIGHT_SIDE
 from floodplain.operators.process import Process
 from floodplain.spark.columns import Given, name_of
@@ -41,7 +41,7 @@ class JoinAsked:
     within: tuple[Span, Span] | None
     window: Any
     as_of: bool
-    ttl: str | None
+    ttl: Span | None
     ttl_clock: TimeKind
     times: tuple[str | None, str | None]
     suffixes: tuple[str, str] | None
@@ -70,13 +70,33 @@ class JoinAsked:
         if len(given) > 1:
             raise BadInput(f"join: {' and '.join(given)} exclude each other: each says how long rows wait for partners")
         if self.as_of:
-            times = self._times()
-            return AsOfJoin("left" if self.how == "left" else "inner", times, self.suffixes), times
-        if self.within is None and self.window is None:
-            nothing = (None, None)
-            return Join(self.how, Unbounded(self.ttl, self.ttl_clock), nothing, self.suffixes), nothing
-        bound: Bound = SameWindow(self.window) if self.within is None else Interval(*map(to_span_ms, self.within))
-        return Join(self.how, bound, self._times(), self.suffixes), self._times()
+            both = self._times()
+            return AsOfJoin("left" if self.how == "left" else "inner", both, self.suffixes), both
+        bound = self._bound()
+        times = self._times() if bound.dated else (None, None)
+        return Join(self.how, bound, times, self.suffixes), times
+
+    def _bound(self) -> Bound:
+        if self.ttl is None and self.ttl_clock != "processing":
+            raise BadInput(f"join: ttl_clock={self.ttl_clock!r} says by which time a ttl is counted: give one, as ttl='1 day'")
+        if self.within is not None:
+            return Interval(*self._spans())
+        if self.window is not None:
+            return SameWindow(self.window)
+        if self.ttl is None or self.ttl_clock == "processing":
+            return Unbounded(self.ttl)
+        if self.ttl_clock != "event":
+            raise BadInput(f"join: there is no time {self.ttl_clock!r}: use 'processing' or 'event'")
+        return Lasting(to_ms(self.ttl, "ttl"))
+
+    def _spans(self) -> tuple[int, int]:
+        if not isinstance(self.within, tuple | list) or len(self.within) != 2:
+            raise BadInput(
+                f"join: within={self.within!r} is not a pair: give both bounds of right.time - left.time, as in "
+                "within=('-5 seconds', '5 seconds')"
+            )
+        low, high = map(to_span_ms, self.within)
+        return low, high
 
     def _times(self) -> tuple[str, str]:
         left, right = self.times

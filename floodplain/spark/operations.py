@@ -121,7 +121,7 @@ class Operations:
         within: tuple[Span, Span] | None = None,
         window: Windows | None = None,
         as_of: bool = False,
-        ttl: str | None = None,
+        ttl: Span | None = None,
         ttl_clock: TimeKind = "processing",
         times: tuple[str, str] | None = None,
         suffixes: tuple[str, str] | None = None,
@@ -133,6 +133,7 @@ class Operations:
         ``other``'s time minus ours lies in there, bounds included; ``window=fp.tumbling(…)``: both are in one window;
         ``as_of=True``: the newest of ``other`` that is not later than ours; else all, for as long as they live (``ttl``, or for
         ever), and rows that come out without a partner are taken back when one comes (column ``weight``: 1, or -1).
+        ``ttl_clock="event"``: a row lives from its event time on, or from the watermark if it came late.
         ``times``: the time column of each side, if it is not that of the watermark. ``suffixes``: what to add to the names of
         columns that both sides have.
         """
