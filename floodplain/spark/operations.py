@@ -155,6 +155,7 @@ class Operations:
         at: str | int = NOW,
         prefix: str = "",
         options: Mapping[str, str] | None = None,
+        in_order: bool | InOrder = False,
         name: str = "lookup",
     ) -> "Stream":
         """Rows with what the state of another pipeline has for their keys, as of one of its epochs.
@@ -163,14 +164,16 @@ class Operations:
         tag. It is one for all rows of an epoch of ours, whatever their event times; what was valid at the time of each row is
         told by ``join(versions, on, as_of=True)``. Rows keep their event time, and none is too late. A table with several rows
         per key gives one row for each; ``how="left"`` keeps rows that have none. ``prefix`` comes before the names of its
-        columns, ``options`` open its place.
+        columns, ``options`` open its place. ``in_order``: what has waited is looked up in the epoch in which it comes out.
         """
         pairs = key_pairs(on)
         if how not in get_args(LookupHow):
             raise BadInput(f"lookup: how={how!r} is not known: use {' or '.join(get_args(LookupHow))}")
         asked = StateLookup(os.fspath(state), table, pairs, how, at, prefix, dict(options or {}), output_time=self.time)
-        process = taken(asked, name, self.changes, None)
-        return replace(cast("Stream", self), node=Keyed(self.node, name, tuple(pairs), process, event_time=self.time), keys=())
+        order = order_asked(in_order)
+        process = taken(asked, name, self.changes, order)
+        step = Keyed(self.node, name, tuple(pairs), process, event_time=self.time, in_order=order)
+        return replace(cast("Stream", self), node=step, keys=())
 
     def dedup(
         self,
