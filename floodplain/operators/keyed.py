@@ -59,12 +59,14 @@ class KeyedTask:
         self._tables = operator.tables
         self._snapshot = snapshot
         self._writer = writer
-        self._times = times
+        self._told_ms = times.late_ms
+        """What late rows are told that the watermark was."""
+        self._times = times.behind(operator.lateness_ms)
         self._groups = groups
         self._level = level or TaskLevel(operator, snapshot)
         # As a row may be as old as what is not late, so may the state that it is to find.
         self._now_ms = {PROCESSING_TIME: times.processing_ms, EVENT_TIME: times.late_ms}
-        self._until = {EVENT_TIMERS: times.watermark_ms, PROCESSING_TIMERS: times.processing_ms}
+        self._until = {EVENT_TIMERS: self._times.watermark_ms, PROCESSING_TIMERS: times.processing_ms}
 
     def run(self, rows: pa.Table) -> Outcome:
         """Process the rows, fire what is due, and hand the delta to the writer."""
@@ -116,7 +118,7 @@ class KeyedTask:
         event_ms = as_ms(rows.column(column))
         newest = pc.max(event_ms).as_py()
         strict = self._operator.in_order is not None
-        if not (strict or self._operator.drops_late or self._operator.process.drops_late):
+        if not (strict or self._operator.judges_rows):
             return rows, rows.slice(0, 0), newest
         process = self._operator.process
         # What the watermark had passed was processed already: no lateness can be allowed where rows come in order.
@@ -134,7 +136,7 @@ class KeyedTask:
     def _reasoned(self, late: pa.Table, overtaken: pa.Table | None) -> pa.Table:
         if LATE not in self._operator.sides:
             return late
-        reasoned = with_reasons(late, self._operator.name, self._operator.event_time, self._times.late_ms)
+        reasoned = with_reasons(late, self._operator.name, self._operator.event_time, self._told_ms)
         if overtaken is not None:
             reasoned = pa.concat_tables([reasoned.select(overtaken.column_names), overtaken])
         return self._operator.process.late_rows(reasoned)
@@ -147,7 +149,7 @@ class KeyedTask:
 
     def _handles(self, grouped: Grouped, due: Mapping[str, pa.Table]) -> dict[str, Any]:
         cursors: dict[str, TableCursor] = {}
-        clocks = Clocks(self._now_ms, cache(partial(self._newest_ms, grouped)))
+        clocks = Clocks(self._now_ms, cache(partial(self._newest_ms, grouped)), self._operator.lateness_ms)
         handles: dict[str, Any] = {}
         offset = 0
         # A caller of its own makes what users see of what handles hold.

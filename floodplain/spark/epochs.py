@@ -14,6 +14,7 @@ from floodplain.operators.lateness import LATE, late_columns
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator, fitted_process
 from floodplain.operators.process import Process
 from floodplain.operators.reorder import WAITING
+from floodplain.spark import leftout
 from floodplain.spark.columns import check_there, hint
 from floodplain.spark.contract import Engine, Place
 from floodplain.spark.explain import About, picture
@@ -25,7 +26,7 @@ from floodplain.spark.timekeeper import Timekeeper
 from floodplain.spark.weights import check_all_came, check_weight
 from floodplain.state import tables
 from floodplain.state.descriptors import EVENT_TIME, Descriptor
-from floodplain.state.tables import SEPARATOR, define
+from floodplain.state.tables import define
 from floodplain.store.layout import HASH
 from floodplain.tiers import paths
 from floodplain.versions.assignment import checked_slots, even
@@ -35,8 +36,6 @@ from floodplain.versions.requirements import RequireLease
 from floodplain.versions.schema import PROCESSING_TIME
 
 KEPT_PROGRESS = 100
-INPUT = "input"
-"""Stands for the pipeline's own input among operators that rows are counted for."""
 
 
 @dataclass
@@ -78,7 +77,7 @@ class Epochs:
         self._empty: dict[str, Any] = {}
         self._compiled = Compiled(place, plan, engine)
         self.time = Timekeeper(place.store, plan.watermark, engine)
-        self._timers: list[tuple[tables.Place, str]] = []
+        self._timers: list[tuple[tables.Place, str, int]] = []
         self.front: Node | None = None
         """The step that rows of the pipeline's own input are computed up to when they come, if they do not come as they are."""
         self._published = 0
@@ -149,8 +148,8 @@ class Epochs:
                     check_all_came(operator, sources, self.store.head, known)
                     self._compiled.operators[node.name] = operator
                     places = operator.tables.places
-                    self._timers += [(places[name], name) for name in (EVENT_TIMERS, PROCESSING_TIMERS)]
-                    self._timers += [(places[WAITING], EVENT_TIMERS)] if operator.in_order is not None else []
+                    self._timers += [(places[name], name, operator.lateness_ms) for name in (EVENT_TIMERS, PROCESSING_TIMERS)]
+                    self._timers += [(places[WAITING], EVENT_TIMERS, 0)] if operator.in_order is not None else []
                     for output, schema in {MAIN: operator.output, **operator.sides}.items():
                         self._compiled.schemas[node.name, output] = schema
                     rows[node] = self._engine.empty(operator.output)
@@ -160,11 +159,7 @@ class Epochs:
     @property
     def totals(self) -> dict[str, dict[str, int]]:
         """Operator → how many rows it has left out since the state was made, and why: ``late`` or ``ignored``."""
-        found: dict[str, dict[str, int]] = {}
-        for name, count in sorted(self.store.head.counts.items()):
-            operator, _, why = name.rpartition(SEPARATOR)
-            found.setdefault(operator, {})[why] = count
-        return found
+        return leftout.totals(self.store.head.counts)
 
     @property
     def operators(self) -> dict[str, KeyedOperator]:
@@ -202,7 +197,7 @@ class Epochs:
         late = late_columns(step.name, rows) if self._plan.wants_late(step) and LATE not in process.side_outputs else None
         in_order = None if step.in_order is None else replace(step.in_order, columns=rows)
         from_input = self._plan.reads_input(step)
-        return KeyedOperator(step.name, process, keys, event_time, from_input, step.on_error, late, in_order)
+        return KeyedOperator(step.name, process, keys, event_time, from_input, step.on_error, late, in_order, step.lateness_ms)
 
     def _check_ends(self, name: str, process: Process) -> None:
         """State that could never end is not what was asked for. (What judges rows by time ends with a static input, too.)"""
@@ -234,8 +229,8 @@ class Epochs:
     def due(self, watermark_ms: int, now_ms: int) -> bool:
         """Whether a timer waits for no more than these times."""
         snapshot = self.store.snapshot()
-        for place, kind in self._timers:
-            until_ms = watermark_ms if kind == EVENT_TIMERS else now_ms
+        for place, kind, lateness_ms in self._timers:
+            until_ms = watermark_ms - lateness_ms if kind == EVENT_TIMERS else now_ms
             if next(snapshot.table(place.table).scan(times=(-(1 << 63), until_ms + 1)), None) is not None:
                 return True
         return False
@@ -341,8 +336,8 @@ class Epochs:
         outputs = sorted(file.name for named in self._outlets() for file in run.files(named))
         moved = self.time.advance(epoch, now_ms)
         states = [report.state for report in run.reports]
-        run.ignored += Counter({INPUT: self.time.ignored})
-        counts = {f"{name}{SEPARATOR}{kind}": n for kind, by in _left_out(run).items() for name, n in by.items()}
+        run.ignored += Counter({leftout.INPUT: self.time.ignored})
+        counts = leftout.counts(run.late, run.ignored)
         epoch.commit(states, source=position, watermarks=moved, outputs=outputs, counts=counts, also=changes)
         self.store.history.blobs.delete(sorted(run.staged().difference(outputs).union(done)))
         self.publish()
@@ -400,7 +395,3 @@ class Epochs:
     def _record_published(self) -> None:
         if self._published > self.store.head.published:
             commit(self.store.history, [AdvancePublished(self._published)], token=self.writer.token)
-
-
-def _left_out(run: Steps) -> dict[str, Counter[str]]:
-    return {"late": run.late, "ignored": run.ignored}

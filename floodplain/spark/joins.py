@@ -12,6 +12,7 @@ from floodplain.operators.join import How, Join
 from floodplain.operators.join_asof import AsOfHow, AsOfJoin
 from floodplain.operators.join_bounds import Bound, Interval, Lasting, SameWindow, Unbounded
 from floodplain.operators.join_columns import AT, PACKED, RIGHT_SIDE
+from floodplain.operators.lateness import lateness_asked
 from floodplain.operators.process import Process
 from floodplain.spark.columns import Given, name_of
 from floodplain.spark.names import quoted
@@ -47,14 +48,17 @@ class JoinAsked:
     suffixes: tuple[str, str] | None
     changes: tuple[bool, bool] = (False, False)
     """Of each side, whether its rows are changes."""
+    lateness: Span = "0 seconds"
 
     def step(self, left: Node, right: Node, name: str) -> Keyed:
         known: tuple[str, ...] = get_args(AsOfHow if self.as_of else How)
         if self.how not in known:
             raise BadInput(f"join: how={self.how!r} is not known here: use {', '.join(known)}")
         process, times = self._process() if not any(self.changes) else (self._of_changes(name), (None, None))
+        ends = self.within is not None or self.window is not None or self.as_of
+        lateness_ms = lateness_asked("join", self.lateness, bounded_by="" if ends else "within, window or as_of")
         sides = ("left",) if self.how in ("semi", "anti") and not any(self.changes) else ("left", "right")
-        return joined((left, right), key_pairs(self.on), times, process, name, sides)
+        return joined((left, right), key_pairs(self.on), times, process, name, sides, lateness_ms)
 
     def _of_changes(self, name: str) -> Process:
         bounds = {"within": self.within, "window": self.window, "ttl": self.ttl, "as_of": self.as_of or None}
@@ -123,6 +127,7 @@ def joined(
     process: Process,
     name: str,
     packed: Collection[str] = tuple(PACKED),
+    lateness_ms: int = 0,
 ) -> Keyed:
     """``times``: the time column of each side, if time matters. ``packed``: sides whose other columns are needed, too."""
     members = []
@@ -133,4 +138,5 @@ def joined(
         if side in packed:
             columns.append((PACKED[side], Rest((*keys, *([] if time is None else [time])))))
         members.append(Select(node, tuple(columns)))
-    return Keyed(Union(tuple(members)), name, tuple(on), process, event_time=AT if times != (None, None) else None)
+    time = AT if times != (None, None) else None
+    return Keyed(Union(tuple(members)), name, tuple(on), process, event_time=time, lateness_ms=lateness_ms)
