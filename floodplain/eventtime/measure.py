@@ -1,12 +1,13 @@
 """What the rows of an epoch show of their sources, from Arrow tables. Spark measures the same in the JVM."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.eventtime.times import NONE_MS, as_ms, check_time
+from floodplain.eventtime.times import NONE_MS, as_ms
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.state.expressions import Path, evaluate
 
@@ -25,16 +26,22 @@ def seen_in(rows: pa.Table, rule: WatermarkRule, source_column: str) -> dict[str
     for source, slack in rule.sources.items():
         mine = np.ones(len(rows), bool) if source == "" else _is(rows, source_column, source)
         times = np.sort(event_ms[mine & data & (event_ms > NONE_MS)])[::-1][: slack.kept]
-        promises = promised[mine]
-        found[source] = Seen(int(mine.sum()), tuple(times.tolist()), int(promises.max(initial=NONE_MS)))
+        promises, ignored = promised[mine], int((mine & ~data & _with_more(rows, rule, source_column)).sum())
+        found[source] = Seen(int(mine.sum()), tuple(times.tolist()), int(promises.max(initial=NONE_MS)), ignored)
     return found
 
 
-def check_times(rows: pa.Schema, rule: WatermarkRule) -> None:
-    """Raises unless all columns that the rule goes by are times."""
-    for path in (None if rule.ingestion else (rule.column,), rule.punctuation, rule.heartbeat):
-        if path is not None:
-            check_time("watermark", ".".join(path), evaluate(path, rows.empty_table()).type)
+def more_columns(names: Iterable[str], rule: WatermarkRule, source_column: str) -> list[str]:
+    """Columns that a heartbeat leaves empty: all but the heartbeat itself, its event time and its source."""
+    own = {rule.column, source_column, *(rule.heartbeat or ())[:1]}
+    return [name for name in names if name not in own]
+
+
+def _with_more(rows: pa.Table, rule: WatermarkRule, source_column: str) -> np.ndarray:
+    more = np.zeros(len(rows), bool)
+    for name in more_columns(rows.column_names, rule, source_column):
+        more |= np.asarray(rows.column(name).is_valid())
+    return more
 
 
 def is_data(rows: pa.Table, rule: WatermarkRule) -> np.ndarray:

@@ -22,6 +22,11 @@ class EpochTimes(msgspec.Struct, frozen=True):
     watermark_ms: int = NONE_MS
     """Event-time timers up to here are due, after the rows of the epoch."""
 
+    def behind(self, lateness_ms: int) -> "EpochTimes":
+        """As an operator has them that still takes rows so late: its watermark is that much behind."""
+        late_ms, watermark_ms = (at if at == NONE_MS else at - lateness_ms for at in (self.late_ms, self.watermark_ms))
+        return EpochTimes(self.processing_ms, late_ms, watermark_ms)
+
 
 def check_time(what: str, column: str, type_: pa.DataType) -> None:
     """Raises unless a column of this type can be a time: a timestamp, or integers, as milliseconds since 1970."""

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import pyarrow as pa
+
 from floodplain.errors import BadInput
-from floodplain.eventtime.times import NONE_MS
+from floodplain.eventtime.times import NONE_MS, check_time
 from floodplain.state.descriptors import EVENT_TIME
-from floodplain.state.expressions import Path
+from floodplain.state.expressions import Path, evaluate
 from floodplain.state.tables import safe_names
 
 Policy: TypeAlias = Literal["min", "max"]
@@ -53,6 +55,8 @@ class Seen:
     """The newest event times of its rows, newest first: as many as the slack needs, or all."""
     promised_ms: int = NONE_MS
     """The latest time named by a punctuation or heartbeat: all events up to it have come."""
+    ignored: int = 0
+    """Heartbeats that had other values, too, which nobody gets to see."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,12 @@ class WatermarkRule:
                 raise BadInput(f"watermark: a slack of {slack.rows} rows is not possible: use 1 to {MOST_ROWS}")
             if len(source) > _LONGEST_NAME:
                 raise BadInput(f"watermark: the name of source {source!r} is too long: use up to {_LONGEST_NAME} characters")
+
+    def check(self, rows: pa.Schema) -> None:
+        """Raises ``BadInput`` unless the columns that it goes by are times."""
+        for path in () if self.ingestion else ((self.column,), self.punctuation, self.heartbeat):
+            if path is not None:
+                check_time("watermark", ".".join(path), evaluate(path, rows.empty_table()).type)
 
     @property
     def counts_rows(self) -> bool:

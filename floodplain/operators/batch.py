@@ -242,6 +242,10 @@ class Batch:
         assert isinstance(columns, ListColumns)
         return columns
 
+    def renew(self, name: str, key_of: np.ndarray) -> None:
+        """The ``Value`` of these keys lives on, as if it had been set again."""
+        self._handle(name, ValueHandle).renew(key_of)
+
     def keys_due(self) -> np.ndarray:
         """The numbers of the keys that have an event timer due which an earlier epoch has set."""
         return self._timers[EVENT_TIMERS].keys_due()
@@ -289,10 +293,8 @@ class Batch:
     def _columns(self, name: str) -> EntryColumns:
         if name not in self._entries:
             handle = self._handles[name]
-            listed = isinstance(handle, ListHandle)
-            self._entries[name] = (
-                ListColumns(handle.place, handle.cursor, handle.epoch) if listed else EntryColumns(handle.place, handle.cursor)
-            )
+            at, listed = (handle.place, handle.cursor), isinstance(handle, ListHandle)
+            self._entries[name] = ListColumns(*at, handle.epoch) if listed else EntryColumns(*at)
         return self._entries[name]
 
     def _column(self, name: str, values: ColumnLike, type_: pa.DataType) -> pa.Array:
@@ -323,11 +325,8 @@ class Batch:
         numbers = None if key_of is None else self._numbers(name, key_of)
         expected = len(self.keys) if numbers is None else len(numbers)
         if length != expected:
-            said = (
-                f"there are {expected} keys: say with key_of which keys they are for"
-                if numbers is None
-                else f"key_of has {expected}"
-            )
+            keys = f"there are {expected} keys: say with key_of which keys they are for"
+            said = keys if numbers is None else f"key_of has {expected}"
             raise BadInput(f"{self._where(name)}: {length} values were given, and {said}")
         return numbers
 

@@ -29,6 +29,11 @@ class Context(EpochContext):
         """The latest event time among the rows of this key in this epoch; the timer's time in ``on_timer``."""
         self._event, self._processing = timers[EVENT_TIMERS], timers[PROCESSING_TIMERS]
         self.sides = sides
+        self.ignored = 0
+
+    def ignore(self, rows: int) -> None:
+        """So many rows say nothing to this operator: they are counted, in ``progress.ignored_by``."""
+        self.ignored += rows
 
     def emit(self, side: str, rows: Any) -> None:
         """Give out one row, as a tuple or a dict, or an Arrow table of rows, through a declared side output."""

@@ -20,7 +20,7 @@ class Dedup(KeyedBatchProcess):
 
     Of the rows of one epoch it is the first by ``by`` (event time, if not given), then by all other columns. With ``within_ms``,
     a row of that much later event time than the last one given out does not repeat it, whether or not the state has been
-    forgotten by then; a row without a time counts as the earliest.
+    forgotten by then; a row without a time counts as the earliest, and is remembered for as long from the watermark on.
     """
 
     by: str | None = None
@@ -47,14 +47,19 @@ class Dedup(KeyedBatchProcess):
             {"at_ms": Value("long", nullable=False)} if self.within_ms is not None else {"seen": Value("boolean", nullable=False)}
         )
 
+    @property
+    def drops_late(self) -> bool:  # type: ignore[override]
+        """What a late row repeats may be forgotten, whoever made it."""
+        return self.within_ms is not None
+
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
         """Without a bound nothing is forgotten, and no row is too late to be judged."""
         return pa.repeat(True, len(event_time)) if self.within_ms is None else super().on_time(event_time, late_ms)
 
-    def process(self, batch: Any, ctx: Any) -> pa.Table | None:  # noqa: ARG002
+    def process(self, batch: Any, ctx: Any) -> pa.Table | None:
         if not len(batch.key_of_row):
             return None
-        return batch.take(self._once(batch) if self.within_ms is None else self._again(batch, self.within_ms))
+        return batch.take(self._once(batch) if self.within_ms is None else self._again(batch, self.within_ms, ctx.watermark))
 
     def _once(self, batch: Any) -> np.ndarray:
         seen = np.asarray(batch.exists("seen"))
@@ -62,7 +67,7 @@ class Dedup(KeyedBatchProcess):
         batch.set("seen", np.ones(len(found), bool), batch.key_of_row[found])
         return found
 
-    def _again(self, batch: Any, within_ms: int) -> np.ndarray:
+    def _again(self, batch: Any, within_ms: int, watermark_ms: int) -> np.ndarray:
         """Round by round: each settles one row per key, and leaves those that are far enough from it."""
         owner = batch.key_of_row
         times = as_ms(pa.chunked_array([batch.column(self.event_time)])).fill_null(NONE_MS).to_numpy()
@@ -77,7 +82,10 @@ class Dedup(KeyedBatchProcess):
         given = np.sort(np.concatenate(found))
         changed = np.unique(owner[given])
         batch.set("at_ms", free_ms[changed] - within_ms, changed)
-        batch.timer(free_ms[changed], changed)
+        until_ms = np.where(free_ms == NONE_MS + within_ms, watermark_ms + within_ms, free_ms)[changed]
+        # Before there is a watermark, nothing says when a row without a time was there.
+        known = until_ms > NONE_MS + within_ms
+        batch.timer(until_ms[known], changed[known])
         return given
 
     def _leaders(self, batch: Any, rows: np.ndarray) -> np.ndarray:

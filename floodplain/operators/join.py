@@ -46,7 +46,7 @@ class Join(KeyedBatchProcess):
         if self.bound.fields:
             return self.bound.fields[-1].name
         left, right = self.times
-        if self.how != "inner" or left is None or right is None or self.bound.low < 0 < self.bound.high:
+        if self.how != "inner" or left is None or right is None or self.bound.low < 0 < self.bound.high or not self.bound.ends:
             return None
         return time_name((left, right), self.suffixes, 0 if self.bound.low < 0 else 1)
 
@@ -70,7 +70,7 @@ class RunningJoin(KeyedBatchProcess):
         self._weighted = asked.gives_changes
         weight = [pa.field(WEIGHT, pa.int64())] if self._weighted else []
         self.output = columns.output(asked.bound.fields, weight, with_right=not self._alone)
-        self.side_outputs = {LATE: columns.late()} if asked.bound.ends else {}
+        self.side_outputs = {LATE: columns.late()}
         self.drops_late = asked.bound.ends
         self._left = SideState(columns.left, asked.bound, "left" in self._padded and not self._alone)
         self._right = SideState(columns.right, asked.bound, "right" in self._padded)
@@ -85,7 +85,7 @@ class RunningJoin(KeyedBatchProcess):
         return self._columns.late_rows(rows)
 
     def process(self, batch: Batch, ctx: BatchContext) -> pa.Table:
-        came = Came.of(batch, timed=self._bound.ends)
+        came = Came.of(batch, timed=self._bound.dated)
         left, right = self._sides(batch, came, ctx.late_ms)
         hits = np.zeros(len(left), bool), np.zeros(len(right), bool)
         made = [self._pairs(batch, left, right, *hits)]

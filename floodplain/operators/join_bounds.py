@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from datetime import timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow.compute as pc
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS, as_ms
 from floodplain.operators.windows import TimeWindows
-from floodplain.state.descriptors import List, TimeKind, Type
+from floodplain.state.descriptors import List, Type
 
 MOST_MS = 1000 * 366 * 86_400_000
 
@@ -31,6 +32,11 @@ class Bound(ABC):
     def ends(self) -> bool:
         """Whether it is ever sure that no partner comes any more."""
         return True
+
+    @property
+    def dated(self) -> bool:
+        """Whether rows have ends that follow from their times; those without a time have no partners then."""
+        return self.ends
 
     @property
     def fields(self) -> tuple[pa.Field, ...]:
@@ -140,11 +146,55 @@ _TIMESTAMP = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True)
-class Unbounded(Bound):
-    """All rows of a key, for as long as they live."""
+class Lasting(Bound):
+    """All rows of a key that live at one time, by event time: each for so long after its own time, or after the watermark if it
+    came late. So it does not depend on epochs which rows that are on time find each other."""
 
-    ttl: str | None = None
-    ttl_clock: TimeKind = "processing"
+    ttl_ms: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.ttl_ms <= MOST_MS:
+            raise BadInput(f"join: a ttl of {self.ttl_ms} ms is not possible: use 1 ms to a thousand years, or none")
+
+    @property
+    def low(self) -> int:
+        return -self.high
+
+    @property
+    def high(self) -> int:
+        return self.ttl_ms * 1000 - 1
+
+    @property
+    def ends(self) -> bool:
+        return False
+
+    @property
+    def dated(self) -> bool:
+        return True
+
+    def spread(self, at: np.ndarray, side: str, late_ms: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # noqa: ARG002
+        since = np.maximum(at, min(max(late_ms, -_MOST_AT_MS), _MOST_AT_MS) * 1000)
+        return np.arange(len(at)), since, since // 1000 + self.ttl_ms
+
+    def on(self, at: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        return np.maximum(at, (ends - self.ttl_ms) * 1000)
+
+    def state(self, type_: Type) -> List:
+        return List(type_, ttl=f"{self.ttl_ms} ms", ttl_clock="event")
+
+    def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:  # noqa: ARG002
+        return pa.repeat(True, len(event_time))
+
+
+_MOST_AT_MS = (1 << 62) // 1000
+"""Times that microseconds can hold, with room for a bound."""
+
+
+@dataclass(frozen=True)
+class Unbounded(Bound):
+    """All rows of a key, for ever or for a while in processing time."""
+
+    ttl: str | timedelta | None = None
 
     @property
     def ends(self) -> bool:
@@ -157,7 +207,7 @@ class Unbounded(Bound):
         return np.zeros(len(at), np.int64)
 
     def state(self, type_: Type) -> List:
-        return List(type_, ttl=self.ttl, ttl_clock=self.ttl_clock)
+        return List(type_, ttl=self.ttl)
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:  # noqa: ARG002
         return pa.array(np.ones(len(event_time), bool))

@@ -114,11 +114,11 @@ class SideState:
     def rows(self, batch: Batch, new: np.ndarray, at: np.ndarray, numbers: np.ndarray, late_ms: int) -> SideRows:
         """``new`` rows of the batch, whose times are ``at``, and what is stored for these keys.
 
-        Late is judged by ``late_ms``, and so is what has expired: what is not late finds all its partners.
+        Late is judged by ``late_ms``, as is what has expired by event time: what is not late finds all its partners.
         """
         row, on, ends = self.bound.spread(at, self.name, late_ms)
         new = new[row]
-        stored = batch.elements(self.name).stored(numbers, late_ms if self.bound.ends else None)
+        stored = batch.elements(self.name).stored(numbers)
         came = self.arrived(batch, new)
         matched, waiting = self._unpacked(stored.values)
         before = micros(waiting[0]) if self.columns.timed else np.zeros(len(stored.numbers), np.int64)
@@ -126,7 +126,7 @@ class SideState:
             new=len(new),
             of=np.concatenate([batch.key_of_row[new], stored.numbers]),
             on=np.concatenate([on, self.bound.on(before, stored.ends)]),
-            ends=np.concatenate([ends, stored.ends]) if self.bound.ends else ends,
+            ends=np.concatenate([ends, stored.ends]) if self.bound.dated else ends,
             columns=[joined((one, other)) for one, other in zip(came, waiting, strict=True)],
             matched=np.concatenate([np.zeros(len(new), bool), matched]),
             elements=stored,
@@ -141,7 +141,7 @@ class SideState:
     def keep(self, batch: Batch, rows: SideRows, kept: np.ndarray, matched: np.ndarray) -> None:
         """Store these of the rows that came."""
         values = self._packed([column.take(pa.array(kept)) for column in rows.columns], matched[kept])
-        batch.elements(self.name).append(rows.of[kept], values, rows.ends[kept] if self.bound.ends else None)
+        batch.elements(self.name).append(rows.of[kept], values, rows.ends[kept] if self.bound.dated else None)
 
     def mark(self, batch: Batch, rows: SideRows, which: np.ndarray) -> None:
         """Of these stored rows, note that they had a partner."""

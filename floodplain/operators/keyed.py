@@ -3,13 +3,15 @@
 import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import FloodplainError, UserError, place_of
-from floodplain.eventtime.times import NONE_MS, EpochTimes, as_ms
+from floodplain.eventtime.times import EpochTimes, as_ms
 from floodplain.operators.batchcall import BatchCall
 from floodplain.operators.blame import is_users_fault
 from floodplain.operators.combining import rows_in
@@ -27,12 +29,13 @@ from floodplain.operators.tasklevel import TaskLevel
 from floodplain.state.descriptors import EVENT_TIME, Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Timers, Value
 from floodplain.state.expressions import ALL, LAZY
 from floodplain.state.handles import OneEntry, ReducingHandle, ValueHandle, write_values
-from floodplain.state.keyspace import TableCursor
+from floodplain.state.keyspace import Clocks, TableCursor
 from floodplain.state.lists import ListHandle
 from floodplain.state.maps import MapHandle, SetHandle
 from floodplain.state.nested import copying
 from floodplain.state.tables import OperatorTables
 from floodplain.state.timers import TimersHandle, UnheardTimers
+from floodplain.store.layout import BEGINNING
 from floodplain.store.task import TaskWriter
 from floodplain.store.view import Snapshot
 from floodplain.versions.edit import GroupRanges
@@ -56,13 +59,14 @@ class KeyedTask:
         self._tables = operator.tables
         self._snapshot = snapshot
         self._writer = writer
-        self._times = times
+        self._told_ms = times.late_ms
+        """What late rows are told that the watermark was."""
+        self._times = times.behind(operator.lateness_ms)
         self._groups = groups
         self._level = level or TaskLevel(operator, snapshot)
-        # As the store has it: a watermark that there is not yet stands at 0.
-        event_ms = 0 if times.watermark_ms == NONE_MS else times.watermark_ms
-        self._now_ms = {PROCESSING_TIME: times.processing_ms, EVENT_TIME: event_ms}
-        self._until = {EVENT_TIMERS: times.watermark_ms, PROCESSING_TIMERS: times.processing_ms}
+        # As a row may be as old as what is not late, so may the state that it is to find.
+        self._now_ms = {PROCESSING_TIME: times.processing_ms, EVENT_TIME: times.late_ms}
+        self._until = {EVENT_TIMERS: self._times.watermark_ms, PROCESSING_TIMERS: times.processing_ms}
 
     def run(self, rows: pa.Table) -> Outcome:
         """Process the rows, fire what is due, and hand the delta to the writer."""
@@ -95,6 +99,7 @@ class KeyedTask:
             sides=sides.tables(self._reasoned(late, ordered.late), self._whose(grouped)),
             dead=len(letters),
             early=ordered.early,
+            ignored=context.ignored,
             task_values=self._level.changed(),
         )
 
@@ -113,7 +118,7 @@ class KeyedTask:
         event_ms = as_ms(rows.column(column))
         newest = pc.max(event_ms).as_py()
         strict = self._operator.in_order is not None
-        if not (strict or self._operator.drops_late or self._operator.process.drops_late):
+        if not (strict or self._operator.judges_rows):
             return rows, rows.slice(0, 0), newest
         process = self._operator.process
         kept = process.on_time(rows.column(column), self._times.late_ms)
@@ -133,7 +138,7 @@ class KeyedTask:
     def _reasoned(self, late: pa.Table, overtaken: pa.Table | None) -> pa.Table:
         if LATE not in self._operator.sides:
             return late
-        reasoned = with_reasons(late, self._operator.name, self._operator.event_time, self._times.late_ms)
+        reasoned = with_reasons(late, self._operator.name, self._operator.event_time, self._told_ms)
         if overtaken is not None:
             reasoned = pa.concat_tables([reasoned.select(overtaken.column_names), overtaken])
         return self._operator.process.late_rows(reasoned)
@@ -146,6 +151,7 @@ class KeyedTask:
 
     def _handles(self, grouped: Grouped, due: Mapping[str, pa.Table]) -> dict[str, Any]:
         cursors: dict[str, TableCursor] = {}
+        clocks = Clocks(self._now_ms, cache(partial(self._newest_ms, grouped)), self._operator.lateness_ms)
         handles: dict[str, Any] = {}
         offset = 0
         # A caller of its own makes what users see of what handles hold.
@@ -156,7 +162,7 @@ class KeyedTask:
                 continue
             place = self._tables.places[name]
             if place.table not in cursors:
-                cursors[place.table] = TableCursor(place.table, grouped.space, self._snapshot, self._writer, self._now_ms)
+                cursors[place.table] = TableCursor(place.table, grouped.space, self._snapshot, self._writer, clocks)
             cursor = cursors[place.table]
             match state:
                 case Value():
@@ -182,6 +188,14 @@ class KeyedTask:
         if not isinstance(self._operator.process, KeyedProcess):
             return None
         return lambda number: place_of(self._writer.epoch, keys_of(self._operator, grouped)[number], None)
+
+    def _newest_ms(self, grouped: Grouped) -> np.ndarray:
+        """Per key, the newest event time among its rows."""
+        newest, column = np.full(len(grouped.space), BEGINNING), self._operator.event_time
+        if column is not None and len(grouped.order):
+            times = as_ms(pa.chunked_array([grouped.column(column)])).fill_null(BEGINNING).to_numpy(zero_copy_only=False)
+            newest[: len(grouped.starts) - 1] = np.maximum.reduceat(times, grouped.starts[:-1])
+        return newest
 
     def _write(self, grouped: Grouped, handles: Mapping[str, Any]) -> None:
         values: dict[str, list[OneEntry]] = {}

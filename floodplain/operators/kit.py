@@ -4,6 +4,7 @@ import itertools
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from floodplain.operators.spill import Spill, run_buckets
 from floodplain.operators.tasklevel import TaskLevel, put_task_values, task_values_at
 from floodplain.settings import StoreSettings
 from floodplain.state.descriptors import EVENT_TIME
+from floodplain.state.durations import to_ms
 from floodplain.state.forms import rows_in_form
 from floodplain.state.tables import define
 from floodplain.state.types import as_fields
@@ -55,6 +57,7 @@ class ProcessKit:
         on_error: OnError = "raise",
         late: bool = False,
         in_order: InOrder | None = None,
+        lateness: str | timedelta = "0 seconds",
         location: str | None = None,
         settings: StoreSettings | None = None,
     ) -> None:
@@ -80,6 +83,7 @@ class ProcessKit:
             on_error=on_error,
             late=late_columns(name, self._rows) if late else None,
             in_order=None if in_order is None else replace(in_order, columns=self._rows),
+            lateness_ms=to_ms(lateness, "lateness"),
         )
         define(self.writer, self.operator.tables)
         self._watermark_ms = NONE_MS

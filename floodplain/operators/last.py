@@ -1,6 +1,7 @@
 """The last row of each key, or the first, given out whenever it changes."""
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Literal
 
 import numpy as np
@@ -37,7 +38,7 @@ class Latest(KeyedBatchProcess):
     by: str | None = None
     keep: Literal["first", "last"] = "last"
     mode: Mode = "update"
-    ttl: str | None = None
+    ttl: str | timedelta | None = None
     partial: Partial = "auto"
     output_time: str | None = None
     of_changes: bool = False
@@ -96,6 +97,11 @@ class Latest(KeyedBatchProcess):
             return None
         return RowCombiner(self.keys, self.order, self.output_time, self.partial, rows_per_group=PAYS_FROM)
 
+    @property
+    def drops_late(self) -> bool:  # type: ignore[override]
+        """What a late row is to be compared with may be forgotten, whoever made it."""
+        return self.ttl is not None
+
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
         """What comes late may still be the first; and what has no end has no lateness."""
         return pa.repeat(True, len(event_time)) if self.ttl is None else super().on_time(event_time, late_ms)
@@ -113,6 +119,8 @@ class Latest(KeyedBatchProcess):
             self.order,
         )
         there[known[wins]] = False
+        if self.ttl is not None:
+            batch.renew("row", np.flatnonzero(there))
         numbers = np.flatnonzero(~there)
         now = as_struct(batch.take(best[numbers]), before.type)
         batch.set("row", now, numbers)

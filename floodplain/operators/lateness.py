@@ -1,6 +1,6 @@
 """Rows that came too late, and why."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +10,7 @@ from floodplain.errors import BadInput
 from floodplain.eventtime.times import END_MS, NONE_MS, as_ms
 from floodplain.operators.groups import filled
 from floodplain.operators.reserved import PREFIX
+from floodplain.state.durations import to_ms
 from floodplain.store.layout import one_array
 
 LATE = "late"
@@ -18,6 +19,18 @@ REASON = "reason"
 """The column of a ``late`` output that says what a row was too late for, by how much, and what the watermark was."""
 WHOLE = f"{PREFIX}whole_row"
 """The column, a struct, that has all columns of the input where an operator is given others and its late rows are read."""
+
+
+def lateness_asked(operator: str, given: str | timedelta, *, in_order: object = False, bounded_by: str = "") -> int:
+    """What an argument ``lateness`` means, in ms. ``bounded_by``: what was not given, without which no row is late for it."""
+    lateness_ms = to_ms(given, "lateness")
+    if lateness_ms and bounded_by:
+        raise BadInput(
+            f"{operator}: without {bounded_by} it takes all rows, however late: leave lateness out, or give {bounded_by}"
+        )
+    if lateness_ms and in_order:
+        raise BadInput(f"{operator}: where rows come in order none can come late: give in_order or lateness, not both")
+    return lateness_ms
 
 
 def late_columns(operator: str, rows: pa.Schema) -> pa.Schema:

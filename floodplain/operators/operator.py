@@ -98,18 +98,32 @@ class KeyedOperator:
     event_time: str | None = None
     """The column that rows have their time in, if they have any."""
     drops_late: bool = True
-    """Whether rows not newer than the watermark are left out: those of the input are, those that another operator made never."""
+    """Whether rows not newer than the watermark are left out, as those of the input are; those that another operator made are
+    only if the process says so."""
     on_error: OnError = "raise"
     """``"dead_letter"``: a row that the function fails on goes to the table ``<name>__dead_letters``, and the epoch goes on."""
     late: pa.Schema | None = None
     """The columns of late rows, where somebody reads them and the process does not declare them itself."""
     in_order: InOrder | None = None
     """How rows are put in the order of event time before they are processed, if they are."""
+    lateness_ms: int = 0
+    """How far rows may be behind the watermark and are still taken: event time is that much behind for all that it does."""
 
     def __post_init__(self) -> None:
         check_on_error(self.on_error, self.process)
-        if self.in_order is not None and self.event_time is None:
-            raise BadInput(f"operator {self.name}: in_order needs event time: call watermark, with a column that its rows have")
+        for name, asked in (("in_order", self.in_order is not None), ("lateness", self.lateness_ms > 0)):
+            if asked and self.event_time is None:
+                raise BadInput(f"operator {self.name}: {name} needs event time: call watermark, with a column that its rows have")
+        if self.lateness_ms and not self.judges_rows:
+            raise BadInput(
+                f"operator {self.name}: lateness has no meaning here, because no row that another operator made is late for it: "
+                "leave it out"
+            )
+
+    @property
+    def judges_rows(self) -> bool:
+        """Whether rows can be late for it."""
+        return self.drops_late or self.process.drops_late
 
     @property
     def output(self) -> pa.Schema:
@@ -149,6 +163,8 @@ class Outcome:
     """Dead letters."""
     early: int = 0
     """Rows that were released before the watermark passed them, because no more could wait."""
+    ignored: int = 0
+    """Rows that said nothing to the process."""
     task_values: bytes = b""
     """The task values that were set, for ``put_task_values``."""
     warnings: tuple[str, ...] = ()
@@ -170,6 +186,7 @@ def combined(outcomes: Sequence[Outcome]) -> Outcome:
         sides={name: pa.concat_tables([outcome.sides[name] for outcome in outcomes]) for name in outcomes[0].sides},
         dead=sum(outcome.dead for outcome in outcomes),
         early=sum(outcome.early for outcome in outcomes),
+        ignored=sum(outcome.ignored for outcome in outcomes),
         task_values=outcomes[-1].task_values,
         warnings=tuple(warning for outcome in outcomes for warning in outcome.warnings),
     )

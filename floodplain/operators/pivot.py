@@ -31,7 +31,7 @@ class Pivot(KeyedBatchProcess):
     """One row per key, given out when it changes: for each of some values of the column ``kind`` the ``value`` of rows with it.
 
     Of several, ``repeats`` counts: the last by ``by`` (event time, if not given; among equals the largest), or their sum, the
-    smallest or the largest. Rows of another kind, and those whose value is null, say nothing.
+    smallest or the largest. Rows of another kind, which are counted, and those whose value is null, say nothing.
     """
 
     kind: str
@@ -119,11 +119,12 @@ class Pivot(KeyedBatchProcess):
         """What has no end has no lateness."""
         return pa.repeat(True, len(event_time))
 
-    def process(self, batch: Any, ctx: Any) -> pa.Table | None:  # noqa: ARG002
+    def process(self, batch: Any, ctx: Any) -> pa.Table | None:
         if not len(batch.key_of_row):
             return None
         wanted = pa.array([kind for kind, _ in self.kinds], self.kind_type)
         found = pc.index_in(batch.column(self.kind), wanted).fill_null(-1).to_numpy()
+        ctx.ignore(int((found < 0).sum()))
         there = np.asarray(batch.column(self.value).is_valid())
         before = [batch.state(f"cell_{number}") for number in range(len(self.kinds))]
         known = np.any([column.is_valid().to_numpy(zero_copy_only=False) for column in before], axis=0)

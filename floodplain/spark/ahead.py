@@ -3,6 +3,9 @@
 Spark hands a batch over as rows that have been read already. A step behind that is analysed anew in each epoch, and spares nobody
 the reading of columns and rows that no step asks for. So the first steps of a pipeline are put on the streaming DataFrame itself,
 as far as they only choose rows and make columns.
+
+A watermark is of the input, whatever is done with its rows. Spark would choose rows before it looks at their times, so that only
+those that are chosen move the watermark; unless they are all counted in between.
 """
 
 from collections.abc import Iterator
@@ -11,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
 from floodplain.operators.operator import KeyedOperator
 from floodplain.spark.contract import Engine
@@ -22,6 +26,8 @@ from floodplain.store.layout import HASH
 
 _STATELESS = {"Project", "Filter", "Generate"}
 """Spark's steps that see one row at a time, on a stream as in a batch."""
+ALL_ROWS = "floodplain_all_rows"
+"""What Spark calls the number of rows in its progress."""
 
 
 def put_ahead(plan: Plan, engine: Engine, operators: dict[str, KeyedOperator], rows: DataFrame) -> tuple[Node, DataFrame]:
@@ -30,15 +36,28 @@ def put_ahead(plan: Plan, engine: Engine, operators: dict[str, KeyedOperator], r
     node: Node = next(node for node in plan.nodes if isinstance(node, Input) and not node.tag)
     if plan.watermark is not None:
         return node, rows
+    counted = plan.event_time is None
     while (step := _next(plan, node)) is not None:
-        made = derived(step, plan, engine, partial(_given, rows))
-        if not _only_rows(made, rows):
+        given = rows.observe(ALL_ROWS, F.count(F.lit(1))) if not counted and _chooses(step) else rows
+        made = derived(step, plan, engine, partial(_given, given))
+        if not _only_rows(made, given):
             break
-        node, rows = step, made
+        node, rows, counted = step, made, counted or given is not rows
     match list(_readers(plan, node)):
         case [Keyed() as reader] if _reads_as_they_are(operators[reader.name], engine.schema(rows)):
             rows = hashed(rows, reader.keys)
     return node, rows
+
+
+def _chooses(step: Select | Extend | Union) -> bool:
+    """Whether some rows do not get through it."""
+    match step:
+        case Select(only=only):
+            return only is not None
+        case Extend(where=where):
+            return where is not None
+        case _:
+            return True
 
 
 def _given(rows: DataFrame, _: Node) -> DataFrame:

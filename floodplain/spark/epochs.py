@@ -1,5 +1,6 @@
 """Epochs as transactions: run each step of the plan, commit once, publish. Knows an engine, not Spark."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -8,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.errors import BadInput, Conflict
-from floodplain.eventtime.measure import check_times
 from floodplain.eventtime.times import NONE_MS, EpochTimes, check_time
 from floodplain.operators.lateness import LATE, late_columns
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator, fitted_process
+from floodplain.operators.process import Process
 from floodplain.operators.reorder import WAITING
 from floodplain.operators.reserved import PREFIX, check_not_reserved
+from floodplain.spark import leftout
 from floodplain.spark.columns import check_there, hint
 from floodplain.spark.contract import Engine, Place
 from floodplain.spark.explain import About, picture
@@ -24,7 +26,7 @@ from floodplain.spark.steps import Compiled, Steps, derived, together_next
 from floodplain.spark.timekeeper import Timekeeper
 from floodplain.spark.weights import check_all_came, check_weight
 from floodplain.state import tables
-from floodplain.state.descriptors import EVENT_TIME
+from floodplain.state.descriptors import EVENT_TIME, Descriptor
 from floodplain.state.tables import define
 from floodplain.store.layout import HASH
 from floodplain.tiers import paths
@@ -53,6 +55,9 @@ class EpochProgress:
     slots: int
     late_by: dict[str, int] = field(default_factory=dict)
     """Operator → rows that came too late for it, if any did."""
+    ignored_by: dict[str, int] = field(default_factory=dict)
+    """Operator → rows that said nothing to it, if any did: of a pivot those of a kind that it does not list. ``input``:
+    heartbeats that had other values, too, which are not processed."""
     early: int = 0
     """Rows of in-order operators that did not wait for the watermark, because no more could."""
     busy_ms: list[int] = field(default_factory=list)
@@ -73,7 +78,7 @@ class Epochs:
         self._empty: dict[str, Any] = {}
         self._compiled = Compiled(place, plan, engine)
         self.time = Timekeeper(place.store, plan.watermark, engine)
-        self._timers: list[tuple[tables.Place, str]] = []
+        self._timers: list[tuple[tables.Place, str, int]] = []
         self.front: Node | None = None
         """The step that rows of the pipeline's own input are computed up to when they come, if they do not come as they are."""
         self._published = 0
@@ -90,7 +95,7 @@ class Epochs:
         what is in the state.
         """
         if self._plan.watermark is not None:
-            check_times(self._engine.schema(empty[""]), self._plan.watermark)
+            self._plan.watermark.check(self._engine.schema(empty[""]))
         self._empty = self.time.timed(empty, 0) or {}
         self._compile()
         self._take_over(drop)
@@ -141,8 +146,8 @@ class Epochs:
                     check_all_came(operator, sources, self.store.head, known)
                     self._compiled.operators[node.name] = operator
                     places = operator.tables.places
-                    self._timers += [(places[name], name) for name in (EVENT_TIMERS, PROCESSING_TIMERS)]
-                    self._timers += [(places[WAITING], EVENT_TIMERS)] if operator.in_order is not None else []
+                    self._timers += [(places[name], name, operator.lateness_ms) for name in (EVENT_TIMERS, PROCESSING_TIMERS)]
+                    self._timers += [(places[WAITING], EVENT_TIMERS, 0)] if operator.in_order is not None else []
                     for output, schema in {MAIN: operator.output, **operator.sides}.items():
                         check_not_reserved(f"operator {node.name}", schema.names)
                         self._compiled.schemas[node.name, output] = schema
@@ -161,6 +166,11 @@ class Epochs:
             if node.changes:
                 check_weight(self._engine.schema(made))
         return made
+
+    @property
+    def totals(self) -> dict[str, dict[str, int]]:
+        """Operator → how many rows it has left out since the state was made, and why: ``late`` or ``ignored``."""
+        return leftout.totals(self.store.head.counts)
 
     @property
     def operators(self) -> dict[str, KeyedOperator]:
@@ -193,11 +203,22 @@ class Epochs:
         process = fitted_process(step.name, step.process, rows, step.keys, event_time)
         if event_time is not None:
             check_time(f"operator {step.name}", event_time.removeprefix(PREFIX), rows.field(event_time).type)
+        self._check_ends(step.name, process)
         keys = {name: rows.field(name).type for name in step.keys}
         late = late_columns(step.name, rows) if self._plan.wants_late(step) and LATE not in process.side_outputs else None
         in_order = None if step.in_order is None else replace(step.in_order, columns=rows)
         from_input = self._plan.reads_input(step)
-        return KeyedOperator(step.name, process, keys, event_time, from_input, step.on_error, late, in_order)
+        return KeyedOperator(step.name, process, keys, event_time, from_input, step.on_error, late, in_order, step.lateness_ms)
+
+    def _check_ends(self, name: str, process: Process) -> None:
+        """State that could never end is not what was asked for. (What judges rows by time ends with a static input, too.)"""
+        for state, declared in process.states().items():
+            timed = isinstance(declared, Descriptor) and declared.ttl_ms and declared.watermark == EVENT_TIME
+            if timed and not process.drops_late and self._plan.event_time is None:
+                raise BadInput(
+                    f"operator {name}, state {state}: it ends by event time, and without a watermark that does not go on: call "
+                    "watermark, or leave ttl_clock out"
+                )
 
     def about(self, described: About) -> About:
         """What ``explain`` says of a pipeline that runs."""
@@ -219,8 +240,8 @@ class Epochs:
     def due(self, watermark_ms: int, now_ms: int) -> bool:
         """Whether a timer waits for no more than these times."""
         snapshot = self.store.snapshot()
-        for place, kind in self._timers:
-            until_ms = watermark_ms if kind == EVENT_TIMERS else now_ms
+        for place, kind, lateness_ms in self._timers:
+            until_ms = watermark_ms - lateness_ms if kind == EVENT_TIMERS else now_ms
             if next(snapshot.table(place.table).scan(times=(-(1 << 63), until_ms + 1)), None) is not None:
                 return True
         return False
@@ -326,7 +347,9 @@ class Epochs:
         outputs = sorted(file.name for named in self._outlets() for file in run.files(named))
         moved = self.time.advance(epoch, now_ms)
         states = [report.state for report in run.reports]
-        epoch.commit(states, source=position, watermarks=moved, outputs=outputs, also=changes)
+        run.ignored += Counter({leftout.INPUT: self.time.ignored})
+        counts = leftout.counts(run.late, run.ignored)
+        epoch.commit(states, source=position, watermarks=moved, outputs=outputs, counts=counts, also=changes)
         self.store.history.blobs.delete(sorted(run.staged().difference(outputs).union(done)))
         self.publish()
         self.progress.append(
@@ -341,6 +364,7 @@ class Epochs:
                 watermark_ms=watermark_ms,
                 slots=assignment.slots,
                 late_by=dict(run.late),
+                ignored_by=dict(run.ignored),
                 early=sum(report.early for report in run.reports),
                 busy_ms=[report.busy_ms for report in run.reports],
                 warnings=sorted({warning for report in run.reports for warning in report.warnings}),

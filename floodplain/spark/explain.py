@@ -150,6 +150,7 @@ class _Drawing:
         lines += [f"event time {known.event_time}"] if known is not None and known.event_time and not step.event_time else []
         if step.in_order is not None:
             lines.append("in order of event time" + (f", up to {step.in_order.bound}" if step.in_order.bounded else ""))
+        lines += [f"up to {duration(step.lateness_ms)} late"] if step.lateness_ms else []
         lines += [f"on_error {step.on_error}"] if step.on_error != "raise" else []
         running = None if known is None else known.process
         put = together(step, running, self._hindered(step), self._about.together.get(step.name))

@@ -12,7 +12,7 @@ from floodplain.operators.dedupe import Dedup
 from floodplain.operators.firing import Rules
 from floodplain.operators.join import Join
 from floodplain.operators.join_asof import AsOfJoin
-from floodplain.operators.join_bounds import Interval, SameWindow, Unbounded
+from floodplain.operators.join_bounds import Interval, Lasting, SameWindow, Unbounded
 from floodplain.operators.join_columns import AT, RIGHT_SIDE
 from floodplain.operators.last import Latest
 from floodplain.operators.lookup import NOW, StateLookup
@@ -74,8 +74,10 @@ def _(process: Join, made: Mapping[str, Any]) -> list[str]:  # noqa: ARG001
             bound = f"right time - left time from {duration(low)} to {duration(high)}"
         case SameWindow(windows=windows):
             bound = f"both in one of {_windows(windows)}"
-        case Unbounded(ttl=ttl, ttl_clock=clock):
-            bound = "rows wait for ever" if ttl is None else f"rows wait for {ttl} of {clock} time"
+        case Lasting(ttl_ms=ttl_ms):
+            bound = f"rows wait for {duration(ttl_ms)} of event time"
+        case Unbounded(ttl=ttl):
+            bound = "rows wait for ever" if ttl is None else f"rows wait for {ttl} of processing time"
         case other:
             bound = _named(other)
     return [f"{process.how} join", bound]

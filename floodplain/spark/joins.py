@@ -10,8 +10,9 @@ from floodplain.operators.changes import no_changes
 from floodplain.operators.heldjoin import HeldJoin
 from floodplain.operators.join import How, Join
 from floodplain.operators.join_asof import AsOfHow, AsOfJoin
-from floodplain.operators.join_bounds import Bound, Interval, SameWindow, Unbounded
+from floodplain.operators.join_bounds import Bound, Interval, Lasting, SameWindow, Unbounded
 from floodplain.operators.join_columns import AT, PACKED, RIGHT_SIDE
+from floodplain.operators.lateness import lateness_asked
 from floodplain.operators.process import Process
 from floodplain.spark.columns import Given, name_of
 from floodplain.spark.names import quoted
@@ -41,20 +42,23 @@ class JoinAsked:
     within: tuple[Span, Span] | None
     window: Any
     as_of: bool
-    ttl: str | None
+    ttl: Span | None
     ttl_clock: TimeKind
     times: tuple[str | None, str | None]
     suffixes: tuple[str, str] | None
     changes: tuple[bool, bool] = (False, False)
     """Of each side, whether its rows are changes."""
+    lateness: Span = "0 seconds"
 
     def step(self, left: Node, right: Node, name: str) -> Keyed:
         known: tuple[str, ...] = get_args(AsOfHow if self.as_of else How)
         if self.how not in known:
             raise BadInput(f"join: how={self.how!r} is not known here: use {', '.join(known)}")
         process, times = self._process() if not any(self.changes) else (self._of_changes(name), (None, None))
+        ends = self.within is not None or self.window is not None or self.as_of
+        lateness_ms = lateness_asked("join", self.lateness, bounded_by="" if ends else "within, window or as_of")
         sides = ("left",) if self.how in ("semi", "anti") and not any(self.changes) else ("left", "right")
-        return joined((left, right), key_pairs(self.on), times, process, name, sides)
+        return joined((left, right), key_pairs(self.on), times, process, name, sides, lateness_ms)
 
     def _of_changes(self, name: str) -> Process:
         bounds = {"within": self.within, "window": self.window, "ttl": self.ttl, "as_of": self.as_of or None}
@@ -70,13 +74,33 @@ class JoinAsked:
         if len(given) > 1:
             raise BadInput(f"join: {' and '.join(given)} exclude each other: each says how long rows wait for partners")
         if self.as_of:
-            times = self._times()
-            return AsOfJoin("left" if self.how == "left" else "inner", times, self.suffixes), times
-        if self.within is None and self.window is None:
-            nothing = (None, None)
-            return Join(self.how, Unbounded(self.ttl, self.ttl_clock), nothing, self.suffixes), nothing
-        bound: Bound = SameWindow(self.window) if self.within is None else Interval(*map(to_span_ms, self.within))
-        return Join(self.how, bound, self._times(), self.suffixes), self._times()
+            both = self._times()
+            return AsOfJoin("left" if self.how == "left" else "inner", both, self.suffixes), both
+        bound = self._bound()
+        times = self._times() if bound.dated else (None, None)
+        return Join(self.how, bound, times, self.suffixes), times
+
+    def _bound(self) -> Bound:
+        if self.ttl is None and self.ttl_clock != "processing":
+            raise BadInput(f"join: ttl_clock={self.ttl_clock!r} says by which time a ttl is counted: give one, as ttl='1 day'")
+        if self.within is not None:
+            return Interval(*self._spans())
+        if self.window is not None:
+            return SameWindow(self.window)
+        if self.ttl is None or self.ttl_clock == "processing":
+            return Unbounded(self.ttl)
+        if self.ttl_clock != "event":
+            raise BadInput(f"join: there is no time {self.ttl_clock!r}: use 'processing' or 'event'")
+        return Lasting(to_ms(self.ttl, "ttl"))
+
+    def _spans(self) -> tuple[int, int]:
+        if not isinstance(self.within, tuple | list) or len(self.within) != 2:
+            raise BadInput(
+                f"join: within={self.within!r} is not a pair: give both bounds of right.time - left.time, as in "
+                "within=('-5 seconds', '5 seconds')"
+            )
+        low, high = map(to_span_ms, self.within)
+        return low, high
 
     def _times(self) -> tuple[str, str]:
         left, right = self.times
@@ -103,6 +127,7 @@ def joined(
     process: Process,
     name: str,
     packed: Collection[str] = tuple(PACKED),
+    lateness_ms: int = 0,
 ) -> Keyed:
     """``times``: the time column of each side, if time matters. ``packed``: sides whose other columns are needed, too."""
     members = []
@@ -113,4 +138,5 @@ def joined(
         if side in packed:
             columns.append((PACKED[side], Rest((*keys, *([] if time is None else [time])))))
         members.append(Select(node, tuple(columns)))
-    return Keyed(Union(tuple(members)), name, tuple(on), process, event_time=AT if times != (None, None) else None)
+    time = AT if times != (None, None) else None
+    return Keyed(Union(tuple(members)), name, tuple(on), process, event_time=time, lateness_ms=lateness_ms)

@@ -284,6 +284,11 @@ class PipelineKit:
     def progress(self) -> list[EpochProgress]:
         return list(self._epochs.progress)
 
+    @property
+    def totals(self) -> dict[str, dict[str, int]]:
+        """As ``Query.totals``."""
+        return self._epochs.totals
+
     def outcome(self) -> dict[str, Counter[str]]:
         """All that was published and all that is in the state, in a form to compare."""
         found = {f"sink {name}": _bag(*sink.epochs.values()) for name, sink in self.sinks.items()}

@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 from pyspark.sql.types import AtomicType, DataType, TimestampNTZType, TimestampType
 
+from floodplain.eventtime.measure import more_columns
 from floodplain.eventtime.times import NONE_MS
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.spark.names import literal, quoted
@@ -86,6 +87,9 @@ def _metrics(rows: DataFrame, rule: WatermarkRule, number: int, source: str) -> 
     if promises:
         latest = promises[0] if len(promises) == 1 else f"greatest({', '.join(promises)})"
         found["promised"] = f"max(if({mine}, {latest}, null))"
+    more = [f"{quoted(name)} is not null" for name in more_columns(rows.columns, rule, SOURCE)]
+    if rule.heartbeat is not None and more:
+        found["ignored"] = f"count(if({mine} and {_sql(rule.heartbeat)} is not null and ({' or '.join(more)}), 1, null))"
     return [F.expr(sql).alias(f"{name}_{number}") for name, sql in found.items()]
 
 
@@ -93,7 +97,7 @@ def _seen(found: dict[str, Any], number: int) -> Seen:
     newest = found.get(f"newest_{number}")
     times = tuple(newest) if isinstance(newest, list) else () if newest is None else (newest,)
     promised = found.get(f"promised_{number}")
-    return Seen(found[f"rows_{number}"], times, NONE_MS if promised is None else promised)
+    return Seen(found[f"rows_{number}"], times, NONE_MS if promised is None else promised, found.get(f"ignored_{number}", 0))
 
 
 def _ms(rows: DataFrame, path: Path) -> str:

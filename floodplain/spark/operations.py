@@ -14,6 +14,7 @@ from floodplain.operators.dedupe import Dedup
 from floodplain.operators.firing import rules_asked
 from floodplain.operators.join import How
 from floodplain.operators.last import Latest
+from floodplain.operators.lateness import lateness_asked
 from floodplain.operators.lookup import NOW, LookupHow, StateLookup
 from floodplain.operators.pivot import Pivot, Repeats
 from floodplain.operators.process import Process
@@ -37,6 +38,9 @@ class Operations:
 
     ``in_order``, as in ``process``: rows of a key are seen in the order of event time, each once the watermark has passed it, not
     as they come; ``fp.in_order(rows=…, time=…)`` bounds how many wait. They are not put together before (``partial``) then.
+
+    ``lateness``, where an operator forgets by event time: rows up to so much behind the watermark are still taken. What it keeps
+    stays for that much longer, and what it gives out when the watermark reaches a time comes that much later.
     """
 
     sources: Mapping[str, Any]
@@ -61,13 +65,15 @@ class Operations:
                 "and call watermark once, before they branch"
             )
 
-    def _keyed(self, process: Process, name: str, *, in_order: bool | InOrder, time: str | None = None) -> "Stream":
+    def _keyed(
+        self, process: Process, name: str, *, in_order: bool | InOrder, time: str | None = None, lateness_ms: int = 0
+    ) -> "Stream":
         """A stateful step of ours. Unlike a user's own it knows which column has the time at this point, or is given it."""
         if not self.keys:
             raise BadInput(f"{name} needs keys: call key_by before it")
-        order = order_asked(in_order)
+        order, time = order_asked(in_order), time or self.time
         process = taken(process, name, self.changes, order)
-        step = Keyed(self.node, name, self.keys, process, event_time=time or self.time, in_order=order)
+        step = Keyed(self.node, name, self.keys, process, event_time=time, in_order=order, lateness_ms=lateness_ms)
         return replace(cast("Stream", self), node=step, keys=(), changes=process.gives_changes)
 
     def window(
@@ -122,9 +128,10 @@ class Operations:
         within: tuple[Span, Span] | None = None,
         window: Windows | None = None,
         as_of: bool = False,
-        ttl: str | None = None,
+        ttl: Span | None = None,
         ttl_clock: TimeKind = "processing",
         times: tuple[str, str] | None = None,
+        lateness: Span = "0 seconds",
         suffixes: tuple[str, str] | None = None,
         name: str = "join",
     ) -> "Stream":
@@ -134,11 +141,12 @@ class Operations:
         ``other``'s time minus ours lies in there, bounds included; ``window=fp.tumbling(…)``: both are in one window;
         ``as_of=True``: the newest of ``other`` that is not later than ours; else all, for as long as they live (``ttl``, or for
         ever), and rows that come out without a partner are taken back when one comes (column ``weight``: 1, or -1).
+        ``ttl_clock="event"``: a row lives from its event time on, or from the watermark if it came late.
         ``times``: the time column of each side, if it is not that of the watermark. ``suffixes``: what to add to the names of
         columns that both sides have.
         """
-        changes = self.changes, other.changes
-        asked = JoinAsked(on, how, within, window, as_of, ttl, ttl_clock, times or (self.time, other.time), suffixes, changes)
+        sides, changes = times or (self.time, other.time), (self.changes, other.changes)
+        asked = JoinAsked(on, how, within, window, as_of, ttl, ttl_clock, sides, suffixes, changes, lateness)
         self.check_same_input(other, "join")
         broadcasts = {**self.broadcasts, **other.broadcasts}
         step = asked.step(self.node, other.node, name)
@@ -155,6 +163,7 @@ class Operations:
         at: str | int = NOW,
         prefix: str = "",
         options: Mapping[str, str] | None = None,
+        in_order: bool | InOrder = False,
         name: str = "lookup",
     ) -> "Stream":
         """Rows with what the state of another pipeline has for their keys, as of one of its epochs.
@@ -163,22 +172,25 @@ class Operations:
         tag. It is one for all rows of an epoch of ours, whatever their event times; what was valid at the time of each row is
         told by ``join(versions, on, as_of=True)``. Rows keep their event time, and none is too late. A table with several rows
         per key gives one row for each; ``how="left"`` keeps rows that have none. ``prefix`` comes before the names of its
-        columns, ``options`` open its place.
+        columns, ``options`` open its place. ``in_order``: what has waited is looked up in the epoch in which it comes out.
         """
         pairs = key_pairs(on)
         if how not in get_args(LookupHow):
             raise BadInput(f"lookup: how={how!r} is not known: use {' or '.join(get_args(LookupHow))}")
         asked = StateLookup(os.fspath(state), table, pairs, how, at, prefix, dict(options or {}), output_time=self.time)
-        process = taken(asked, name, self.changes, None)
-        return replace(cast("Stream", self), node=Keyed(self.node, name, tuple(pairs), process, event_time=self.time), keys=())
+        order = order_asked(in_order)
+        process = taken(asked, name, self.changes, order)
+        step = Keyed(self.node, name, tuple(pairs), process, event_time=self.time, in_order=order)
+        return replace(cast("Stream", self), node=step, keys=())
 
     def dedup(
         self,
         *columns: Given,
-        within: str | None = None,
+        within: str | timedelta | None = None,
         keep: Literal["first", "last"] = "first",
         by: Given | Sequence[Given] | None = None,
         mode: Mode = "update",
+        lateness: str | timedelta = "0 seconds",
         in_order: bool | InOrder = False,
         name: str = "dedup",
     ) -> "Stream":
@@ -190,11 +202,11 @@ class Operations:
         """
         also = cast("Stream", self).key_by(*columns) if columns else cast("Stream", self)
         keyed = replace(also, keys=(*self.keys, *also.keys)) if columns else also
-        order = _order(by, "dedup")
-        if keep != "first":
-            return keyed._keyed(Latest(order, keep, mode, within, output_time=self.time), name, in_order=in_order)
-        within_ms = None if within is None else to_ms(within, "within")
-        return keyed._keyed(Dedup(order, within_ms, output_time=self.time), name, in_order=in_order)
+        late_ms = lateness_asked("dedup", lateness, in_order=in_order, bounded_by="" if within is not None else "within")
+        order, within_ms = _order(by, "dedup"), None if within is None else to_ms(within, "within")
+        first = Dedup(order, within_ms, output_time=self.time)
+        process = first if keep == "first" else Latest(order, keep, mode, within, output_time=self.time)
+        return keyed._keyed(process, name, in_order=in_order, lateness_ms=late_ms)
 
     def top(
         self,
@@ -206,6 +218,7 @@ class Operations:
         until: Given | None = None,
         rank: str | None = "rank",
         partial: Partial = "auto",
+        lateness: str | timedelta = "0 seconds",
         in_order: bool | InOrder = False,
         name: str = "top",
     ) -> "Stream":
@@ -219,40 +232,46 @@ class Operations:
         """
         end = None if until is None else name_of(until, "top")
         process = Top(count, order_text(by, "top"), mode, ties, end, rank, partial, output_time=end or self.time)
-        return self._keyed(process, name, time=end, in_order=in_order)
+        late_ms = lateness_asked("top", lateness, in_order=in_order, bounded_by="" if until is not None else "until")
+        return self._keyed(process, name, time=end, in_order=in_order, lateness_ms=late_ms)
 
     def last(
         self,
         by: Given | Sequence[Given] | None = None,
         *,
         mode: Mode = "update",
-        ttl: str | None = None,
+        ttl: str | timedelta | None = None,
         partial: Partial = "auto",
+        lateness: str | timedelta = "0 seconds",
         in_order: bool | InOrder = False,
         name: str = "last",
     ) -> "Stream":
         """The last row of each key by ``by`` (as in ``top``), by event time if not given, whenever it changes.
 
         ``mode``: ``update`` gives the new row, ``retract`` also the one before, told apart by ``weight``. ``ttl``: forget a key
-        for which none came for so long, in event time. ``partial``: the tasks that read rows give on only the last of each key
-        among theirs: always, never, or where the epoch before has shown that it pays; with a ``ttl`` they give on all.
+        once the watermark is so far past its newest row; nothing is taken back then. ``partial``: the tasks that read rows give
+        on only the last of each key among theirs: always, never, or where the epoch before has shown that it pays; with a
+        ``ttl`` they give on all.
         """
+        late_ms = lateness_asked("last", lateness, in_order=in_order, bounded_by="" if ttl is not None else "ttl")
         process = Latest(_order(by, "last"), "last", mode, ttl, partial, output_time=self.time)
-        return self._keyed(process, name, in_order=in_order)
+        return self._keyed(process, name, in_order=in_order, lateness_ms=late_ms)
 
     def first(
         self,
         by: Given | Sequence[Given] | None = None,
         *,
         mode: Mode = "update",
-        ttl: str | None = None,
+        ttl: str | timedelta | None = None,
         partial: Partial = "auto",
+        lateness: str | timedelta = "0 seconds",
         in_order: bool | InOrder = False,
         name: str = "first",
     ) -> "Stream":
         """The first row of each key by ``by``, as ``last``. An earlier one that comes later takes its place."""
+        late_ms = lateness_asked("first", lateness, in_order=in_order, bounded_by="" if ttl is not None else "ttl")
         process = Latest(_order(by, "first"), "first", mode, ttl, partial, output_time=self.time)
-        return self._keyed(process, name, in_order=in_order)
+        return self._keyed(process, name, in_order=in_order, lateness_ms=late_ms)
 
     def pivot(
         self,

@@ -169,6 +169,12 @@ class Query:
         return list(self._driver.epochs.progress)
 
     @property
+    def totals(self) -> dict[str, dict[str, int]]:
+        """Operator → how many rows it has left out since the state was made, over all restarts, and why: ``late``, or ``ignored``
+        as in ``progress.ignored_by``."""
+        return self._driver.epochs.totals
+
+    @property
     def exception(self) -> Exception | None:
         return self._query.exception() or self._keeper.failure if self._query is not None else None
 

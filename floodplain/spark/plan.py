@@ -86,6 +86,8 @@ class Keyed:
     """The column with the time of its rows, if that is not the pipeline's."""
     in_order: InOrder | None = None
     """Whether its rows come in the order of event time, and how far."""
+    lateness_ms: int = 0
+    """How far rows may be behind the watermark and are still taken."""
 
 
 @dataclass(frozen=True, eq=False)

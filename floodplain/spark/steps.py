@@ -78,6 +78,8 @@ class Steps:
         self.rows = 0
         self.late: Counter[str] = Counter()
         """Operator → rows that came too late for it, if any did."""
+        self.ignored: Counter[str] = Counter()
+        """Operator → rows that said nothing to it, if any did."""
         self._compiled, self._epoch, self._times, self._assignment, self._inputs = compiled, epoch, times, assignment, inputs
         place, self._plan, self._engine = compiled.place, compiled.plan, compiled.engine
         self._head = place.store.head
@@ -192,6 +194,7 @@ class Steps:
     def _keep(self, name: str, reports: list[TaskReport]) -> None:
         self.reports += reports
         self.late += Counter({name: sum(report.late for report in reports)})
+        self.ignored += Counter({name: sum(report.ignored for report in reports)})
         for report in reports:
             for output, file in report.outputs.items():
                 self._files.setdefault((name, output), []).append(file)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from itertools import chain, count
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import Delay, IngestionTime, WatermarkOptions, ingestion_rule, source_rule
 from floodplain.eventtime.watermarks import Policy, WatermarkRule
-from floodplain.operators.lateness import LATE
+from floodplain.operators.lateness import LATE, lateness_asked
 from floodplain.operators.operator import OnError, check_on_error, check_process
 from floodplain.operators.process import Process
 from floodplain.operators.reorder import InOrder, order_asked
@@ -77,10 +78,10 @@ class Stream(Operations):
     def watermark(
         self,
         column: Given | IngestionTime,
-        delay: str | None = None,
+        delay: str | timedelta | None = None,
         *,
         slack_rows: int | None = None,
-        idle: str | None = None,
+        idle: str | timedelta | None = None,
         policy: Policy | None = None,
         punctuation: str | None = None,
         heartbeat: str | None = None,
@@ -107,8 +108,11 @@ class Stream(Operations):
             raise BadInput(f"watermark: there is no column {column}; there are: {', '.join(self._columns())}")
         if not options.is_plain:
             return replace(self, event_time=column, rule=source_rule(column, options, columns))
-        marked = {tag: rows.withWatermark(column, delay) if tag in having else rows for tag, rows in self.sources.items()}
-        return replace(self, sources=marked, event_time=column, delay_ms=to_ms(str(delay), "watermark delay"))
+        assert delay is not None
+        delay_ms = to_ms(delay, "watermark delay")
+        told = f"{delay_ms} milliseconds"
+        marked = {tag: rows.withWatermark(column, told) if tag in having else rows for tag, rows in self.sources.items()}
+        return replace(self, sources=marked, event_time=column, delay_ms=delay_ms)
 
     def _columns(self) -> list[str]:
         return sorted({name for rows in self.sources.values() for name in rows.columns})
@@ -196,12 +200,15 @@ class Stream(Operations):
         on_error: OnError = "raise",
         broadcast: Any = None,
         in_order: bool | InOrder = False,
+        lateness: str | timedelta = "0 seconds",
     ) -> "Stream":
         """A stateful step. ``name`` names its state; by default the class does.
 
         ``on_error="dead_letter"`` keeps a row that the function fails on in a side table and goes on. ``broadcast`` is a
         streaming DataFrame whose rows every task sees, in ``on_broadcast``. ``in_order``: rows of a key are processed in the
         order of event time, each once the watermark has passed it; ``fp.in_order(rows=…, time=…)`` bounds how many wait.
+        ``lateness``: rows up to so much behind the watermark are still processed. The step's own watermark (``ctx.watermark``,
+        timers, the ends of its state) is that much behind, so no row comes for a time whose timers have fired.
         """
         if not self.keys:
             raise BadInput("process needs keys: call key_by before it")
@@ -212,7 +219,8 @@ class Stream(Operations):
         process = taken(process, name, self.changes, order)
         broadcasts = self.broadcasts if broadcast is None else {**self.broadcasts, name: broadcast}
         tag = None if broadcast is None else Input(name)
-        step = Keyed(self.node, name, self.keys, process, on_error, tag, in_order=order)
+        late_ms = lateness_asked(name, lateness, in_order=in_order)
+        step = Keyed(self.node, name, self.keys, process, on_error, tag, in_order=order, lateness_ms=late_ms)
         return replace(self, node=step, broadcasts=broadcasts, keys=(), changes=process.gives_changes)
 
     def side(self, output: str) -> "Stream":

@@ -28,6 +28,8 @@ class Timekeeper:
         self._engine = engine
         self._started_ms = store.history.clock.now_ms()
         self._seen: Callable[[], Mapping[str, Seen]] = dict
+        self.ignored = 0
+        """Heartbeats of the last epoch that had other values, too."""
 
     def prepare(self, writer: Writer) -> None:
         if self.rule is not None and self.rule.counts_rows:
@@ -53,6 +55,7 @@ class Timekeeper:
         if self.rule is None:
             return {}
         seen, self._seen = self._seen(), dict
+        self.ignored = sum(source.ignored for source in seen.values())
         if not seen:
             return {}
         now_ms = max(processing_ms, self._store.history.clock.now_ms())

@@ -81,6 +81,7 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     late: int = 0
     dead: int = 0
     early: int = 0
+    ignored: int = 0
     task_values: bytes = b""
     """As ``operators/tasklevel.py`` encodes them."""
     warnings: tuple[str, ...] = ()
@@ -228,6 +229,7 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch]) 
         late=outcome.late,
         dead=outcome.dead,
         early=outcome.early,
+        ignored=outcome.ignored,
         max_event_ms=outcome.max_event_ms,
         busy_ms=int((place.clock.monotonic_s() - started_s - waiting.waited_s) * 1000),
         warnings=outcome.warnings,

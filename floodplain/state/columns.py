@@ -26,6 +26,8 @@ _NOTHING_FIRED = np.iinfo(np.int64).min
 
 Numbered: TypeAlias = tuple[np.ndarray, pa.Table]
 """Rows, and the number of the key of each."""
+Change: TypeAlias = tuple[np.ndarray, Mapping[str, pa.Array], str]
+"""The number of the key of each row, the rows' other columns, and what is done with them."""
 
 
 class EntryColumns:
@@ -36,7 +38,7 @@ class EntryColumns:
         self._cursor = cursor
         self._schema = recorded(cursor.schema)
         self._names = [name for name in (place.subkey, place.column) if name]
-        self._log: list[tuple[np.ndarray, Mapping[str, pa.Array], str]] = []
+        self._log: list[Change] = []
 
     def change(self, op: str, numbers: np.ndarray, columns: Mapping[str, pa.Array]) -> None:
         """``put``, ``merge`` or ``delete`` entries, or ``clear`` keys; of what is said of one entry, the later counts."""
@@ -59,8 +61,24 @@ class EntryColumns:
         return _matched(of, layout.one_array(rows.column(self.subkey)), numbers, subkeys), rows
 
     def write(self) -> None:
+        if self._schema.ttl_ms and self._cursor.by_event_time and any(op == "merge" for _, _, op in self._log):
+            self._log = self._settled()
         for numbers, columns, op in self._log:
             self._cursor.write_at(numbers, columns, op)
+
+    def _settled(self) -> list[Change]:
+        """The log without merges: their base is read, for the reason that ``ReducingHandle`` has."""
+        named = [(of, columns[self.subkey]) for of, columns, op in self._log if op != "clear"]
+        numbers, subkeys = np.concatenate([of for of, _ in named]), pa.concat_arrays([keys for _, keys in named])
+        row, rows = self.some(numbers, subkeys)
+        gone, there = row < 0, np.flatnonzero(row >= 0)
+        kept = there[np.unique(row[there], return_index=True)[1]]
+        values = {name: layout.one_array(rows.column(name)).take(pa.array(row[kept])) for name in self._names}
+        return [
+            *((of, columns, op) for of, columns, op in self._log if op == "clear"),
+            (numbers[gone], {self.subkey: subkeys.filter(pa.array(gone))}, "delete"),
+            (numbers[kept], values, "put"),
+        ]
 
     def _now(self, numbers: np.ndarray, stored: pa.Table) -> Numbered:
         if not self._log:
@@ -110,19 +128,19 @@ class ListColumns(EntryColumns):
         self._epoch = epoch
         self._appended = np.zeros(len(cursor.space), np.int64)
 
-    def stored(self, numbers: np.ndarray, now_ms: int | None = None) -> "Elements":
-        """The elements of these keys as the epoch began. ``now_ms`` decides what has expired, else the time of the epoch does."""
+    def stored(self, numbers: np.ndarray) -> "Elements":
+        """The elements of these keys as the epoch began."""
         if not len(numbers):
             return Elements(numbers, np.empty(0, np.uint64), pa.nulls(0, self._arrow), np.empty(0, np.int64))
-        found = self._cursor.lookup_of(numbers, now_ms)
+        found = self._cursor.lookup_of(numbers)
         rows = found.rows
-        ends = layout.one_array(rows.column(EXPIRES)).to_numpy() if EXPIRES in rows.column_names else np.empty(0, np.int64)
+        ends = np.empty(0, np.int64) if EXPIRES not in rows.column_names else layout.expiries(rows, EXPIRES)
         positions, values = (layout.one_array(rows.column(name)) for name in (self.subkey, self._column))
-        return Elements(numbers[found.needle], positions.to_numpy(), values, ends)
+        return Elements(numbers[found.needle], positions.to_numpy(), values, ends - self._cursor.lateness_ms)
 
     def replace(self, elements: "Elements") -> None:
         """Other values in the same positions, with the same ends."""
-        ends = {EXPIRES: pa.array(elements.ends)} if len(elements.ends) else {}
+        ends = {EXPIRES: pa.array(elements.ends + self._cursor.lateness_ms)} if len(elements.ends) else {}
         positions = pa.array(elements.positions)
         self.change("put", elements.numbers, {self.subkey: positions, self._column: elements.values, **ends})
 
@@ -132,14 +150,15 @@ class ListColumns(EntryColumns):
     def append(self, numbers: np.ndarray, values: pa.Array, ends: np.ndarray | None = None) -> None:
         """Value i behind the list of key ``numbers[i]``; values of one key in their order.
 
-        ``ends``: when each expires, if not a time to live from now on.
+        ``ends``: when each expires, in the time of the operator, if not a time to live from now on.
         """
         order = np.argsort(numbers, kind="stable")
         of = numbers[order]
         ordinals = self._appended[of] + np.arange(len(of)) - np.searchsorted(of, of)
         self._appended += np.bincount(of, minlength=len(self._appended))
         columns = {self.subkey: pa.array(pack(self._epoch, ordinals)), self._column: values.take(pa.array(order))}
-        self.change("put", of, columns if ends is None else {**columns, EXPIRES: pa.array(ends[order])})
+        dated = {} if ends is None else {EXPIRES: pa.array(ends[order] + self._cursor.lateness_ms)}
+        self.change("put", of, {**columns, **dated})
 
 
 class TimerColumns:

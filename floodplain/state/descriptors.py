@@ -38,10 +38,14 @@ class Descriptor:
     ttl: str | timedelta | None = None
     """How long an entry lives after it was last written, as ``"1 hour"``; for ever if not given."""
     ttl_clock: TimeKind = "processing"
-    """Which time makes it expire: that of the machines, or that of the events."""
+    """Which time makes it expire: that of the machines, or that of the events. Of the events: it lives from the newest event time
+    among the rows that its key had in the epoch, or from the watermark if that is later, until the watermark has passed its
+    end, and is there for all rows that are not late. What is merged by then is read first."""
 
     def __post_init__(self) -> None:
         _check_time_kind(self.ttl_clock)
+        if self.ttl is None and self.ttl_clock != "processing":
+            raise BadInput(f"ttl_clock={self.ttl_clock!r} says by which time a ttl is counted: give one, as ttl='1 hour'")
         if self.ttl is not None and not self.ttl_ms:
             raise BadInput(f"a time to live of {self.ttl!r} would keep nothing: leave it out to keep for ever")
 

@@ -44,6 +44,7 @@ class ValueHandle:
         self._some: tuple[pa.Array, np.ndarray] | None = None
         """Values of some keys that are not in ``_replaced`` yet: who only writes needs no copy of all."""
         self._touched = bytearray(len(cursor.space))
+        self._renewed = np.zeros(len(cursor.space), bool)
         self._fits = surely_fits(state.arrow)
 
     def get(self) -> Any:
@@ -119,8 +120,16 @@ class ValueHandle:
             self._replaced = self._with(*some)
         return one_array(self._cursor.aligned().column(self.place.column)) if self._replaced is None else self._replaced
 
+    def renew(self, numbers: np.ndarray) -> None:
+        """The values of these keys live on, as if they had been set again."""
+        self._renewed[numbers] = True
+
     def touched(self) -> np.ndarray:
         return np.frombuffer(self._touched, bool)
+
+    def rewritten(self) -> np.ndarray:
+        """Keys whose row must be put anew."""
+        return self.touched() | self._renewed
 
     def columns(self, numbers: np.ndarray) -> dict[str, pa.Array]:
         """This state's columns of the rows of these keys, as they shall be."""
@@ -139,11 +148,7 @@ class ValueHandle:
             if self.place.null_mark:
                 out[self.place.null_mark] = pa.array([True if value is None else None for value in given], pa.bool_())
         if self.state.ttl_ms:
-            fresh = pa.array(self.touched()[numbers])
-            ends = pa.scalar(self._cursor.now_ms + self.state.ttl_ms, pa.int64())
-            out |= {
-                EXPIRES_OF + name: pc.if_else(fresh, ends, at_rows(before.column(EXPIRES_OF + name), numbers)) for name in names
-            }
+            out |= {EXPIRES_OF + name: _ends(self, self._cursor, name, numbers) for name in names}
         return out
 
     def mark(self) -> Any:
@@ -241,13 +246,9 @@ class ReducingHandle:
 
     def column(self) -> pa.Array:
         """The value of all keys: what was there folded with what was added; the default if there is neither."""
-        numbers, operands = self._parts()
-        folded = self._fold(operands, np.flatnonzero(starts_of(numbers))) if len(numbers) else operands
-        of = numbers[starts_of(numbers)]
+        numbers, folded = self._folded()
         finished = one_array(self.state.finish(folded)) if isinstance(self.state, Aggregating) else folded
-        choice = np.full(len(self._cleared), len(finished))
-        choice[of] = np.arange(len(finished))
-        return pa.concat_arrays([finished, pa.array([self.state.default], finished.type)]).take(pa.array(choice))
+        return self._spread(numbers, finished, self.state.default)
 
     def present(self) -> np.ndarray:
         """Per key, whether there is a value."""
@@ -255,11 +256,23 @@ class ReducingHandle:
         mask[self._parts()[0]] = True
         return mask
 
+    def _folded(self) -> tuple[np.ndarray, pa.Array]:
+        """The keys that have a value, and what was there folded with what was added."""
+        numbers, operands = self._parts()
+        starts = starts_of(numbers)
+        return numbers[starts], self._fold(operands, np.flatnonzero(starts)) if len(numbers) else operands
+
+    def _spread(self, numbers: np.ndarray, values: pa.Array, otherwise: Any) -> pa.Array:
+        """One value per key of the task."""
+        choice = np.full(len(self._cleared), len(values))
+        choice[numbers] = np.arange(len(values))
+        return pa.concat_arrays([values, pa.array([otherwise], values.type)]).take(pa.array(choice))
+
     def _parts(self) -> tuple[np.ndarray, pa.Array]:
         """What is to be folded, by key, oldest first, and the key of each."""
         base = one_array(self._cursor.aligned().column(self.place.column))
         kept = np.flatnonzero(_valid(base) & ~self.touched())
-        parts = [(kept, base.take(pa.array(kept))), *self._added_many]
+        parts = [(kept, base.take(pa.array(kept))), *self._added_singly(), *self._added_many]
         numbers, operands = np.concatenate([of for of, _ in parts]), pa.concat_arrays([given for _, given in parts])
         if operands.null_count:
             numbers, operands = numbers[_valid(operands)], operands.drop_null()
@@ -267,26 +280,43 @@ class ReducingHandle:
         return numbers[order], operands.take(pa.array(order))
 
     def touched(self) -> np.ndarray:
-        """Keys whose row must be put anew, because something was taken away; what was only added needs no put."""
         return np.frombuffer(self._cleared, bool)
 
+    @property
+    def _merges(self) -> bool:
+        """Whether additions are merged blindly. The base of a merge is judged by the merge's end less its time to live, which is
+        the time of writing by one clock only: what counts from the rows is read and put instead."""
+        return not (self.state.ttl_ms and self._cursor.by_event_time)
+
+    def rewritten(self) -> np.ndarray:
+        """Keys whose row must be put anew, because something was taken away; what was only added needs no put if it merges."""
+        if self._merges:
+            return self.touched()
+        mask = self.touched().copy()
+        mask[list(self._added)] = True
+        for numbers, _ in self._added_many:
+            mask[numbers] = True
+        return mask
+
     def columns(self, numbers: np.ndarray) -> dict[str, pa.Array]:
-        """What a put of these rows carries along of this state; additions come on top as merges."""
-        before, at = self._cursor.aligned(), pa.array(numbers)
-        name = self.place.column or ""
-        gone = pa.array(self.touched()[numbers])
-        out = {name: pc.if_else(gone, pa.scalar(None, self.state.arrow), before.column(name).take(at))}
-        if self.state.ttl_ms:
-            out[EXPIRES_OF + name] = before.column(EXPIRES_OF + name).take(at)
-        return out
+        """What a put of these rows carries along of this state; additions come on top where they merge."""
+        before, name = self._cursor.aligned(), self.place.column or ""
+        if self._merges:
+            gone = pa.array(self.touched()[numbers])
+            kept = pc.if_else(gone, pa.scalar(None, self.state.arrow), at_rows(before.column(name), numbers))
+            ends = at_rows(before.column(EXPIRES_OF + name), numbers) if self.state.ttl_ms else None
+        else:
+            kept, ends = at_rows(self._spread(*self._folded(), None), numbers), _ends(self, self._cursor, name, numbers)
+        return {name: kept} if ends is None else {name: kept, EXPIRES_OF + name: ends}
 
     def write_additions(self) -> None:
-        numbers = list(self._added)
-        if numbers:
-            owners = np.repeat(numbers, [len(self._added[number]) for number in numbers])
-            self._cursor.write_at(owners, {self.place.column or "": self._operands(numbers)}, "merge")
-        for owners, operands in self._added_many:
+        for owners, operands in (*self._added_singly(), *self._added_many) if self._merges else ():
             self._cursor.write_at(owners, {self.place.column or "": operands}, "merge")
+
+    def _added_singly(self) -> list[tuple[np.ndarray, pa.Array]]:
+        numbers = list(self._added)
+        sizes = [len(self._added[number]) for number in numbers]
+        return [(np.repeat(numbers, sizes), self._operands(numbers))] if numbers else []
 
     def mark(self) -> Any:
         return list(self._added[self.i]) if self.i in self._added else None, self._cleared[self.i]
@@ -320,11 +350,18 @@ def _valid(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
 OneEntry = ValueHandle | ReducingHandle
 
 
+def _ends(handle: OneEntry, cursor: TableCursor, name: str, numbers: np.ndarray) -> pa.Array:
+    """When the values of these keys in the column called so end."""
+    before = one_array(at_rows(cursor.aligned().column(EXPIRES_OF + name), numbers))
+    now = cursor.ends(numbers, handle.state.ttl_ms, before)
+    return pc.if_else(pa.array(handle.rewritten()[numbers]), now, before)
+
+
 def write_values(cursor: TableCursor, handles: list[OneEntry]) -> None:
     """One row per key whose states were set or cleared; states that were only added to are merged blindly."""
     touched = np.zeros(len(cursor.space), bool)
     for handle in handles:
-        touched |= handle.touched()
+        touched |= handle.rewritten()
     numbers = np.flatnonzero(touched)
     if len(numbers):
         columns: dict[str, pa.Array] = {}

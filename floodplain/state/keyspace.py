@@ -1,12 +1,13 @@
 """The keys that one task handles in one epoch, and their state as it stood before the epoch."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from floodplain.store.layout import HASH, at_rows
+from floodplain.state.descriptors import EVENT_TIME
+from floodplain.store.layout import BEGINNING, EXPIRES, HASH, at_rows
 from floodplain.store.lookup import Footprint
 from floodplain.store.task import TaskWriter
 from floodplain.store.view import Lookup, Snapshot
@@ -31,14 +32,29 @@ class KeySpace:
         return at_rows(self.needles(), numbers)
 
 
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """What the state of a task's keys is judged by and counts from."""
+
+    now_ms: Mapping[str, int]
+    """Watermark → what has ended by then is not there."""
+    newest_ms: Callable[[], np.ndarray]
+    """Per key, the newest event time among its rows; ``BEGINNING`` where there is none."""
+    lateness_ms: int = 0
+    """How far event time is behind the store's watermark here, because rows so late are still taken."""
+
+
 class TableCursor:
     """One table as a task sees it: read once for all keys when first needed, written at the end."""
 
-    def __init__(self, name: str, space: KeySpace, snapshot: Snapshot, writer: TaskWriter, now_ms: Mapping[str, int]) -> None:
+    def __init__(self, name: str, space: KeySpace, snapshot: Snapshot, writer: TaskWriter, clocks: Clocks) -> None:
         self.name = name
         self.space = space
         self.schema = writer.schema(name)
-        self.now_ms = now_ms[self.schema.ttl_clock]
+        self.now_ms = clocks.now_ms[self.schema.ttl_clock]
+        self.by_event_time = self.schema.ttl_clock == EVENT_TIME
+        self.lateness_ms = clocks.lateness_ms if self.by_event_time else 0
+        self._newest_ms = clocks.newest_ms
         self.prefetch_bytes = writer.settings.prefetch_bytes
         self._snapshot = snapshot
         self._writer = writer
@@ -53,9 +69,9 @@ class TableCursor:
             self._lookup = self._read(self.space.needles())
         return self._lookup
 
-    def lookup_of(self, numbers: np.ndarray, now_ms: int | None = None) -> Lookup:
-        """All rows of these keys; a row's needle is a place in ``numbers``. ``now_ms``, if given, decides what has expired."""
-        return self._read(self.space.at(numbers), now_ms)
+    def lookup_of(self, numbers: np.ndarray) -> Lookup:
+        """All rows of these keys; a row's needle is a place in ``numbers``."""
+        return self._read(self.space.at(numbers))
 
     def pieces(self, number: int) -> Iterator[pa.Table]:
         """All rows of one key, in bounded pieces."""
@@ -78,16 +94,30 @@ class TableCursor:
             needles = needles.append_column(name, values)
         return self._read(needles)
 
-    def _read(self, needles: pa.Table, now_ms: int | None = None) -> Lookup:
-        now_ms = self.now_ms if now_ms is None else now_ms
-        return self._snapshot.table(self.name).multi_get(needles, columns=self._columns, now_ms=now_ms, expiries=True)
+    def _read(self, needles: pa.Table) -> Lookup:
+        return self._snapshot.table(self.name).multi_get(needles, columns=self._columns, now_ms=self.now_ms, expiries=True)
 
-    def write(self, rows: pa.Table, op: str) -> None:
-        self._writer.write(self.name, rows, op)
+    def ends(self, numbers: np.ndarray, ttl_ms: int, before: pa.Array | None = None) -> pa.Array:
+        """When what is written now for these keys ends, if it lives for so long; not before ``before``.
+
+        By event time it lives from the newest of the key's rows on, or from the watermark if that is later: an epoch may span
+        more than a life. Where there is neither yet, it does not end.
+        """
+        if not self.by_event_time:
+            return pa.repeat(pa.scalar(self.now_ms + ttl_ms, pa.int64()), len(numbers))
+        watermark_ms = self._writer.clock_ms(self.name)
+        floor_ms = BEGINNING if watermark_ms is None else watermark_ms - self.lateness_ms
+        since = np.maximum(self._newest_ms()[numbers], floor_ms)
+        ends = np.where(since == BEGINNING, BEGINNING, since + ttl_ms + self.lateness_ms)
+        if before is not None:
+            ends = np.maximum(ends, before.fill_null(BEGINNING).to_numpy(zero_copy_only=False))
+        return pa.array(ends, mask=ends == BEGINNING)
 
     def write_at(self, numbers: np.ndarray, columns: Mapping[str, pa.Array], op: str) -> None:
         """Rows for these keys, with these further columns."""
+        if op == "put" and self.schema.ttl_ms and self.by_event_time and EXPIRES not in columns:
+            columns = {**columns, EXPIRES: self.ends(numbers, self.schema.ttl_ms)}
         rows = self.space.at(numbers)
         for name, values in columns.items():
             rows = rows.append_column(name, values)
-        self.write(rows, op)
+        self._writer.write(self.name, rows, op)

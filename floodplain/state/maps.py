@@ -139,6 +139,8 @@ class _EntriesHandle:
     def write(self) -> None:
         if self._cleared:
             self.cursor.write_at(np.array(sorted(self._cleared)), {}, "clear")
+        if self.state.ttl_ms and self.cursor.by_event_time:
+            self._fold_operands()
         changes = [(number, change) for number, entries in self._changes.items() for change in entries.values()]
         self._write([(at, change.key, None) for at, change in changes if change.value is ABSENT], "delete")
         put = [
@@ -146,6 +148,13 @@ class _EntriesHandle:
         ]
         self._write(put, "put")
         self._write([(at, change.key, operand) for at, change in changes for operand in change.operands], "merge")
+
+    def _fold_operands(self) -> None:
+        """Onto what is there, which is read for it, for the reason that ``ReducingHandle`` has."""
+        for number, entries in self._changes.items():
+            self.i = number
+            for change in entries.values():
+                self._now(change.key)
 
     def _write(self, rows: list[tuple[int, Any, Any]], op: str) -> None:
         if not rows:

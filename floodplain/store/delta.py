@@ -20,11 +20,12 @@ MOST_BYTES = (1 << 31) - 1
 """Of one delta: what a single Arrow column can address."""
 
 
-def physical_rows(schema: TableSchema, rows: pa.Table | pa.RecordBatch, op: str, now_ms: int) -> pa.Table:
+def physical_rows(schema: TableSchema, rows: pa.Table | pa.RecordBatch, op: str, now_ms: int | None) -> pa.Table:
     """``rows`` as physical rows with this op. Raises ``SchemaMismatch`` that names the column, before anything is written.
 
     Columns are found by name. Keys are needed always, sub-keys unless the op is ``clear``; a value column that a put leaves
-    out gets its default, one that a merge leaves out is untouched. A column ``_hash`` is believed.
+    out gets its default, one that a merge leaves out is untouched. A column ``_hash`` is believed. Rows that do not say when they
+    end do so a time to live after ``now_ms``; never, if there is no such time yet.
     """
     if op not in OPS:
         raise SchemaMismatch(f"table {schema.table}: unknown op {op!r}; use one of {', '.join(OPS)}")
@@ -47,7 +48,7 @@ def sort_rows(schema: TableSchema, rows: pa.Table, key_groups: int) -> pa.Table:
     return rows if order is None else rows.combine_chunks().take(pa.array(order))
 
 
-def settle(schema: TableSchema, parts: list[pa.Table], now_ms: int, key_groups: int) -> pa.Table:
+def settle(schema: TableSchema, parts: list[pa.Table], now_ms: int | None, key_groups: int) -> pa.Table:
     """One delta from parts in the order they were handed over: a later row of an entry counts over an earlier one.
 
     What the epoch below may need stays: deletes, clears, and merges that found no put in this delta.
@@ -69,7 +70,7 @@ def settle(schema: TableSchema, parts: list[pa.Table], now_ms: int, key_groups: 
     return _settle_repeats(schema, rows, now_ms, key_groups)
 
 
-def unmergeable(schema: TableSchema, parts: list[pa.Table], now_ms: int, key_groups: int) -> dict[str, object]:
+def unmergeable(schema: TableSchema, parts: list[pa.Table], now_ms: int | None, key_groups: int) -> dict[str, object]:
     """A key whose rows a user's merge cannot take. Requires: ``settle`` of these raised ``UserError``."""
     rows = pa.concat_tables(parts).combine_chunks()
     while len(hashes := np.unique(layout.numbers(rows, HASH))) > 1:
@@ -82,12 +83,13 @@ def unmergeable(schema: TableSchema, parts: list[pa.Table], now_ms: int, key_gro
     return {field.name: rows.column(layout.column(field))[0].as_py() for field in schema.keys}
 
 
-def _settle_repeats(schema: TableSchema, rows: pa.Table, now_ms: int, key_groups: int) -> pa.Table:
+def _settle_repeats(schema: TableSchema, rows: pa.Table, now_ms: int | None, key_groups: int) -> pa.Table:
     order = hash_order(layout.numbers(rows, HASH))
     rows = rows.take(pa.array(order))
     owner = refine(starts_of(layout.numbers(rows, HASH)), layout.column_arrays(rows, schema.keys))
     never = np.zeros(len(rows), bool)
-    settled, _ = resolve(rows, owner, order, schema, Rules(now_ms - 1, keep_unfolded=True), never)
+    before_ms = layout.BEGINNING if now_ms is None else now_ms - 1
+    settled, _ = resolve(rows, owner, order, schema, Rules(before_ms, keep_unfolded=True), never)
     return sort_rows(schema, settled, key_groups)
 
 
@@ -163,7 +165,7 @@ def _sub_columns(schema: TableSchema, rows: pa.Table, op: str) -> dict[str, pa.A
     return {SUB: pa.array(layout.sub_from_integers(cast_column(schema, rows, field), field, schema.table))}
 
 
-def _value_columns(schema: TableSchema, rows: pa.Table, op: int, now_ms: int) -> dict[str, pa.Array]:
+def _value_columns(schema: TableSchema, rows: pa.Table, op: int, now_ms: int | None) -> dict[str, pa.Array]:
     columns: dict[str, pa.Array] = {}
     valued = op in (PUT, MERGE)
     for field in schema.values:
@@ -172,17 +174,14 @@ def _value_columns(schema: TableSchema, rows: pa.Table, op: int, now_ms: int) ->
         else:
             columns[layout.column(field)] = default_array(field, len(rows)) if op == PUT else pa.nulls(len(rows), field.arrow)
         if field.ttl_ms:
-            columns[layout.expires_column(field)] = _ends(
-                schema.table, rows, EXPIRES_OF + field.name, now_ms + field.ttl_ms, valued
-            )
+            otherwise_ms = None if now_ms is None else now_ms + field.ttl_ms
+            columns[layout.expires_column(field)] = _ends(schema.table, rows, EXPIRES_OF + field.name, otherwise_ms, valued)
     if schema.ttl_ms:
-        columns[EXPIRES] = _ends(schema.table, rows, EXPIRES, now_ms + schema.ttl_ms, valued)
+        columns[EXPIRES] = _ends(schema.table, rows, EXPIRES, None if now_ms is None else now_ms + schema.ttl_ms, valued)
     return columns
 
 
-def _ends(table: str, rows: pa.Table, name: str, otherwise_ms: int, valued: bool) -> pa.Array:
-    if not valued:
-        return pa.nulls(len(rows), pa.int64())
-    if name in rows.column_names:
+def _ends(table: str, rows: pa.Table, name: str, otherwise_ms: int | None, valued: bool) -> pa.Array:
+    if valued and name in rows.column_names:
         return _cast(table, rows, name, pa.int64())
-    return pa.repeat(pa.scalar(otherwise_ms, pa.int64()), len(rows))
+    return pa.repeat(pa.scalar(otherwise_ms if valued else None, pa.int64()), len(rows))

@@ -78,9 +78,10 @@ class Epoch:
         source: SourcePosition | None = None,
         watermarks: Mapping[str, int] | None = None,
         outputs: Sequence[str] = (),
+        counts: Mapping[str, int] | None = None,
         also: Sequence[Update] = (),
     ) -> Manifest:
-        """Make the epoch durable and visible, all at once.
+        """Make the epoch durable and visible, all at once. ``counts`` are added to those of the epochs before.
 
         Raises ``Fenced`` if another writer took over, ``Conflict`` if another epoch was committed meanwhile; then this
         epoch is lost and its files are garbage.
@@ -102,6 +103,7 @@ class Epoch:
             source=source,
             watermarks={**ticket.now_ms, **(watermarks or {})},
             outputs=tuple(outputs),
+            counts={paths.checked_name("count", name): count for name, count in (counts or {}).items() if count},
         )
         manifest = commit(self._history, [*also, update], requirements, token=ticket.token)
         maybe_checkpoint(self._history)

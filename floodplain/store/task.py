@@ -39,8 +39,9 @@ class Ticket(msgspec.Struct, frozen=True):
     """Watermark → its value in this epoch; rows count their time to live from that of their table's clock."""
     schemas: dict[str, TableSchema]
 
-    def clock_ms(self, schema: TableSchema) -> int:
-        return self.now_ms.get(schema.ttl_clock, 0)
+    def clock_ms(self, schema: TableSchema) -> int | None:
+        """None: the clock of this table has not begun, so nothing counts from it and nothing has ended by it."""
+        return self.now_ms.get(schema.ttl_clock)
 
 
 class InlineRun(msgspec.Struct, frozen=True):
@@ -84,6 +85,10 @@ class TaskWriter:
         if schema is None:
             raise BadInput(f"there is no table {table!r}; there are: {', '.join(sorted(self._ticket.schemas)) or 'none'}")
         return schema
+
+    def clock_ms(self, table: str) -> int | None:
+        """What rows of this table count their time to live from, unless they say their ends themselves."""
+        return self._ticket.clock_ms(self.schema(table))
 
     def write(self, table: str, rows: pa.Table | pa.RecordBatch, op: str = "put") -> None:
         """Add a delta. Rows that speak of the same entry count in the order they are written."""

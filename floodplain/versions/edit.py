@@ -88,6 +88,8 @@ class CommitEpoch(msgspec.Struct, frozen=True, tag="epoch", omit_defaults=True):
     watermarks: dict[str, int] = {}
     outputs: tuple[str, ...] = ()
     """Names of staged output, to be published after the commit."""
+    counts: dict[str, int] = {}
+    """How much was counted in this epoch, by name, where it was anything. In a manifest: in all epochs so far."""
 
 
 class ReplaceRuns(msgspec.Struct, frozen=True, tag="replace"):

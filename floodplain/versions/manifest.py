@@ -66,6 +66,7 @@ class Manifest(msgspec.Struct, frozen=True):
     assignment: Assignment | None = None
     source: SourcePosition = SourcePosition()
     watermarks: dict[str, int] = {}
+    counts: dict[str, int] = {}
     outputs: tuple[str, ...] = ()
     published: int = 0
     horizon: int = 0
@@ -160,6 +161,8 @@ def _commit_epoch(manifest: Manifest, update: CommitEpoch, edit: Edit, checksum:
     for name, watermark in update.watermarks.items():
         floor = manifest.watermarks.get(name, watermark)
         _require(watermark >= floor, f"watermark {name} from {floor} up", f"{watermark}")
+    for name, count in update.counts.items():
+        _require(count >= 0, f"a count {name} of 0 or more", f"{count}")
     runs = dict(manifest.runs)
     for run in update.runs:
         _require(run.table in manifest.schemas, "a run of a known table", run.table)
@@ -171,6 +174,7 @@ def _commit_epoch(manifest: Manifest, update: CommitEpoch, edit: Edit, checksum:
         runs=runs,
         source=_advance_source(manifest.source, update.source),
         watermarks={**manifest.watermarks, **update.watermarks},
+        counts=manifest.counts | {name: manifest.counts.get(name, 0) + count for name, count in update.counts.items()},
         outputs=update.outputs,
         epochs=(*manifest.epochs, EpochMark(update.epoch, edit.position, edit.at_ms, checksum)),
     )

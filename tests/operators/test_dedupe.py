@@ -92,3 +92,37 @@ def test_what_cannot_be_is_said_before_the_start():
     ]:
         with pytest.raises(BadInput, match=message):
             PipelineKit(build, rows=COLUMNS)
+
+
+def test_behind_another_operator_a_late_row_is_not_given_out_again():
+    """What it repeats is forgotten by then: it is late, and counted."""
+
+    def behind(stream):
+        given = stream.watermark("at", "1 second").key_by("user").last()
+        out = given.dedup("page", within="20 ms")
+        newest = given.key_by("page").last(ttl="20 ms", name="newest")
+        late = out.late().write("memory", name="late")
+        return out.write("memory").also(newest.write("memory", name="newest")).also(late)
+
+    kit = PipelineKit(behind, rows=COLUMNS)
+    row = {"user": "u", "page": "a", "price": 1.0, "seq": 1, "at": 5}
+    assert kit.epoch([row], watermark_ms=1)["output"] == [row]
+    kit.epoch(watermark_ms=50)
+    for user in ("v", "w"):
+        out = kit.epoch([{**row, "user": user}], watermark_ms=50)
+        assert out["output"] == out["newest"] == [] and [late["user"] for late in out["late"]] == [user]
+        assert kit.progress[-1].late_by == {"dedup": 1, "newest": 1}
+    assert kit.state("dedup") == []
+
+
+def test_rows_without_a_time_are_given_out_once():
+    kit = PipelineKit(within, rows=COLUMNS)
+    row = {"user": "u", "page": "a", "price": 1.0, "seq": 1}
+    assert kit.epoch([{**row, "at": None}], watermark_ms=30)["output"] == [{**row, "at": None}]
+    assert kit.epoch([{**row, "at": None}], watermark_ms=49)["output"] == []
+    assert kit.epoch([{**row, "at": 50}], watermark_ms=49)["output"] == [{**row, "at": 50}], "it repeats nothing that has a time"
+    assert kit.epoch([{**row, "at": None}], watermark_ms=69)["output"] == []
+    kit.epoch(watermark_ms=70)
+    assert kit.state("dedup") == kit.state("dedup__event_timers") == []
+    early = PipelineKit(within, rows=COLUMNS)
+    assert [bool(early.epoch([{**row, "at": None}], watermark_ms=at)["output"]) for at in (0, 0, 40, 60)] == [True, *[False] * 3]

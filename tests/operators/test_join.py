@@ -129,3 +129,9 @@ def test_what_cannot_be_joined_is_refused():
         build({"ad": "id"}, ttl="1 day", **bounds)
     with pytest.raises(BadInput, match="names no columns"):
         build([], **bounds)
+
+
+def test_bounds_are_a_pair():
+    for bounds in ("5 seconds", ("5 seconds",), 5):
+        with pytest.raises(BadInput, match="is not a pair: give both bounds of right"):
+            PipelineKit(ads("inner", within=bounds), rows=ROWS)

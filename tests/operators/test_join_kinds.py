@@ -172,3 +172,12 @@ def test_what_no_kind_of_join_can_do_is_refused():
         PipelineKit(ads("full", as_of=True), rows=ROWS)
     with pytest.raises(BadInput, match="window and as_of exclude each other"):
         PipelineKit(ads("inner", as_of=True, window=tumbling("5 ms")), rows=ROWS)
+
+
+def test_no_row_is_late_for_a_join_without_bounds_and_that_can_be_read():
+    for ttl in (None, "10 ms"):
+        kit = PipelineKit(ads("left", late=True, ttl=ttl), rows=ROWS)
+        kit.epoch([], watermark_ms=50)
+        out = kit.epoch([shown(1, 5), click(1, 6)], watermark_ms=50)
+        assert len(out["output"]) == 1 and out["late"] == [] and kit.progress[-1].late_by == {}
+    assert "reason" in kit.schemas["late"].names

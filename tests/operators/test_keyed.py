@@ -188,15 +188,17 @@ def test_state_ends_by_the_clock_that_it_names():
     assert there(watermark_ms=109, now_ms=1000) == ([True] * 5, False, True), "the events' time stood still"
     assert there("set", watermark_ms=109, now_ms=1000) == ([True] * 5, False, True)
     assert there(watermark_ms=118, now_ms=1009) == ([True] * 5, True, True), "written anew, it lives as long again"
-    assert there(watermark_ms=119, now_ms=1009) == ([False] * 5, True, True)
+    assert there(watermark_ms=119, now_ms=1009) == ([True] * 5, True, True), "judged by the watermark that rows are late by"
     assert there("set", watermark_ms=119, now_ms=1010) == ([False] * 5, False, True)
 
 
-def test_before_there_is_a_watermark_all_states_take_it_to_be_0():
+def test_what_is_written_without_any_time_does_not_end_until_it_is_written_again():
     kit = ProcessKit(Ending(), rows=ROWS, keys=["user"])
     kit.epoch([row("u", "set")])
-    for watermark_ms, wanted in ((None, True), (9, True), (10, False)):
-        assert kit.epoch([row("u")], watermark_ms=watermark_ms)[0]["there"] == [wanted] * 5
+    for page, watermark_ms in (("", None), ("", 10**6), ("set", 10**6), ("", 10**6 + 10)):
+        assert kit.epoch([row("u", page)], watermark_ms=watermark_ms)[0]["there"] == [True] * 5
+    there = [False, True, False, False, False]
+    assert kit.epoch([row("u")])[0]["there"] == there, "the first element of the list was not written again"
 
 
 class Ordered(KeyedProcess):

@@ -87,3 +87,30 @@ def test_every_crash():
         KitEpoch([row("b", 2500), row("a", 900)], watermark_ms=3000, slots=3),
     ]
     assert survives_every_crash(lambda: PipelineKit(piped(Counts()), rows=ROWS), script) > 20
+
+
+def test_what_was_left_out_is_counted_for_as_long_as_the_state_lives():
+    def build(stream):
+        timed = stream.watermark("at", "0 ms", heartbeat="beat")
+        pivot = timed.key_by("user").pivot("page", ["/"], "n", by="at").write("memory", name="pivot")
+        return timed.key_by("user").process(Counts(), name="counts").write("memory").also(pivot)
+
+    kit = PipelineKit(build, rows="user string, at long, page string, n long, beat long")
+
+    def given(at, page="/", beat=None):
+        return {"user": "a", "at": at, "page": page, "n": 1, "beat": beat}
+
+    kit.epoch([given(100), given(101, "/x"), given(102, None)])
+    assert kit.progress[-1].ignored_by == {"pivot": 2} and kit.totals == {"pivot": {"ignored": 2}}
+    kit.epoch([given(7, beat=200), {"at": 8, "beat": 201}])
+    assert kit.progress[-1].ignored_by == {"input": 1}, "one of the heartbeats had a user, which nobody gets to see"
+    kit.epoch([given(300)])
+    kit.restart()
+    kit.epoch([given(150), given(201), given(202, "/y")])
+    assert kit.progress[-1].late_by == {"counts": 2} and kit.progress[-1].ignored_by == {"pivot": 1}
+    wanted = {"counts": {"late": 2}, "input": {"ignored": 1}, "pivot": {"ignored": 3}}
+    assert kit.totals == wanted
+    kit.restart()
+    assert kit.totals == wanted and kit.progress == []
+    kit.epoch([given(500)])
+    assert kit.totals == wanted

@@ -148,3 +148,27 @@ def test_changes_that_look_up_one_epoch_are_changes(other, tmp_path):
     with other.writer("test") as writer:
         put(writer, "levels", name=["ada"], level=[5])
     assert answers(ours.epoch([{"user": "bob", "amount": 1}])) == [(1, 0), (2, 1)]
+
+
+def test_rows_may_be_looked_up_in_the_order_of_their_time(other, tmp_path):
+    """Each in the epoch in which the watermark has passed it, with what the other state has then."""
+
+    def build(stream):
+        return (
+            stream.watermark("amount", "0 ms")
+            .lookup(tmp_path / "other", "levels", {"user": "name"}, in_order=True)
+            .write("memory")
+        )
+
+    ours = PipelineKit(build, rows=ROWS, slots=1)
+    assert ours.epoch([{"user": "ada", "amount": 30}, {"user": "cid", "amount": 12}], watermark_ms=5)["output"] == []
+    with other.writer("test") as writer:
+        put(writer, "levels", name=["ada"], level=[9])
+    given = [{"user": user, "amount": amount} for user, amount in (("ada", 25), ("ada", 40), ("cid", 11), ("bob", 5))]
+    out = ours.epoch(given, watermark_ms=35)["output"]
+    assert {user: [row["amount"] for row in out if row["user"] == user] for user in ("ada", "cid")} == {
+        "ada": [25, 30],
+        "cid": [11, 12],
+    }
+    assert {row["level"] for row in out if row["user"] == "ada"} == {9}
+    assert ours.progress[-1].late_by == {"lookup": 1}, "bob comes at 5, which the watermark had passed"

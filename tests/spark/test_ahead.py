@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from tests.spark.files import put_table
 from tests.spark.processes import Sightings
 
 pytestmark = pytest.mark.spark
+ONCE = {"availableNow": True}
 COLUMNS = "kind string, user string, n long, at timestamp, wide string"
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 ROWS = [{"kind": "ab"[n % 2], "user": f"user{n % 5}", "n": n, "at": AT, "wide": "x" * 100} for n in range(40)]
@@ -106,3 +107,21 @@ def test_kinds_of_rows_are_joined_by_reading_each_once(ran):
     one, other = ([row for row in ROWS if row["kind"] == kind] for kind in "ab")
     wanted = [(a["user"], a["n"], b["n"]) for a in one for b in other if a["user"] == b["user"] and a["n"] < 10 < 30 < b["n"]]
     assert found == sorted(wanted) and len(wanted) == 5
+
+
+@pytest.mark.parametrize("rule", [{}, {"policy": "min"}])
+def test_all_rows_of_the_input_move_the_watermark_whatever_is_chosen_of_them(spark, tmp_path, rule):
+    """Also where Spark could choose before it looks at the times, as it would by itself."""
+    for number in range(3):
+        times = [AT + timedelta(minutes=number), AT + timedelta(hours=number + 1)]
+        put_table(tmp_path / "in", number, pa.table({"user": ["a", "b"], "at": times, "n": [1, 2], "wide": ["x", "x"]}))
+    events = spark.readStream.schema("user string, at timestamp, n long, wide string").option("maxFilesPerTrigger", 1)
+    rows = stream(events.parquet(str(tmp_path / "in"))).watermark("at", "0 seconds", **rule).where("user = 'a'")
+    query = tallied(rows.select("user", "at")).write("memory").start(state=tmp_path / "state", slots=1, trigger=ONCE)
+    query.await_termination()
+    query.stop()
+    hours = [(progress.watermark_ms - round(AT.timestamp() * 1000)) / 3_600_000 for progress in query.progress[1:3]]
+    assert hours == [1, 2] and query.progress[-1].late_by == {"sightings": 1}
+    if not rule:
+        plan = query._query._jsq.explainInternal(False)
+        assert plan.index("Filter") < plan.index("EventTimeWatermark") and "wide" not in plan

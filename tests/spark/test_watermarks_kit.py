@@ -1,6 +1,6 @@
 """Pipelines whose watermark follows from their rows, without Spark: it is in the state, and survives restarts and crashes."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
@@ -146,3 +146,27 @@ def test_the_watermark_never_goes_back_in_the_log():
     for before, after in pairwise(seen):
         assert all(after[name] >= time for name, time in before.items())
     assert seen[-1][EVENT_TIME] > seen[2][EVENT_TIME]
+
+
+@pytest.mark.parametrize("kind", ["string", "double", "date", "boolean"])
+def test_columns_that_are_no_times_are_refused_before_the_start(kind):
+    rows = f"user string, at long, odd {kind}, nested struct<odd: {kind}>"
+    for column, args, options in [
+        ("odd", ["odd", "1 s"], {"policy": "min"}),
+        ("odd", ["at"], {"heartbeat": "odd"}),
+        ("nested.odd", ["at", "1 s"], {"punctuation": "nested.odd"}),
+    ]:
+        with pytest.raises(BadInput, match=f"watermark: column {column} is of type .*, which is no time: make it a timestamp before"):
+            PipelineKit(piped(*args, **options), rows=rows)
+    with pytest.raises(BadInput, match="operator last: the time of its rows, column odd, is a "):
+        PipelineKit(lambda s: s.watermark("odd", "1 s").key_by("user").last(by="at").write("memory"), rows=rows)
+
+
+def test_delays_may_be_timedeltas():
+    plain, ruled = (PipelineKit(piped("at", timedelta(seconds=5), **more), rows=ROWS) for more in ({}, {"policy": "min"}))
+    assert "5 s behind" in plain.explain() and "5 s behind" in ruled.explain()
+    joined = PipelineKit(
+        lambda s: s.watermark("at", timedelta(0)).key_by("user").last(ttl=timedelta(seconds=1)).write("memory"),
+        rows=ROWS + ", n long",
+    )
+    assert joined.epoch([row("a", 1, n=1)])["output"]

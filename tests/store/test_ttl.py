@@ -151,6 +151,22 @@ def test_before_any_watermark_nothing_has_ended() -> None:
     assert content(store) == {1: 1}
 
 
+def test_what_is_written_before_any_watermark_does_not_end_until_it_is_written_again() -> None:
+    values = {"v": Column(pa.int64(), merge="sum"), "w": Column(pa.int64(), ttl_ms=50)}
+    merging = value_table("t", {"k": pa.int64()}, values, ttl_ms=100, ttl_clock="event_time")
+    for schema in (EVENT, merging):
+        store = forge.with_table(schema)
+        forge.write(store, "t", ("put", {"k": [1, 2, 3], "v": [1, 2, 3]}), ("put", {"k": [3], "v": [4]}))
+        if schema is merging:
+            forge.write(store, "t", ("merge", {"k": [1], "v": [10]}))
+        tick(store, T0, watermarks={"event_time": 10**6})
+        assert content(store) == {1: 11 if schema is merging else 1, 2: 2, 3: 4}
+        forge.write(store, "t", ("put", {"k": [2], "v": [5]}), watermarks={"event_time": 10**6})
+        tick(store, T0, watermarks={"event_time": 10**6 + 100})
+        list(store.compact(full=True))
+        assert content(store) == {1: 11 if schema is merging else 1, 3: 4}
+
+
 def test_lists_and_maps_lose_entries_one_by_one() -> None:
     for schema, subkey in (
         (list_table("t", {"k": pa.int64()}, {"v": pa.int64()}, ttl_ms=100), "position"),

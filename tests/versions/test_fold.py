@@ -210,3 +210,12 @@ def test_a_dropped_table_goes_with_its_runs_and_may_be_made_anew() -> None:
         fold(dropped, DropTable("t"))
     with pytest.raises(BrokenHistory):
         fold(dropped, CommitEpoch(3, (run("x", 3, 3),)))
+
+
+def test_counts_add_up() -> None:
+    manifest = fold(EMPTY, CommitEpoch(1, (), counts={"a__late": 2}))
+    manifest = fold(manifest, CommitEpoch(2, ()))
+    manifest = fold(manifest, CommitEpoch(3, (), counts={"a__late": 3, "b__late": 1}))
+    assert manifest.counts == {"a__late": 5, "b__late": 1}
+    with pytest.raises(BrokenHistory):
+        fold(manifest, CommitEpoch(4, (), counts={"a__late": -1}))
