@@ -42,9 +42,9 @@ class Renewal:
 
     def beat(self) -> None:
         """Renew the lease if it is wanted and a third of its time is over. Raises ``Fenced`` if another has it."""
-        lease_ms = self._history.settings.lease_ms
-        left_ms = self._history.head.lease.expires_ms - self._history.clock.now_ms()
-        if left_ms < lease_ms * 2 // 3 and self._wanted():
+        held, lease_ms = self._history.head.lease, self._history.settings.lease_ms
+        aged = held.expires_ms - self._history.clock.now_ms() < lease_ms * 2 // 3
+        if (aged or held.token != self._token) and self._wanted():
             lease.renew(self._history, self._token)
             maybe_checkpoint(self._history)
 

@@ -104,6 +104,17 @@ def test_an_epoch_at_any_moment_of_a_renewal_leaves_it_alone() -> None:
         assert (outcome, head.epoch, head.published) == (None, 2, 1), label
 
 
+def test_a_lease_that_another_has_and_renews_is_lost() -> None:
+    blobs, clock = memory(), ManualClock()
+    history = create(blobs, clock)
+    kept = renewal(history, lease.take(history, "one"))
+    lease.take(reopen(blobs, clock), "two", force=True)
+    kept.beat()
+    history.refresh()
+    with pytest.raises(Fenced):
+        kept.beat()
+
+
 def test_who_lost_the_lease_is_told() -> None:
     blobs = memory()
     history = create(blobs, SystemClock(), SHORT)
