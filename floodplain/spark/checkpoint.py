@@ -56,6 +56,15 @@ def next_watermark(checkpoint: Path, batch_id: int) -> int:
         return 0
 
 
+def is_noted(checkpoint: Path, batch_id: int) -> bool:
+    """Whether Spark has this batch down as processed. There is nothing to note before the first."""
+    return batch_id < 0 or (checkpoint / "commits" / str(batch_id)).exists()
+
+
+def _last_noted(checkpoint: Path) -> int:
+    return max((int(path.name) for path in (checkpoint / "commits").glob("[0-9]*") if path.name.isdigit()), default=-1)
+
+
 def agree(checkpoint: Path, committed: SourcePosition, watermark_ms: int) -> None:
     """Refuse a checkpoint that does not belong to this state; rebuild one that is gone.
 
@@ -66,7 +75,7 @@ def agree(checkpoint: Path, committed: SourcePosition, watermark_ms: int) -> Non
             rebuild(checkpoint, committed, watermark_ms)
         return
     if committed.batch_id < 0:
-        if any((checkpoint / "commits").glob("[0-9]*")):
+        if _last_noted(checkpoint) >= 0:
             raise BadInput(f"the state is empty, but the checkpoint at {checkpoint} has batches: it belongs to another state")
         return
     found = query_id(checkpoint)
@@ -74,6 +83,11 @@ def agree(checkpoint: Path, committed: SourcePosition, watermark_ms: int) -> Non
         raise BadInput(
             f"the checkpoint at {checkpoint} is of query {found}, the state of query {committed.query_id}: "
             "delete the checkpoint to rebuild it from the state"
+        )
+    if _last_noted(checkpoint) > committed.batch_id:
+        raise BadInput(
+            f"the checkpoint at {checkpoint} has batch {_last_noted(checkpoint)} as processed, the state has batches up to "
+            f"{committed.batch_id}: rows would be left out; delete the checkpoint to rebuild it from the state"
         )
 
 
