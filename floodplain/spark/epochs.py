@@ -229,10 +229,11 @@ class Epochs:
         self.store.history.blobs.delete(done)
         self.publish()
 
-    def renew(self) -> None:
-        """Keep the lease while nothing is committed."""
+    def note_published(self, now_ms: int) -> None:
+        """Once no epoch has come for a while: how far publishing got, lest the next driver repeat it if this one dies."""
         head = self.store.head
-        commit(self.store.history, [AdvancePublished(max(head.published, self._published))], token=self.writer.token)
+        if self._published > head.published and now_ms - head.epochs[-1].at_ms >= self.store.history.settings.lease_ms // 3:
+            self._record_published()
 
     def close(self) -> None:
         """Let go of the state. Raises nothing if another driver has it by now."""

@@ -1,4 +1,4 @@
-"""Beside the epochs: the heartbeat that keeps the lease and fires timers when no data comes, compaction, garbage collection."""
+"""Beside the epochs: the heartbeat that fires timers when no data comes, compaction, garbage collection."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ NICENESS = 10
 class Housekeeper:
     """Two threads, so that a long compaction does not hold up the heartbeat. They end with the query, or when told to.
 
-    A heartbeat that fails ends the query: its driver was superseded, or a timer's function failed.
+    A heartbeat that fails ends the query: a timer's function failed. So does a lease that was lost: its driver was superseded.
     """
 
     def __init__(self, driver: Driver, running: Callable[[], bool], end: Callable[[], None]) -> None:
@@ -27,6 +27,8 @@ class Housekeeper:
         self._stopped = threading.Event()
         self._untidy = threading.Event()
         driver.after_epoch = self._untidy.set
+        driver.running = running
+        driver.on_lost = self._fail
         self._pause_s = driver.store.history.settings.lease_ms / 3000
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._beat, self._tidy)]
         self.failure: Exception | None = None
@@ -47,9 +49,14 @@ class Housekeeper:
             try:
                 self._driver.tick()
             except Exception as error:
-                self.failure = self.ended_by = error
-                self._end()
+                self._fail(error)
                 return
+
+    def _fail(self, error: Exception) -> None:
+        """End the query at once, its running epoch with it, and say why."""
+        self.failure = self.ended_by = self.ended_by or error
+        self._driver.give_up()
+        self._end()
 
     def _tidy(self) -> None:
         _give_way()
