@@ -71,6 +71,8 @@ class Epochs:
         self._timers: list[tuple[tables.Place, str]] = []
         self.front: Node | None = None
         """The step that rows of the pipeline's own input are computed up to when they come, if they do not come as they are."""
+        self.concern: str | None = None
+        """What is wrong beside the epochs: a warning in their progress."""
         self._published = 0
         """How far publishing got. It rides in the next edit, and staged files stay until then."""
 
@@ -301,10 +303,13 @@ class Epochs:
                 late_by=dict(run.late),
                 early=sum(report.early for report in run.reports),
                 busy_ms=[report.busy_ms for report in run.reports],
-                warnings=sorted({warning for report in run.reports for warning in report.warnings}),
+                warnings=sorted({warning for report in run.reports for warning in report.warnings} | self._concerns()),
             )
         )
         del self.progress[:-KEPT_PROGRESS]
+
+    def _concerns(self) -> set[str]:
+        return set() if self.concern is None else {self.concern}
 
     def _outlets(self) -> set[tuple[str, str]]:
         return {outlet.staged_as for outlet in self._plan.outlets}

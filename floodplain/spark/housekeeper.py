@@ -1,17 +1,23 @@
 """Beside the epochs: the heartbeat that fires timers when no data comes, compaction, garbage collection."""
 
+import logging
 import os
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from floodplain.errors import Conflict, Unavailable
 from floodplain.spark.driver import Driver
 
 COLLECT_EVERY = 64
 """Epochs between two garbage collections."""
 NICENESS = 10
 """Of compaction: it runs in what time epochs leave."""
+PASSING = (Unavailable, Conflict)
+"""What keeps compaction and garbage collection from their work for a while, and not for good."""
+
+_log = logging.getLogger(__name__)
 
 
 class Housekeeper:
@@ -31,6 +37,7 @@ class Housekeeper:
         driver.on_lost = self._fail
         self._pause_s = driver.store.history.settings.lease_ms / 3000
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._beat, self._tidy)]
+        self._put_off, self._again_at = 0, 0
         self.failure: Exception | None = None
         self.ended_by: Exception | None = None
 
@@ -66,6 +73,8 @@ class Housekeeper:
             self._untidy.clear()
             if self._stopped.is_set():
                 return
+            if store.head.epoch < self._again_at:
+                continue
             try:
                 for _ in store.compact():
                     if self._stopped.is_set():
@@ -74,10 +83,24 @@ class Housekeeper:
                     store.collect_garbage()
                     self._driver.epochs.sweep_staged()
                     collected = store.head.epoch
+                self._work_again()
+            except PASSING as error:
+                self._put_it_off(error)
             except Exception as error:
                 # Whatever it is, it must be seen: a state that is never compacted only grows.
                 self.failure = self.failure or error
                 return
+
+    def _put_it_off(self, error: Exception) -> None:
+        """Try again some epochs later, twice as many each time, and say so meanwhile."""
+        self._put_off += 1
+        self._again_at = self._driver.store.head.epoch + min(1 << self._put_off, COLLECT_EVERY)
+        tries = f"compaction could not be done, {self._put_off} tries so far, the next at epoch {self._again_at}"
+        self._driver.epochs.concern = f"{tries}: {error}"
+        _log.warning("%s: %s", tries, error)
+
+    def _work_again(self) -> None:
+        self._put_off, self._driver.epochs.concern = 0, None
 
 
 def _give_way() -> None:

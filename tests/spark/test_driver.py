@@ -1,5 +1,6 @@
-"""The driver with tasks in this process: the end of a query, its lease."""
+"""The driver and what runs beside it, with tasks in this process: the end of a query, its lease, compaction that fails."""
 
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -7,15 +8,17 @@ from typing import Any
 import pytest
 
 from floodplain.clock import Clock, ManualClock, SystemClock
-from floodplain.errors import BadInput, Conflict, LeaseHeld
+from floodplain.errors import BadInput, Conflict, LeaseHeld, Refused, Unavailable
 from floodplain.operators.process import Process
 from floodplain.settings import StoreSettings
 from floodplain.spark.contract import Place
 from floodplain.spark.driver import Driver, Interrupted
+from floodplain.spark.housekeeper import Housekeeper
 from floodplain.spark.kit import LocalEngine, PipelineKit
 from floodplain.spark.pipeline import _take_over
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.edit import SourcePosition
+from tests.faults import FaultyBlobs, Op, Plan
 from tests.spark.processes import Count, Echo, Held
 from tests.store.world import memory, open_store, settings
 from tests.waiting import wait_for
@@ -154,3 +157,59 @@ def test_how_far_publishing_got_is_noted_when_no_epoch_comes():
     clock.advance_ms(MINUTE.lease_ms // 3)
     assert not driver.tick() and driver.store.head.position == position
     driver.close()
+
+
+class Failing(Plan):
+    """Compactions that cannot store what they made, so many times."""
+
+    def __init__(self, error: Callable[[], Exception], times: int) -> None:
+        self._error, self._left = error, times
+        self.epochs: list[int] = []
+        self.now: Callable[[], int] = lambda: 0
+
+    def before(self, op: Op) -> None:
+        if op.method == "create" and "compact-" in op.name and self._left:
+            self._left -= 1
+            self.epochs.append(self.now())
+            raise self._error()
+
+
+def kept(plan: Failing) -> tuple[Driver, Housekeeper]:
+    blobs = FaultyBlobs(memory(), plan)
+    driver = started(Count(), blobs, ManualClock(), settings(lease_ms=60_000, retry=type(MINUTE.retry)(attempts=1)))
+    plan.now = lambda: driver.store.head.epoch
+    keeper = Housekeeper(driver, lambda: True, lambda: None)
+    keeper.start()
+    return driver, keeper
+
+
+def end(driver: Driver, keeper: Housekeeper) -> None:
+    keeper.stop()
+    driver.close()
+
+
+def test_a_compaction_that_a_silent_tier_keeps_from_its_work_is_done_later():
+    plan = Failing(lambda: Unavailable("no answer"), 3)
+    driver, keeper = kept(plan)
+
+    def warned() -> list[str]:
+        epoch(driver, "ada")
+        return driver.epochs.progress[-1].warnings
+
+    found = wait_for("a warning", warned)[0]
+    assert found.startswith("compaction could not be done, 1 tries so far, the next at epoch ") and found.endswith(": no answer")
+    wait_for("compaction", lambda: not warned() and len(plan.epochs) == 3)
+    first, second, third = plan.epochs
+    assert second >= first + 2 and third >= second + 4
+    assert len(driver.store.head.runs["count"]) < driver.store.head.epoch and keeper.failure is None
+    end(driver, keeper)
+
+
+def test_a_compaction_that_fails_for_good_is_seen_and_the_query_goes_on():
+    driver, keeper = kept(Failing(lambda: Refused("no space"), 1))
+    wait_for("the failure", lambda: epoch(driver, "ada") or keeper.failure)
+    assert isinstance(keeper.failure, Refused) and keeper.ended_by is None
+    before = driver.store.head.epoch
+    epoch(driver, "ada")
+    assert driver.store.head.epoch == before + 1
+    end(driver, keeper)
