@@ -55,6 +55,11 @@ def next_watermark(checkpoint: Path, batch_id: int) -> int:
         return 0
 
 
+def is_noted(checkpoint: Path, batch_id: int) -> bool:
+    """Whether Spark has this batch down as processed. There is nothing to note before the first."""
+    return batch_id < 0 or (checkpoint / "commits" / str(batch_id)).exists()
+
+
 def agree(checkpoint: Path, committed: SourcePosition, watermark_ms: int) -> None:
     """Refuse a checkpoint that does not belong to this state, or is not where it is; rebuild one that is gone.
 

@@ -35,21 +35,9 @@ class StatefulQuery:
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:
         """Wait for the end. Raises what ended it, if that was an error. At the end the state is let go."""
-        try:
-            ended = self._await_one_batch(timeout) if self._once else self.floodplain.await_termination(timeout)
-        except BaseException:
-            self.floodplain.stop()
-            raise
-        if ended:
-            self.floodplain.stop()
+        # Of one batch, timers that come due later wait for the next.
+        ended = self.floodplain._await_end(timeout, last_timers=not self._once)
         return None if timeout is None else ended
-
-    def _await_one_batch(self, timeout: int | None) -> bool:
-        """That batch and nothing after it: timers that come due later wait for the next."""
-        if timeout is None:
-            self._spark.awaitTermination()
-            return True
-        return bool(self._spark.awaitTermination(timeout))
 
     def processAllAvailable(self) -> None:
         self.floodplain.process_all_available()

@@ -1,38 +1,66 @@
 """The driver side on Spark: micro-batches become epochs, and epochs come also when no data does."""
 
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
+from floodplain.errors import BadInput, Conflict
 from floodplain.eventtime.times import NONE_MS
 from floodplain.spark import checkpoint
 from floodplain.spark.ahead import put_ahead
 from floodplain.spark.contract import Place
 from floodplain.spark.engine import SparkEngine, tagged, untagged
 from floodplain.spark.epochs import Epochs
+from floodplain.spark.gate import Gate
 from floodplain.spark.plan import Plan
 from floodplain.spark.static import run_static
 
+NOTING_S = 5.0
+"""How long a stop waits for Spark to note the last batch. That takes it some milliseconds."""
+STOPPING_S = 10.0
+"""How long a batch that is turned away waits for the stop to reach Spark, which follows at once."""
+
+
+class Interrupted(Exception):
+    """Ends a batch so that Spark takes it for one that its stop has interrupted.
+
+    Spark goes by the text. It runs out of stack on long ones, as those of its own errors are with their traces.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("py4j.protocol.Py4JJavaError: An error occurred while calling on_batch: java.lang.InterruptedException")
+
 
 class Driver:
-    """Runs epochs one at a time under one lock. Made by ``Output.start``."""
+    """Runs epochs one at a time, until it is drained. Made by ``Output.start``."""
 
-    def __init__(self, place: Place, plan: Plan, session: SparkSession, slots: int, tags: Sequence[str]) -> None:
-        self._engine = SparkEngine(session, place.store.head.key_groups)
-        self.epochs = Epochs(place, plan, self._engine, slots)
+    def __init__(self, place: Place, plan: Plan, engine: SparkEngine, slots: int, tags: Sequence[str]) -> None:
+        self._engine = engine
+        self.epochs = Epochs(place, plan, engine, slots)
         self.store = place.store
         self._tags = tuple(tags)
         self._plan = plan
-        self._lock = threading.Lock()
+        self._gate = Gate()
+        self._turned_away = False
+        self._given_up = False
+        self._closed = False
         self._checkpoint: Path | None = None
         self.after_epoch: Callable[[], object] = lambda: None
         """Called when an epoch of rows is through."""
+        self.running: Callable[[], bool] = lambda: True
+        """Whether the query runs; one that is being started does."""
+        self.on_lost: Callable[[Exception], object] = lambda error: None  # noqa: ARG005 — whoever has nobody to tell
+        """Told, by the thread that renews the lease, why it cannot be kept."""
 
     def prepare(self, inputs: dict[str, DataFrame], drop: Sequence[str]) -> None:
-        """Before the first epoch; raises if the pipeline does not fit its input or what is in the state."""
+        """Before the first epoch; raises if the pipeline does not fit its input or what is in the state.
+
+        From here on the lease is renewed beside all that is done, while the query runs and while an epoch does.
+        """
+        self.epochs.writer.keep(lambda: self._gate.busy or self.running(), lambda error: self.on_lost(error))
         self.epochs.prepare({tag: self._engine.empty(self._engine.schema(rows)) for tag, rows in inputs.items()}, drop)
 
     def follow(self, folder: Path, inputs: dict[str, DataFrame]) -> DataFrame:
@@ -42,34 +70,89 @@ class Driver:
         return tagged({**inputs, "": rows})
 
     def on_batch(self, rows: DataFrame, batch_id: int) -> None:
-        """What Spark calls for each micro-batch."""
+        """What Spark calls for each micro-batch. Once the query is to stop, none begins: Spark will offer it again."""
+        with self._gate.alone() as may_begin:
+            if may_begin:
+                self._run_unless_given_up(rows, batch_id)
+        if not may_begin:
+            self._turn_away()
+
+    def _run_unless_given_up(self, rows: DataFrame, batch_id: int) -> None:
+        try:
+            self._run_batch(rows, batch_id)
+        except Exception:
+            if self._given_up:
+                raise Interrupted from None
+            raise
+
+    def _run_batch(self, rows: DataFrame, batch_id: int) -> None:
         assert self._checkpoint is not None
-        with self._lock:
-            self._engine.use(rows.sparkSession)
-            entry = checkpoint.batch_entry(self._checkpoint, batch_id, self.store.head.source)
-            self.epochs.publish()
-            if not checkpoint.is_replay(self.store.head.source, entry.position):
-                self.epochs.run(untagged(rows, self._tags), entry.position, entry.timestamp_ms, entry.watermark_ms)
-                self.after_epoch()
+        self._engine.use(rows.sparkSession)
+        entry = checkpoint.batch_entry(self._checkpoint, batch_id, self.store.head.source)
+        self.epochs.publish()
+        if not checkpoint.is_replay(self.store.head.source, entry.position):
+            self.epochs.run(untagged(rows, self._tags), entry.position, entry.timestamp_ms, entry.watermark_ms)
+            self.after_epoch()
+
+    def _turn_away(self) -> NoReturn:
+        """Wait for the stop that is under way, and raise: a batch that returned would be processed, by Spark's checkpoint."""
+        self._turned_away = True
+        clock = self.store.history.clock
+        until_s = clock.monotonic_s() + STOPPING_S
+        while self.running():
+            if clock.monotonic_s() > until_s:
+                raise Conflict("this query was to be stopped, so it took no further batch, and then was not: start it again")
+            clock.sleep_s(0.01)
+        raise Interrupted
 
     def tick(self) -> bool:
-        """As ``Epochs.tick``, which says when there is an epoch without rows; whether there was one.
+        """As ``Epochs.tick``, which says when there is an epoch without rows; whether there was one. None comes once the query is
+        to stop.
 
         Spark calls us only when data comes. It leaves the watermark that the next batch would have in its commit log.
         """
-        with self._lock:
+        with self._gate.alone() as may_begin:
             batch_id = self.store.head.source.batch_id
             given_ms = checkpoint.next_watermark(self._checkpoint, batch_id) if self._checkpoint else 0
-            return self.epochs.tick(given_ms, self.store.history.clock.now_ms())
+            return may_begin and self.epochs.tick(given_ms, self.store.history.clock.now_ms())
 
     def heartbeat(self, source: str | None, at_ms: int) -> None:
         """Once the running epoch is over."""
-        with self._lock:
+        with self._gate.alone() as may_begin:
+            if not may_begin:
+                raise BadInput("a heartbeat is an epoch of its own, and this query has stopped: start it again")
             self.epochs.heartbeat(source, at_ms)
+
+    def give_up(self) -> None:
+        """No epoch begins any more, and how the running one ends does not matter: why the query ends is known already."""
+        self._given_up = True
+        self._gate.shut()
+
+    def drain(self) -> None:
+        """No epoch begins any more, and the running one is through when this returns, in Spark's checkpoint, too.
+
+        Without its own note Spark would offer the last batch again, and forget how far that moved the watermark.
+        """
+        self._gate.drain()
+        clock, batch_id = self.store.history.clock, self.store.head.source.batch_id
+        until_s = clock.monotonic_s() + NOTING_S
+        while self._checkpoint is not None and not checkpoint.is_noted(self._checkpoint, batch_id):
+            if self._turned_away or clock.monotonic_s() > until_s or not self.running():
+                return
+            clock.sleep_s(0.01)
+
+    def close(self) -> None:
+        """Let go of the state. Nothing is committed, published or renewed after it; may be called again."""
+        self._gate.drain()
+        self.epochs.writer.rest()
+        with self._gate.alone():
+            if not self._closed:
+                self.epochs.close()
+                self._closed = True
 
     def run_static(self, inputs: dict[str, DataFrame], batch: str | None, delay_ms: int, finish: bool) -> None:
         """As ``static.run_static``. The watermark is ``delay_ms`` behind the newest row."""
-        with self._lock:
+        with self._gate.alone():
             for rows in inputs.values():
                 self._engine.use(rows.sparkSession.newSession())
             run_static(self.epochs, inputs, batch, lambda: self._newest_ms(inputs[""]) - delay_ms, finish=finish)

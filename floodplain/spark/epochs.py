@@ -81,6 +81,8 @@ class Epochs:
         self._timers: list[tuple[tables.Place, str, int]] = []
         self.front: Node | None = None
         """The step that rows of the pipeline's own input are computed up to when they come, if they do not come as they are."""
+        self.concern: str | None = None
+        """What is wrong beside the epochs: a warning in their progress."""
         self._published = 0
         """How far publishing got. It rides in the next edit, and staged files stay until then."""
 
@@ -247,7 +249,7 @@ class Epochs:
         return False
 
     def tick(self, given_ms: int, now_ms: int) -> bool:
-        """Time passes: an epoch without rows if timers are due, else a renewal of the lease; whether there was an epoch.
+        """Time passes: an epoch without rows if timers are due; whether there was one.
 
         ``given_ms``: the watermark that Spark would give the next batch; 0 for none.
         """
@@ -260,9 +262,7 @@ class Epochs:
             return True
         if moved and self._follows_watermark:
             self.advance(now_ms, watermark_ms)
-        lease_ms = self.store.history.settings.lease_ms
-        if head.lease.expires_ms - now_ms < lease_ms * 2 // 3:
-            self.renew()
+        self.note_published(now_ms)
         return False
 
     @property
@@ -294,10 +294,11 @@ class Epochs:
         self.store.history.blobs.delete(done)
         self.publish()
 
-    def renew(self) -> None:
-        """Keep the lease while nothing is committed."""
+    def note_published(self, now_ms: int) -> None:
+        """Once no epoch has come for a while: how far publishing got, lest the next driver repeat it if this one dies."""
         head = self.store.head
-        commit(self.store.history, [AdvancePublished(max(head.published, self._published))], token=self.writer.token)
+        if self._published > head.published and now_ms - head.epochs[-1].at_ms >= self.store.history.settings.lease_ms // 3:
+            self._record_published()
 
     def close(self) -> None:
         """Let go of the state. Raises nothing if another driver has it by now."""
@@ -367,10 +368,13 @@ class Epochs:
                 ignored_by=dict(run.ignored),
                 early=sum(report.early for report in run.reports),
                 busy_ms=[report.busy_ms for report in run.reports],
-                warnings=sorted({warning for report in run.reports for warning in report.warnings}),
+                warnings=sorted({warning for report in run.reports for warning in report.warnings} | self._concerns()),
             )
         )
         del self.progress[:-KEPT_PROGRESS]
+
+    def _concerns(self) -> set[str]:
+        return set() if self.concern is None else {self.concern}
 
     def _outlets(self) -> set[tuple[str, str]]:
         return {outlet.staged_as for outlet in self._plan.outlets}

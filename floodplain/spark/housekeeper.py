@@ -1,5 +1,6 @@
-"""Beside the epochs: the heartbeat that keeps the lease and fires timers when no data comes, compaction, garbage collection."""
+"""Beside the epochs: the heartbeat that fires timers when no data comes, compaction, garbage collection."""
 
+import logging
 import os
 import sys
 import threading
@@ -7,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from floodplain.errors import Conflict, Unavailable
 from floodplain.spark.driver import Driver
 from floodplain.store.store import Store
 from floodplain.versions.manifest import Manifest
@@ -17,12 +19,16 @@ NICENESS = 10
 """Of compaction: it runs in what time epochs leave."""
 UNMAPPED_AFTER = 2
 """Epochs after which no task has a run mapped any more that was replaced: each unmaps what its own epoch does not name."""
+PASSING = (Unavailable, Conflict)
+"""What keeps compaction and garbage collection from their work for a while, and not for good."""
+
+_log = logging.getLogger(__name__)
 
 
 class Housekeeper:
     """Two threads, so that a long compaction does not hold up the heartbeat. They end with the query, or when told to.
 
-    A heartbeat that fails ends the query: its driver was superseded, or a timer's function failed.
+    A heartbeat that fails ends the query: a timer's function failed. So does a lease that was lost: its driver was superseded.
     """
 
     def __init__(self, driver: Driver, running: Callable[[], bool], end: Callable[[], None]) -> None:
@@ -32,8 +38,11 @@ class Housekeeper:
         self._stopped = threading.Event()
         self._untidy = threading.Event()
         driver.after_epoch = self._untidy.set
+        driver.running = running
+        driver.on_lost = self._fail
         self._pause_s = driver.store.history.settings.lease_ms / 3000
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._beat, self._tidy)]
+        self._put_off, self._again_at = 0, 0
         self.failure: Exception | None = None
         self.ended_by: Exception | None = None
 
@@ -52,9 +61,14 @@ class Housekeeper:
             try:
                 self._driver.tick()
             except Exception as error:
-                self.failure = self.ended_by = error
-                self._end()
+                self._fail(error)
                 return
+
+    def _fail(self, error: Exception) -> None:
+        """End the query at once, its running epoch with it, and say why."""
+        self.failure = self.ended_by = self.ended_by or error
+        self._driver.give_up()
+        self._end()
 
     def _tidy(self) -> None:
         _give_way()
@@ -65,6 +79,8 @@ class Housekeeper:
             self._untidy.clear()
             if self._stopped.is_set():
                 return
+            if store.head.epoch < self._again_at:
+                continue
             try:
                 for _ in store.compact():
                     if self._stopped.is_set():
@@ -74,10 +90,24 @@ class Housekeeper:
                     store.collect_garbage()
                     self._driver.epochs.sweep_staged()
                     collected = store.head.epoch
+                self._work_again()
+            except PASSING as error:
+                self._put_it_off(error)
             except Exception as error:
                 # Whatever it is, it must be seen: a state that is never compacted only grows.
                 self.failure = self.failure or error
                 return
+
+    def _put_it_off(self, error: Exception) -> None:
+        """Try again some epochs later, twice as many each time, and say so meanwhile."""
+        self._put_off += 1
+        self._again_at = self._driver.store.head.epoch + min(1 << self._put_off, COLLECT_EVERY)
+        tries = f"compaction could not be done, {self._put_off} tries so far, the next at epoch {self._again_at}"
+        self._driver.epochs.concern = f"{tries}: {error}"
+        _log.warning("%s: %s", tries, error)
+
+    def _work_again(self) -> None:
+        self._put_off, self._driver.epochs.concern = 0, None
 
 
 class Leavers:

@@ -71,7 +71,8 @@ class SparkRuntime:
         writer = _take_over(store, options.force)
         try:
             place = Place(store, writer, options.state, options.settings, options.options)
-            driver = Driver(place, _with_event_time(plan, main), main.sparkSession, slots, list(inputs))
+            engine = SparkEngine(main.sparkSession, store.head.key_groups)
+            driver = Driver(place, _with_event_time(plan, main), engine, slots, list(inputs))
             driver.prepare(inputs, options.drop)
             sinks = {outlet.name: outlet.sink for outlet in plan.outlets}
             if not main.isStreaming:
@@ -113,7 +114,7 @@ class Query:
         self.sinks = sinks
         self._keeper = Housekeeper(driver, lambda: self.is_active, lambda: query.stop() if query is not None else None)
         if query is None:
-            driver.epochs.close()
+            driver.close()
         else:
             self._keeper.start()
 
@@ -123,18 +124,32 @@ class Query:
         return next(iter(self.sinks.values()))
 
     def await_termination(self, seconds: int | None = None) -> bool:
-        """Wait for the end; whether it came. A query over what is available ends with the epochs that timers still want.
+        """Wait for the end; whether it came. At the end the state is let go, as by ``stop``.
 
-        Raises what ended the query, if it failed.
+        A query that has ended by itself, over what is available, first runs the epochs that timers still want. Raises what ended
+        the query, if it failed.
         """
+        return self._await_end(seconds, last_timers=True)
+
+    def _await_end(self, seconds: int | None, *, last_timers: bool) -> bool:
         if self._query is None:
             return True
-        ended = self._query.awaitTermination(seconds) if seconds is not None else self._query.awaitTermination() or True
-        if ended and self._keeper.ended_by is not None:
-            raise self._keeper.ended_by
-        if ended:
-            self._fire()
-        return bool(ended)
+        try:
+            ended = self._await_spark(seconds)
+            if ended and last_timers:
+                self._fire()
+            return ended
+        finally:
+            if not self.is_active:
+                self._close()
+
+    def _await_spark(self, seconds: int | None) -> bool:
+        assert self._query is not None
+        try:
+            return bool(self._query.awaitTermination(seconds) if seconds is not None else self._query.awaitTermination() or True)
+        finally:
+            if not self.is_active and self._keeper.ended_by is not None:
+                raise self._keeper.ended_by
 
     def process_all_available(self) -> None:
         """Wait until all input that is there now is processed, and the timers that are due then."""
@@ -145,16 +160,26 @@ class Query:
     def _fire(self) -> None:
         while self._driver.tick():
             pass
+        if self._keeper.ended_by is not None:
+            raise self._keeper.ended_by
 
     def stop(self) -> None:
-        """Finish the running epoch and let go of the state."""
+        """Finish the running epoch, commit and publish it, and let go of the state. No epoch begins and no timer fires any more.
+
+        May be called again, and from any thread but one that is inside an epoch: there ``BadInput`` is raised.
+        """
         if self._query is not None:
+            self._driver.drain()
             self._query.stop()
-            self._keeper.stop()
-            self._driver.epochs.close()
+            self._close()
+
+    def _close(self) -> None:
+        self._keeper.stop()
+        self._driver.close()
 
     @property
     def status(self) -> dict[str, Any]:
+        """What Spark is at: ``message``, ``isDataAvailable`` and ``isTriggerActive``."""
         if self._query is None:
             return {"message": "done", "isDataAvailable": False, "isTriggerActive": False}
         return dict(self._query.status)
@@ -176,7 +201,10 @@ class Query:
 
     @property
     def exception(self) -> Exception | None:
-        return self._query.exception() or self._keeper.failure if self._query is not None else None
+        """What ended the query, or, while it runs, what ended its compaction; None if it is well or was stopped."""
+        if self._query is None:
+            return None
+        return self._keeper.ended_by or self._query.exception() or self._keeper.failure
 
     def explain(self, format: Form = "text") -> str:  # noqa: A002 — as Spark calls it
         """The dataflow and how it runs now, with slots and tables, as text or as a picture (``"mermaid"``, ``"svg"``)."""

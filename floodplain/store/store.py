@@ -1,7 +1,7 @@
 """The store: the one object a program opens. Everything else hangs off it."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from floodplain.versions.edit import PutSchema
 from floodplain.versions.history import History
 from floodplain.versions.manifest import Manifest
 from floodplain.versions.pins import pin
+from floodplain.versions.renewal import Renewal
 from floodplain.versions.requirements import RequireSchema
 from floodplain.versions.schema import PROCESSING_TIME, TableSchema
 
@@ -147,6 +148,26 @@ class Writer:
     def __init__(self, store: Store, token: int) -> None:
         self.store = store
         self.token = token
+        self._renewal: Renewal | None = None
+
+    def keep(
+        self,
+        wanted: Callable[[], bool] = lambda: True,
+        lost: Callable[[Exception], object] = lambda error: None,  # noqa: ARG005
+    ) -> None:
+        """Renew the lease from a thread of its own while ``wanted`` says so, until ``rest`` or ``close``.
+
+        Without it each commit renews the lease, and who takes longer than ``lease_ms`` for an epoch may lose it. ``lost`` is told
+        from that thread why the lease cannot be kept: another writer took it.
+        """
+        self.rest()
+        self._renewal = Renewal(self.store.history, self.token, wanted, lost)
+        self._renewal.start()
+
+    def rest(self) -> None:
+        """No longer ``keep`` the lease; it is not released."""
+        if self._renewal is not None:
+            self._renewal.stop()
 
     def define(self, schema: TableSchema, *, renames: Mapping[str, str] | None = None) -> TableSchema:
         """Create the table, or change it to this definition. Returns its newest schema.
@@ -191,6 +212,7 @@ class Writer:
         return collected
 
     def close(self) -> None:
+        self.rest()
         lease.release(self.store.history, self.token)
 
     def __enter__(self) -> "Writer":

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from floodplain.errors import Conflict, Fenced, LeaseHeld
 from floodplain.tiers.paths import checked_name
 from floodplain.versions.commit import commit
-from floodplain.versions.edit import ReleaseLease, TakeLease
+from floodplain.versions.edit import AdvancePublished, ReleaseLease, TakeLease
 from floodplain.versions.history import History
 from floodplain.versions.manifest import Lease
 
@@ -28,6 +28,24 @@ def take(history: History, owner: str, *, force: bool = False) -> int:
             # Another took it first: its token is the one we asked for, so ours no longer fits.
             continue
         return update.token
+
+
+def renew(history: History, token: int) -> None:
+    """Show others that the holder lives. Any thread may, also while the holder writes an epoch.
+
+    Raises ``Fenced`` if the lease is no longer ours.
+    """
+    while True:
+        try:
+            # An edit has to say something: this repeats what is known.
+            commit(history, [AdvancePublished(history.head.published)], token=token)
+        except Fenced:
+            raise
+        except Conflict:
+            # An epoch that got in between has published more, and has renewed the lease.
+            history.refresh()
+            continue
+        return
 
 
 def release(history: History, token: int) -> None:

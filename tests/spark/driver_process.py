@@ -19,7 +19,8 @@ from floodplain.spark.engine import SparkEngine
 from floodplain.spark.sink_files import ParquetSink
 from floodplain.store.epoch import Epoch
 from tests.spark.fault_pipeline import start
-from tests.spark.fault_processes import Fault, wait_for
+from tests.spark.fault_processes import Fault
+from tests.waiting import wait_for
 
 POINTS = (
     *("before_first_job", "during_task", "before_second_job", "after_tasks", "after_commit"),

@@ -7,7 +7,6 @@ epoch comes from, it can be told whether the output, and what the next operator 
 import json
 import os
 import signal
-import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,19 +19,9 @@ from floodplain.operators.process import KeyedProcess
 from floodplain.spark import worker
 from floodplain.state.descriptors import Map, Value
 from floodplain.tiers import paths
+from tests.waiting import wait_for
 
-WAIT_SECONDS = 90
 BUCKETS = 8
-
-
-def wait_for(what: str, holds: Callable[[], Any], seconds: float = WAIT_SECONDS) -> Any:
-    """Until ``holds`` gives something true, which is returned; raises when that takes too long."""
-    deadline = time.monotonic() + seconds
-    while not (found := holds()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {seconds} s for {what}")
-        time.sleep(0.01)
-    return found
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """Process functions that the workers of the Spark tests import."""
 
 import os
+from pathlib import Path
 from typing import ClassVar
 
 from floodplain.operators.process import KeyedProcess
 from floodplain.state.descriptors import Broadcast, List, TaskValue, Value
+from tests.waiting import wait_for
 
 
 class Count(KeyedProcess):
@@ -16,6 +18,18 @@ class Count(KeyedProcess):
         self.n.set(self.n.get() + len(rows))
         self.total.set(self.total.get() + sum(row.amount for row in rows))
         yield key.user, self.n.get(), self.total.get()
+
+
+class Held(Count):
+    """Counts once it is let go: it leaves the file ``begun`` in a folder and waits there for the file ``go``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def process(self, key, rows, ctx):
+        (self.folder / "begun").touch()
+        wait_for("go", (self.folder / "go").exists)
+        yield from super().process(key, rows, ctx)
 
 
 class Sightings(KeyedProcess):

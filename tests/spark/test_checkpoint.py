@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from floodplain.errors import BadInput
-from floodplain.spark.checkpoint import agree, batch_entry, is_replay
+from floodplain.spark.checkpoint import agree, batch_entry, is_noted, is_replay
 from floodplain.versions.edit import SourcePosition
 
 QUERY = "q"
@@ -77,3 +77,8 @@ def test_the_batch_after_the_last_is_new_the_last_a_replay_and_any_other_refused
 def test_batches_without_a_stream_leave_its_place_open():
     """Static input is noted beside it."""
     assert not is_replay(SourcePosition("", -1, "", {"batches/monday": "done"}), at(0))
+
+
+def test_what_spark_has_noted(tmp_path):
+    written(tmp_path, 5, 4)
+    assert is_noted(tmp_path, 4) and not is_noted(tmp_path, 5) and is_noted(tmp_path / "nothing", -1)

@@ -96,7 +96,8 @@ def test_a_query_in_memory_with_stateless_steps_behind(spark, frame, source):
         assert query.exception() is None and query.lastProgress is not None and query.status["message"]
     finally:
         query.stop()
-    assert not query.isActive
+    assert not query.isActive and query.exception() is None
+    assert query.awaitTermination() is None and query.awaitTermination(1) is True, "nothing is left to wait for"
 
 
 def test_states_go_on_after_a_restart_and_batches_are_numbered_from_zero(frame, source, tmp_path):

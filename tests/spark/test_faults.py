@@ -13,7 +13,8 @@ from floodplain.spark.java import java_home
 from floodplain.store.store import Store
 from tests.spark.cluster import Cluster
 from tests.spark.fault_pipeline import check, write_input
-from tests.spark.fault_processes import Fault, wait_for
+from tests.spark.fault_processes import Fault
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 

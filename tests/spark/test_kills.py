@@ -16,7 +16,8 @@ from floodplain.versions.manifest import Manifest
 from tests.spark.cluster import environment
 from tests.spark.driver_process import POINTS
 from tests.spark.fault_pipeline import check, start, write_input
-from tests.spark.fault_processes import Fault, wait_for
+from tests.spark.fault_processes import Fault
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 

@@ -1,0 +1,215 @@
+"""The driver and what runs beside it, with tasks in this process: the end of a query, its lease, compaction that fails."""
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from floodplain.clock import Clock, ManualClock, SystemClock
+from floodplain.errors import BadInput, Conflict, LeaseHeld, Refused, Unavailable
+from floodplain.operators.process import Process
+from floodplain.settings import StoreSettings
+from floodplain.spark.contract import Place
+from floodplain.spark.driver import Driver, Interrupted
+from floodplain.spark.housekeeper import Housekeeper
+from floodplain.spark.kit import LocalEngine, PipelineKit
+from floodplain.spark.pipeline import _take_over
+from floodplain.tiers.blobs import Blobs
+from floodplain.versions.edit import SourcePosition
+from tests.faults import FaultyBlobs, Op, Plan
+from tests.spark.processes import Count, Echo, Held
+from tests.store.world import memory, open_store, settings
+from tests.waiting import wait_for
+
+ROWS = "user string, amount long"
+MINUTE = settings(lease_ms=60_000)
+
+
+def started(process: Process, blobs: Blobs, clock: Clock, chosen: StoreSettings = MINUTE) -> Driver:
+    """A driver that holds the lease and is about to run epochs."""
+    kit = PipelineKit(lambda stream: stream.key_by("user").process(process, name="count").write("memory"), rows=ROWS)
+    store = open_store(blobs, clock, chosen)
+    place = Place(store, store.writer("one"), blobs.url, chosen, {}, blobs)
+    engine: Any = LocalEngine((), kit._plan)
+    driver = Driver(place, kit._plan, engine, 2, [""])
+    driver.prepare({"": kit._inputs[""].empty_table()}, ())
+    return driver
+
+
+def epoch(driver: Driver, *users: str) -> None:
+    """What a batch of Spark's comes to."""
+    rows = driver._engine.empty(driver.epochs._empty[""].schema)
+    given = rows.from_pylist([{"user": user, "amount": 1} for user in users], rows.schema)
+    with driver._gate.alone() as may_begin:
+        if may_begin:
+            driver.epochs.run({"": given}, None, driver.store.history.clock.now_ms(), 0)
+            driver.after_epoch()
+
+
+def test_no_timer_fires_after_the_end():
+    clock = ManualClock()
+    driver = started(Echo(), memory(), clock)
+    epoch(driver, "ada")
+    clock.advance_ms(1000)
+    driver.close()
+    assert not driver.tick() and driver.store.history.refresh().epoch == 1
+    driver.close()
+    with pytest.raises(BadInput, match="has stopped"):
+        driver.heartbeat(None, 1)
+
+
+def test_the_end_waits_for_the_epoch_that_runs_and_lets_no_other_begin(tmp_path):
+    driver = started(Held(tmp_path), memory(), ManualClock())
+    running = Thread(target=epoch, args=(driver, "ada"))
+    running.start()
+    wait_for("the epoch to begin", (tmp_path / "begun").exists)
+    ends = [Thread(target=driver.close) for _ in range(2)]
+    for end in ends:
+        end.start()
+    wait_for("the end to begin", lambda: driver._gate._shut)
+    late = Thread(target=epoch, args=(driver, "bob"))
+    late.start()
+    (tmp_path / "go").touch()
+    for thread in (running, late, *ends):
+        thread.join()
+    head = driver.store.head
+    assert (head.epoch, head.published, head.lease.expires_ms) == (1, 1, 0)
+
+
+def test_the_end_gives_spark_the_time_to_note_its_last_batch(tmp_path):
+    class Spark(ManualClock):
+        """Notes the batch while others sleep."""
+
+        def sleep_s(self, seconds: float) -> None:
+            super().sleep_s(seconds)
+            if len(self.sleeps_s) == 3:
+                (tmp_path / "commits").mkdir()
+                (tmp_path / "commits" / "0").touch()
+
+    clock = Spark()
+    driver = started(Count(), memory(), clock)
+    driver._checkpoint = tmp_path
+    driver.drain()
+    assert not clock.sleeps_s, "there is nothing to note"
+    driver.epochs.run(None, SourcePosition("query", 0), clock.now_ms(), 0)
+    driver.drain()
+    assert len(clock.sleeps_s) == 3
+    driver.drain()
+    (tmp_path / "commits" / "0").unlink()
+    driver.running = lambda: False
+    driver.drain()
+    assert len(clock.sleeps_s) == 3, "a query that has ended notes nothing more"
+    driver.close()
+
+
+def test_a_batch_that_is_turned_away_never_returns_as_if_it_were_processed():
+    clock = ManualClock()
+    driver = started(Count(), memory(), clock)
+    driver.give_up()
+    rows: Any = None
+    with pytest.raises(Conflict, match="was to be stopped"):
+        driver.on_batch(rows, 0)
+    driver.running = lambda: len(clock.sleeps_s) < 2000
+    with pytest.raises(Interrupted, match=r"InterruptedException"):
+        driver.on_batch(rows, 0)
+    driver.close()
+
+
+def test_nobody_gets_the_state_of_a_driver_in_an_epoch_longer_than_its_lease(tmp_path: Path):
+    blobs, chosen = memory(), settings(lease_ms=300)
+    driver = started(Held(tmp_path), blobs, SystemClock(), chosen)
+    driver.running = lambda: False  # ended, as far as Spark is concerned; timers still fire
+    running = Thread(target=epoch, args=(driver, "ada"))
+    running.start()
+    wait_for("the epoch to begin", (tmp_path / "begun").exists)
+    first_ms = driver.store.head.lease.expires_ms
+    wait_for("more than the time of a lease", lambda: driver.store.head.lease.expires_ms - first_ms > chosen.lease_ms)
+    with pytest.raises(LeaseHeld):
+        _take_over(open_store(blobs, SystemClock(), chosen), force=False)
+    (tmp_path / "go").touch()
+    running.join()
+    assert driver.store.head.epoch == 1
+    driver.close()
+
+
+def test_a_driver_whose_query_has_ended_does_not_keep_the_state_from_the_next():
+    blobs, clock = memory(), ManualClock()
+    driver = started(Count(), blobs, clock)
+    driver.running = lambda: False
+    renewal = driver.epochs.writer._renewal
+    assert renewal is not None
+    clock.advance_ms(MINUTE.lease_ms // 2)
+    renewal.beat()
+    clock.advance_ms(MINUTE.lease_ms // 2)
+    assert _take_over(open_store(blobs, clock, MINUTE), force=False).token == 2 and not clock.sleeps_s
+
+
+def test_how_far_publishing_got_is_noted_when_no_epoch_comes():
+    clock = ManualClock()
+    driver = started(Count(), memory(), clock)
+    epoch(driver, "ada")
+    assert not driver.tick() and driver.store.head.published == 0, "it rides in the next epoch's edit if that comes soon"
+    clock.advance_ms(MINUTE.lease_ms // 3)
+    assert not driver.tick() and driver.store.head.published == 1
+    position = driver.store.head.position
+    clock.advance_ms(MINUTE.lease_ms // 3)
+    assert not driver.tick() and driver.store.head.position == position
+    driver.close()
+
+
+class Failing(Plan):
+    """Compactions that cannot store what they made, so many times."""
+
+    def __init__(self, error: Callable[[], Exception], times: int) -> None:
+        self._error, self._left = error, times
+        self.epochs: list[int] = []
+        self.now: Callable[[], int] = lambda: 0
+
+    def before(self, op: Op) -> None:
+        if op.method == "create" and "compact-" in op.name and self._left:
+            self._left -= 1
+            self.epochs.append(self.now())
+            raise self._error()
+
+
+def kept(plan: Failing) -> tuple[Driver, Housekeeper]:
+    blobs = FaultyBlobs(memory(), plan)
+    driver = started(Count(), blobs, ManualClock(), settings(lease_ms=60_000, retry=type(MINUTE.retry)(attempts=1)))
+    plan.now = lambda: driver.store.head.epoch
+    keeper = Housekeeper(driver, lambda: True, lambda: None)
+    keeper.start()
+    return driver, keeper
+
+
+def end(driver: Driver, keeper: Housekeeper) -> None:
+    keeper.stop()
+    driver.close()
+
+
+def test_a_compaction_that_a_silent_tier_keeps_from_its_work_is_done_later():
+    plan = Failing(lambda: Unavailable("no answer"), 3)
+    driver, keeper = kept(plan)
+
+    def warned() -> list[str]:
+        epoch(driver, "ada")
+        return driver.epochs.progress[-1].warnings
+
+    found = wait_for("a warning", warned)[0]
+    assert found.startswith("compaction could not be done, 1 tries so far, the next at epoch ") and found.endswith(": no answer")
+    wait_for("compaction", lambda: not warned() and len(plan.epochs) == 3)
+    first, second, third = plan.epochs
+    assert second >= first + 2 and third >= second + 4
+    assert len(driver.store.head.runs["count"]) < driver.store.head.epoch and keeper.failure is None
+    end(driver, keeper)
+
+
+def test_a_compaction_that_fails_for_good_is_seen_and_the_query_goes_on():
+    driver, keeper = kept(Failing(lambda: Refused("no space"), 1))
+    wait_for("the failure", lambda: epoch(driver, "ada") or keeper.failure)
+    assert isinstance(keeper.failure, Refused) and keeper.ended_by is None
+    before = driver.store.head.epoch
+    epoch(driver, "ada")
+    assert driver.store.head.epoch == before + 1
+    end(driver, keeper)
