@@ -158,7 +158,7 @@ def test_columns_that_are_no_times_are_refused_before_the_start(kind):
     ]:
         with pytest.raises(BadInput, match=f"watermark: column {column} is of type .*, which is no time: make it"):
             PipelineKit(piped(*args, **options), rows=rows)
-    with pytest.raises(BadInput, match="operator last: column odd is of type .*, which is no time"):
+    with pytest.raises(BadInput, match=r"operator last: column odd is of type .*, which is no time"):
         PipelineKit(lambda s: s.watermark("odd", "1 s").key_by("user").last(by="at").write("memory"), rows=rows)
 
 
