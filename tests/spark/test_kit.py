@@ -79,13 +79,6 @@ def test_the_watermark_may_move_when_no_data_comes():
         PipelineKit(lambda stream: waiting(stream, idle="1 second"), rows="user string, at long").tick(now_ms=5, watermark_ms=6)
 
 
-def test_a_tick_keeps_the_lease():
-    kit = PipelineKit(counting, rows=ROWS)
-    before = kit.store.head.lease.expires_ms
-    assert not kit.tick(now_ms=StoreSettings().lease_ms - 1)
-    assert kit.store.history.refresh().lease.expires_ms > before
-
-
 def test_what_foreach_batch_would_be_called_with_is_kept_too():
     def build(stream):
         return stream.key_by("user").process(Count()).foreach_batch(lambda df, epoch: df.write.save("…"))
