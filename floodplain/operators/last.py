@@ -21,7 +21,17 @@ from floodplain.operators.changes import (
 from floodplain.operators.combining import Partial
 from floodplain.operators.heldranks import HeldRanks
 from floodplain.operators.keeping import PAYS_FROM, RowCombiner
-from floodplain.operators.order import Order, backwards, check_order, leaders, nulls_last, parse_order, precedes, the_rest
+from floodplain.operators.order import (
+    Order,
+    backwards,
+    check_order,
+    leaders,
+    nulls_last,
+    parse_order,
+    precedes,
+    the_rest,
+    within_keys,
+)
 from floodplain.operators.process import KeyedBatchProcess, Process
 from floodplain.operators.structs import as_rows, as_struct, field_of, struct_type
 from floodplain.state.descriptors import State, Value
@@ -68,8 +78,7 @@ class Latest(KeyedBatchProcess):
             return self._fitted(rows, keys, event_time)
         plain = plain_rows(rows)
         found = self._fitted(plain, keys, event_time)
-        order = tuple(by for by in found.order if by.column not in keys)
-        return HeldRanks(self.keep, plain, keys, order, (), found.output, event_time)
+        return HeldRanks(self.keep, plain, keys, found.order, (), found.output, event_time)
 
     def _fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Latest":
         by = self.by or (event_time and f"`{event_time}`")
@@ -81,7 +90,7 @@ class Latest(KeyedBatchProcess):
             )
         given = parse_order(by)
         check_order(given, rows, self.keep)
-        order = (backwards if self.keep == "last" else nulls_last)(given)
+        order = within_keys((backwards if self.keep == "last" else nulls_last)(given), keys)
         order += the_rest(order, rows, keys, descending=self.keep == "last")
         output = with_columns(self.keep, rows, *([(WEIGHT, pa.int64())] if self.mode == "retract" else []))
         return replace(self, rows=rows, keys=keys, order=order, output=output, output_time=event_time)

@@ -80,6 +80,11 @@ def the_rest(order: Order, rows: pa.Schema, but: Sequence[str] = (), descending:
     )
 
 
+def within_keys(order: Order, keys: Sequence[str]) -> Order:
+    """The order without the keys: all rows of one key are alike in them, and what is kept of a row does not have them."""
+    return tuple(by for by in order if by.column not in keys)
+
+
 def codes(values: pa.Array, by: By) -> list[np.ndarray]:
     """Integers in the order of the values, the more significant column first."""
     values = one_array(values)

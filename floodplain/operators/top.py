@@ -21,7 +21,7 @@ from floodplain.operators.changes import (
 from floodplain.operators.combining import Partial
 from floodplain.operators.heldranks import HeldRanks
 from floodplain.operators.keeping import PAYS_FROM, RowCombiner
-from floodplain.operators.order import Order, check_order, parse_order, ranked, ranks_of, the_rest
+from floodplain.operators.order import Order, check_order, parse_order, ranked, ranks_of, the_rest, within_keys
 from floodplain.operators.process import KeyedBatchProcess, Process
 from floodplain.operators.structs import as_rows, as_struct, field_of, struct_type
 from floodplain.state.descriptors import State, Value
@@ -88,12 +88,13 @@ class Top(KeyedBatchProcess):
             return self._fitted(rows, keys, event_time)
         plain = plain_rows(rows)
         found = self._fitted(plain, keys, event_time)
-        order = tuple(by for by in found.order if by.column not in keys)
-        return HeldRanks("top", plain, keys, order, found.rest, found.output, event_time, self.count, self.ties, self.rank)
+        return HeldRanks("top", plain, keys, found.order, found.rest, found.output, event_time, self.count, self.ties, self.rank)
 
     def _fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Top":
         order = parse_order(self.by)
         check_order(order, rows, "top")
+        if not (within := within_keys(order, keys)):
+            raise BadInput("top: all rows of a key are alike in its keys: order them by another column")
         if self.until is not None and (self.until not in rows.names or not _is_time(rows.field(self.until).type)):
             raise BadInput(
                 f"top: until={self.until!r} is not a column of type timestamp or long; there are: {', '.join(rows.names)}"
@@ -104,7 +105,7 @@ class Top(KeyedBatchProcess):
             self,
             rows=rows,
             keys=keys,
-            order=order,
+            order=within,
             rest=the_rest(order, rows, keys),
             output=with_columns("top", rows, *more),
             output_time=self.until or event_time,

@@ -9,26 +9,24 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.errors import BadInput, Conflict
-from floodplain.eventtime.times import NONE_MS, EpochTimes, check_time
-from floodplain.operators.lateness import LATE, late_columns
-from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator, fitted_process
-from floodplain.operators.process import Process
+from floodplain.eventtime.times import NONE_MS, EpochTimes
+from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
 from floodplain.operators.reorder import WAITING
-from floodplain.operators.reserved import PREFIX, check_not_reserved
+from floodplain.operators.reserved import check_not_reserved
 from floodplain.spark import leftout
-from floodplain.spark.columns import check_there, hint
+from floodplain.spark.columns import check_there
 from floodplain.spark.contract import Engine, Place
 from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained
+from floodplain.spark.fitting import fitted_operator
 from floodplain.spark.inherited import check_unpublished, check_waiting, dropped, unpublished
 from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union, sources_of
 from floodplain.spark.steps import Compiled, Steps, derived, together_next
 from floodplain.spark.timekeeper import Timekeeper
 from floodplain.spark.weights import check_all_came, check_weight
 from floodplain.state import tables
-from floodplain.state.descriptors import EVENT_TIME, Descriptor
+from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.tables import define
-from floodplain.store.layout import HASH
 from floodplain.tiers import paths
 from floodplain.versions.assignment import checked_slots, even
 from floodplain.versions.commit import commit
@@ -143,7 +141,7 @@ class Epochs:
                 case Side(parent=parent, output=output):
                     rows[node] = self._engine.empty(self._side_schema(parent.name, output))
                 case Keyed():
-                    operator = self._operator(node, self._engine.schema(rows[node.parent]))
+                    operator = fitted_operator(node, self._engine.schema(rows[node.parent]), self._plan)
                     sources = [self._compiled.operators[before.name] for before in sources_of(node.parent)]
                     check_all_came(operator, sources, self.store.head, known)
                     self._compiled.operators[node.name] = operator
@@ -188,39 +186,6 @@ class Epochs:
         if output not in sides:
             raise BadInput(f"{operator} has no side output {output!r}; it has: {', '.join(sides) or 'none'}")
         return sides[output]
-
-    def _operator(self, step: Keyed, rows: pa.Schema) -> KeyedOperator:
-        for name in step.keys:
-            if name not in rows.names:
-                there = ", ".join(rows.names)
-                raise BadInput(
-                    f"operator {step.name}: there is no column {name} to key by; there are: {there}{hint(name, 'key_by')}"
-                )
-        if HASH in rows.names:
-            raise BadInput(
-                f"operator {step.name}: a column of its rows is called {HASH}, as their hash is on the way to it: rename it"
-            )
-        named = step.event_time or self._plan.event_time
-        event_time = named if named in rows.names else None
-        process = fitted_process(step.name, step.process, rows, step.keys, event_time)
-        if event_time is not None:
-            check_time(f"operator {step.name}", event_time.removeprefix(PREFIX), rows.field(event_time).type)
-        self._check_ends(step.name, process)
-        keys = {name: rows.field(name).type for name in step.keys}
-        late = late_columns(step.name, rows) if self._plan.wants_late(step) and LATE not in process.side_outputs else None
-        in_order = None if step.in_order is None else replace(step.in_order, columns=rows)
-        from_input = self._plan.reads_input(step)
-        return KeyedOperator(step.name, process, keys, event_time, from_input, step.on_error, late, in_order, step.lateness_ms)
-
-    def _check_ends(self, name: str, process: Process) -> None:
-        """State that could never end is not what was asked for. (What judges rows by time ends with a static input, too.)"""
-        for state, declared in process.states().items():
-            timed = isinstance(declared, Descriptor) and declared.ttl_ms and declared.watermark == EVENT_TIME
-            if timed and not process.drops_late and self._plan.event_time is None:
-                raise BadInput(
-                    f"operator {name}, state {state}: it ends by event time, and without a watermark that does not go on: call "
-                    "watermark, or leave ttl_clock out"
-                )
 
     def about(self, described: About) -> About:
         """What ``explain`` says of a pipeline that runs."""

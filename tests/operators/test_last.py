@@ -72,6 +72,25 @@ def test_a_key_is_forgotten_after_its_time_to_live():
     assert kit.epoch([{**row, "at": 12}], watermark_ms=11)["output"] == [{**row, "at": 12}]
 
 
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (lambda s, **o: s.last(**o), [[2], [3], []]),
+        (lambda s, **o: s.first(**o), [[1], [], [0]]),
+        (lambda s, **o: s.last("user, seq", **o), [[2], [3], []]),
+        (lambda s, **o: s.top(1, "at, seq desc", **o), [[2], [3], []]),
+        (lambda s, **o: s.last(mode="retract").key_by("user", "at").top(1, "at, seq", mode="retract", **o), [[2], [2, 3], []]),
+    ],
+)
+def test_rows_may_go_by_a_key(step, expected, partial):
+    """As by event time, where that is a key: then all rows of it are alike in that, and their other columns decide."""
+    keyed = {"rows": "user string, at long, seq long", "slots": 1}
+    kit = PipelineKit(lambda s: step(s.watermark("at", "1 s").key_by("user", "at"), partial=partial).write("memory"), **keyed)
+    outs = [kit.epoch([{"user": "u", "at": 5, "seq": seq} for seq in some])["output"] for some in ((1, 2), (3,), (0,))]
+    assert [sorted(row["seq"] for row in out) for out in outs] == expected
+
+
 @pytest.mark.soak
 def test_crashes_change_nothing():
     given = events(3, epochs=3, size=12)

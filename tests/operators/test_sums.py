@@ -23,6 +23,7 @@ STEPS = {
     "session": lambda s, partial: s.window(fp.session("10 s")).agg(**AGG),
     "rows": lambda s, partial: s.window(fp.count_window(4)).agg(**AGG),
     "pivot": lambda s, partial: s.pivot("u", {"a": "total", "b": "other"}, "v", repeats="sum"),
+    "changes": lambda s, partial: s.key_by("u", "ts").last(mode="retract").key_by("u").agg(partial=partial, **AGG),
     "decimal": lambda s, partial: s.agg(partial=partial, total=fp.sum("d")),
     "decimal pivot": lambda s, partial: s.pivot("u", {"a": "total"}, "d", repeats="sum"),
 }
@@ -44,7 +45,7 @@ def kit_of(step, partial):
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_sum_beyond_its_type_names_operator_epoch_aggregate_and_key(step, partial):
-    name = step if step == "aggregate" else "aggregate" if step == "decimal" else "pivot" if "pivot" in step else "windows"
+    name = "pivot" if "pivot" in step else "aggregate" if step in ("aggregate", "changes", "decimal") else "windows"
     what = "column total" if "pivot" in step else "aggregate total"
     told = f"operator {name}, epoch %s, key Key\\(u='a'\\): {what}: a sum (is beyond what a long can hold|does not fit decimal)"
     apart, together = kit_of(step, partial), kit_of(step, partial)

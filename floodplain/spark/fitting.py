@@ -1,0 +1,54 @@
+"""A stateful step fitted to the columns of its input: checked, with all that a task must know to run it."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from floodplain.errors import BadInput
+from floodplain.eventtime.times import check_time
+from floodplain.operators.lateness import LATE, late_columns
+from floodplain.operators.operator import KeyedOperator, fitted_process
+from floodplain.operators.process import Process
+from floodplain.operators.reserved import PREFIX
+from floodplain.spark.columns import hint
+from floodplain.spark.plan import Keyed, Plan
+from floodplain.state.descriptors import EVENT_TIME, Descriptor
+from floodplain.store.layout import HASH
+
+
+def fitted_operator(step: Keyed, rows: pa.Schema, plan: Plan) -> KeyedOperator:
+    """Raises ``BadInput`` where the step cannot run on rows with these columns."""
+    _check_columns(step, rows)
+    named = step.event_time or plan.event_time
+    event_time = named if named in rows.names else None
+    process = fitted_process(step.name, step.process, rows, step.keys, event_time)
+    if event_time is not None:
+        check_time(f"operator {step.name}", event_time.removeprefix(PREFIX), rows.field(event_time).type)
+    _check_ends(step.name, process, plan)
+    keys = {name: rows.field(name).type for name in step.keys}
+    late = late_columns(step.name, rows) if plan.wants_late(step) and LATE not in process.side_outputs else None
+    in_order = None if step.in_order is None else replace(step.in_order, columns=rows)
+    from_input = plan.reads_input(step)
+    return KeyedOperator(step.name, process, keys, event_time, from_input, step.on_error, late, in_order, step.lateness_ms)
+
+
+def _check_columns(step: Keyed, rows: pa.Schema) -> None:
+    for name in step.keys:
+        if name not in rows.names:
+            there = ", ".join(rows.names)
+            raise BadInput(f"operator {step.name}: there is no column {name} to key by; there are: {there}{hint(name, 'key_by')}")
+    if HASH in rows.names:
+        raise BadInput(
+            f"operator {step.name}: a column of its rows is called {HASH}, as their hash is on the way to it: rename it"
+        )
+
+
+def _check_ends(name: str, process: Process, plan: Plan) -> None:
+    """State that could never end is not what was asked for. (What judges rows by time ends with a static input, too.)"""
+    for state, declared in process.states().items():
+        timed = isinstance(declared, Descriptor) and declared.ttl_ms and declared.watermark == EVENT_TIME
+        if timed and not process.drops_late and plan.event_time is None:
+            raise BadInput(
+                f"operator {name}, state {state}: it ends by event time, and without a watermark that does not go on: call "
+                "watermark, or leave ttl_clock out"
+            )
