@@ -134,13 +134,14 @@ class Query:
     def _await_end(self, seconds: int | None, *, last_timers: bool) -> bool:
         if self._query is None:
             return True
+        ended = True
         try:
             ended = self._await_spark(seconds)
             if ended and last_timers:
                 self._fire()
             return ended
         finally:
-            if not self.is_active:
+            if ended and not self.is_active:  # one that ended only after the time was over still has its timers before it
                 self._close()
 
     def _await_spark(self, seconds: int | None) -> bool:
