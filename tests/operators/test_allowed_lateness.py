@@ -51,11 +51,24 @@ def test_what_waits_stays_in_the_state_for_that_much_longer():
     kit = PipelineKit(ads("left", late=True, within=("0 ms", "10 ms"), lateness="30 ms"), rows=ROWS)
     kit.epoch([shown(1, 5, 7), shown(2, 5)], watermark_ms=20)
     kit.epoch([], watermark_ms=44)
-    assert len(kit.state("join__left")) == 2 and not kit.tick(now_ms=1), "not due before 45"
+    assert len(kit.state("join__left")) == 2
     out = kit.epoch([click(1, 15), click(2, 14)], watermark_ms=45)
     assert [(row["ad"], row["user"]) for row in out["output"]] == [(1, "u"), (2, None)], "14 is late, even so"
     assert [row["reason"] for row in out["late"]] == ["late for join by 30 ms: the watermark was 1970-01-01T00:00:00.044Z"]
     assert kit.state("join__left") == []
+
+
+def test_when_no_data_comes_nothing_is_due_before_the_lateness_is_over():
+    def best(stream):
+        timed = stream.watermark("at", "0 ms", policy="min").key_by("user")
+        return timed.top(1, "n", mode="append", until="ends", lateness="30 ms").write("memory")
+
+    kit = PipelineKit(best, rows="user string, n long, at long, ends long")
+    kit.epoch([{"user": "a", "n": 1, "at": 44, "ends": 20}])
+    assert not kit.tick(now_ms=1), "the watermark is 44 by now, and 50 is what it takes"
+    kit.epoch([{"user": "b", "n": 1, "at": 50, "ends": 90}])
+    assert kit.tick(now_ms=2) and not kit.tick(now_ms=3)
+    assert [row["user"] for table in kit.sinks["output"].epochs.values() for row in table.to_pylist()] == ["a"]
 
 
 @pytest.mark.parametrize("seed", range(3))
