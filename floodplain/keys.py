@@ -6,6 +6,7 @@ Equality is Spark's grouping equality: null = null, NaN = NaN, −0.0 = 0.0. Equ
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -105,6 +106,14 @@ def group_bounds(lo: int, hi: int, key_groups: int) -> tuple[int, int]:
     if not 0 <= lo < hi <= key_groups:
         raise BadInput(f"groups {lo} to {hi} (exclusive) are not a range within 0 to {key_groups}")
     return lo << shift, (hi << shift) - 1
+
+
+@lru_cache
+def group_firsts(key_groups: int) -> Hashes:
+    """The first hash of each group. Shared by all who ask: not to be written to."""
+    firsts = np.arange(key_groups, dtype=np.uint64) << np.uint64((64 - _group_bits(key_groups)) % 64)
+    firsts.flags.writeable = False
+    return firsts
 
 
 def _group_bits(key_groups: int) -> int:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodplain.errors import BadInput, SchemaMismatch
-from floodplain.keys import check_key_type, columns_equal, group_bounds, hash_columns, key_group, normalize_keys
+from floodplain.keys import check_key_type, columns_equal, group_bounds, group_firsts, hash_columns, key_group, normalize_keys
 
 BYTES = [np.random.default_rng(length).bytes(length) for length in range(201)]
 NANS_64 = [
@@ -359,6 +359,7 @@ def test_groups_are_ranges_of_hashes(key_groups: int) -> None:
         inside = (hashes >= np.uint64(first)) & (hashes <= np.uint64(last))
         assert (inside == ((groups >= lo) & (groups < hi))).all()
     assert group_bounds(0, key_groups, key_groups) == (0, 2**64 - 1)
+    assert group_firsts(key_groups).tolist() == [group_bounds(group, group + 1, key_groups)[0] for group in range(key_groups)]
     ends = np.array(group_bounds(key_groups - 1, key_groups, key_groups), np.uint64)
     assert key_group(ends, key_groups).tolist() == [key_groups - 1] * 2
 

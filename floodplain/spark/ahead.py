@@ -5,7 +5,7 @@ the reading of columns and rows that no step asks for. So the first steps of a p
 as far as they only choose rows and make columns.
 
 A watermark is of the input, whatever is done with its rows. Spark would choose rows before it looks at their times, so that only
-those that are chosen move the watermark; unless they are all counted in between.
+those that are chosen move the watermark; unless a condition stands in between that it may not move.
 """
 
 from collections.abc import Iterator
@@ -26,8 +26,6 @@ from floodplain.store.layout import HASH
 
 _STATELESS = {"Project", "Filter", "Generate"}
 """Spark's steps that see one row at a time, on a stream as in a batch."""
-ALL_ROWS = "floodplain_all_rows"
-"""What Spark calls the number of rows in its progress."""
 
 
 def put_ahead(plan: Plan, engine: Engine, operators: dict[str, KeyedOperator], rows: DataFrame) -> tuple[Node, DataFrame]:
@@ -36,17 +34,23 @@ def put_ahead(plan: Plan, engine: Engine, operators: dict[str, KeyedOperator], r
     node: Node = next(node for node in plan.nodes if isinstance(node, Input) and not node.tag)
     if plan.watermark is not None:
         return node, rows
-    counted = plan.event_time is None
+    fixed = plan.event_time is None
     while (step := _next(plan, node)) is not None:
-        given = rows.observe(ALL_ROWS, F.count(F.lit(1))) if not counted and _chooses(step) else rows
+        given = _all_rows(rows) if not fixed and _chooses(step) else rows
         made = derived(step, plan, engine, partial(_given, given))
         if not _only_rows(made, given):
             break
-        node, rows, counted = step, made, counted or given is not rows
+        node, rows, fixed = step, made, fixed or given is not rows
     match list(_readers(plan, node)):
         case [Keyed() as reader] if _reads_as_they_are(operators[reader.name], engine.schema(rows)):
             rows = hashed(rows, reader.keys)
     return node, rows
+
+
+def _all_rows(rows: DataFrame) -> DataFrame:
+    """All of them, by a condition that always holds and costs nothing. It depends on the partition, which to Spark may be another
+    one in another place of the plan: no condition behind it gets past it."""
+    return rows.where(F.spark_partition_id() >= 0)
 
 
 def _chooses(step: Select | Extend | Union) -> bool:

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NamedTuple
 
 from floodplain.errors import Conflict, Unavailable
 from floodplain.spark.driver import Driver
@@ -19,6 +20,8 @@ NICENESS = 10
 """Of compaction: it runs in what time epochs leave."""
 UNMAPPED_AFTER = 2
 """Epochs after which no task has a run mapped any more that was replaced: each unmaps what its own epoch does not name."""
+SPREAD_OVER = 4
+"""Epochs in which what was replaced leaves: as many as mostly lie between two compactions, or fewer."""
 PASSING = (Unavailable, Conflict)
 """What keeps compaction and garbage collection from their work for a while, and not for good."""
 
@@ -112,23 +115,34 @@ class Housekeeper:
 
 class Leavers:
     """Objects whose runs were all replaced. Only who reads past epochs asks for them: they leave the caches, of which the page
-    cache is one, so that they neither push out what epochs read nor have every new run find fresh memory."""
+    cache is one, so that they neither push out what epochs read nor have every new run find fresh memory.
+
+    They go a few at a time, about as fast as new ones come: a machine may take back much memory that is free at once.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._named = _objects(store.head)
-        self._leaving: deque[tuple[int, list[str]]] = deque()
+        self._leaving: deque[_Leaver] = deque()
+        self._few = 1
 
     def let_go(self) -> None:
-        """To be called now and then. Objects go once no task of a later epoch can have them mapped."""
+        """To be called after each epoch. Objects go once no task of a later epoch can have them mapped."""
         head = self._store.head
         named, before = _objects(head), self._named
         if gone := sorted(before - named):
             self._store.readers.keep_only(run for runs in head.runs.values() for run in runs)
-            self._leaving.append((head.epoch + UNMAPPED_AFTER, gone))
+            self._leaving.extend(_Leaver(head.epoch + UNMAPPED_AFTER, name) for name in gone)
+            self._few = max(-(-len(self._leaving) // SPREAD_OVER), 1)
         self._named = named
-        while self._leaving and self._leaving[0][0] <= head.epoch:
-            self._store.history.blobs.forget(self._leaving.popleft()[1])
+        few = [self._leaving.popleft() for leaver in list(self._leaving)[: self._few] if leaver.after <= head.epoch]
+        self._store.history.blobs.forget([leaver.name for leaver in few])
+
+
+class _Leaver(NamedTuple):
+    after: int
+    """The epoch."""
+    name: str
 
 
 def _objects(manifest: Manifest) -> set[str]:

@@ -8,6 +8,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NoReturn
 
 import pyarrow as pa
@@ -74,6 +75,11 @@ def parse_type(text: str) -> pa.DataType:
     """
     if not isinstance(text, str):
         raise SchemaMismatch(f"{text!r} is not a type: write it as in 'long' or 'array<string>', or give an Arrow type")
+    return _parsed(text)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> pa.DataType:
     tokens = _tokens(text)
     try:
         # Spark, too, tries fields first: "date date" is a field called date.

@@ -64,7 +64,7 @@ def check_rows(batch: pa.RecordBatch, chunk: int, ref: RunRef, footer: Footer, s
     _check_ops(layout.numbers(batch, OP), chunk, ref)
     hashes = layout.numbers(batch, HASH)
     major = key_group(hashes, key_groups).astype(np.uint64) if schema.shape == "time" else hashes
-    minor = np.zeros(len(batch), np.uint64) if schema.shape == "value" else layout.numbers(batch, SUB)
+    minor = np.broadcast_to(np.uint64(0), len(batch)) if schema.shape == "value" else layout.numbers(batch, SUB)
     if not _ascends(major, minor, strictly=footer.unique):
         raise damaged(ref, f"chunk {chunk} in order", "rows out of order")
     bounds = [(major[at], minor[at]) for at in (0, -1)] if len(batch) else []

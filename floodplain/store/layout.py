@@ -112,7 +112,7 @@ def at_rows(column: Any, rows: np.ndarray) -> Any:
 def fixed(column: pa.Array | pa.ChunkedArray) -> np.ndarray | None:
     """The values of a column as unsigned numbers of their width, not copied if it is one chunk; None where they have no such
     width, or some are null."""
-    if not pa.types.is_primitive(column.type) or column.type.bit_width % 8 or column.null_count:
+    if not pa.types.is_primitive(column.type) or column.type.bit_width not in (8, 16, 32, 64) or column.null_count:
         return None
     array, width = one_array(column), column.type.bit_width // 8
     return np.frombuffer(array.buffers()[1] or b"", f"<u{width}", len(array), array.offset * width)

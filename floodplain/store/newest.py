@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from floodplain.keys import columns_equal
 from floodplain.store import layout
 from floodplain.store.layout import OP, PUT
 from floodplain.store.needles import Needles, Source, candidates
 from floodplain.store.runreader import Hits
+from floodplain.store.samekeys import KeyColumn, same_keys
 from floodplain.versions.schema import TableSchema
 
 
@@ -37,13 +37,15 @@ def newest_values(
     if not _may(needles, sources, schema):
         return None
     parts, pending, unsettled = list[_Part](), np.arange(len(needles.hashes)), np.ones(len(needles.hashes), bool)
+    keys = [KeyColumn.of(key) for key in needles.keys]
     for age, source in enumerate(sources):
         if not len(pending):
             break
         number = candidates(source, needles, pending)
         for hits in source.reader.find(needles.hashes[number], None, held.get(age, {})) if len(number) else ():
             needle = number[hits.needle]
-            if not _same_keys(hits, needle, needles, source):
+            stored = [KeyColumn.of(hits.chunk.column(layout.column(field))) for field in source.schema.keys]
+            if not same_keys(stored, hits.row, keys, needle):
                 return None
             unsettled[needle] = False
             parts += _puts(hits, needle) if source.reader.ref.deletes else [_Part(hits.chunk, needle, hits.row)]
@@ -55,11 +57,6 @@ def _may(needles: Needles, sources: Sequence[Source], schema: TableSchema) -> bo
     if needles.subs is not None or schema.shape != "value" or schema.ttl_ms or any(field.ttl_ms for field in schema.values):
         return False
     return all(source.reader.unique and not source.reader.ref.merges and source.schema == schema for source in sources)
-
-
-def _same_keys(hits: Hits, needle: np.ndarray, needles: Needles, source: Source) -> bool:
-    stored = [layout.at_rows(hits.chunk.column(layout.column(field)), hits.row) for field in source.schema.keys]
-    return bool(columns_equal(stored, [layout.at_rows(key, needle) for key in needles.keys]).all())
 
 
 def _puts(hits: Hits, needle: np.ndarray) -> list[_Part]:

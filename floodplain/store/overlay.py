@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from floodplain.keys import columns_equal
 from floodplain.store import layout
 from floodplain.store.directory import Directory
 from floodplain.store.layout import HASH
+from floodplain.store.samekeys import KeyColumn, same_keys
 from floodplain.versions.schema import TableSchema
 
 _NEW_ONE_IN = 8
@@ -52,21 +52,23 @@ def overlaid(parts: Sequence[pa.Table], schema: TableSchema) -> Overlay | None:
     Requires: ``parts`` come newest first, each by hash, with no hash twice in one; all rows are puts or deletes without an end.
     """
     oldest, layers, new = parts[-1], list[_Layer](), list[pa.Table]()
-    directory, keys = Directory(layout.numbers(oldest, HASH)), layout.column_arrays(oldest, schema.keys)
+    directory, keys = Directory(layout.numbers(oldest, HASH)), _key_columns(oldest, schema)
     for part in reversed(parts[:-1]):
         at, over = directory.find(layout.numbers(part, HASH))
         if (len(part) - len(at)) * _NEW_ONE_IN > len(part):
             return None
-        layer = _Layer(part, at, over)
-        theirs = [layer.any(layout.column(field)) for field in schema.keys]
-        if not columns_equal(theirs, [layout.at_rows(key, over) for key in keys]).all():
+        if not same_keys(_key_columns(part, schema), at, keys, over):
             return None
         if len(at) < len(part):
             new.insert(0, part.take(pa.array(np.delete(np.arange(len(part)), at))))
-        layers.append(layer)
+        layers.append(_Layer(part, at, over))
     same = {HASH, *(layout.column(field) for field in schema.keys)}
     columns = [oldest.column(name) if name in same else _written_over(oldest, layers, name) for name in oldest.column_names]
     return Overlay(pa.Table.from_arrays(columns, schema=oldest.schema), new)
+
+
+def _key_columns(rows: pa.Table, schema: TableSchema) -> list[KeyColumn]:
+    return [KeyColumn.of(values) for values in layout.column_arrays(rows, schema.keys)]
 
 
 def _written_over(oldest: pa.Table, layers: Sequence[_Layer], name: str) -> pa.Array | pa.ChunkedArray:

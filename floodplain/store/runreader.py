@@ -13,12 +13,13 @@ from floodplain.store.chunkcache import ChunkCache
 from floodplain.store.directory import Directory
 from floodplain.store.footer import Footer, Place, damaged, decode
 from floodplain.store.layout import HASH, SUB
+from floodplain.store.soundness import validate_batch
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.edit import RunRef
 from floodplain.versions.schema import TableSchema
 
-_DENSE = 2
-"""A directory pays where at least one in so many rows of a chunk is asked for."""
+_DENSE = 4
+"""A directory pays where at least one in so many rows of a chunk is asked for, as it then mostly is again."""
 FETCH_BYTES = 16 << 20
 """Chunks of one run that are fetched and decoded at a time."""
 
@@ -90,7 +91,8 @@ class RunReader:
             return
         needles = self._needles_by_chunk(hashes, subs)
         for chunk, batch in self._fetch_each(list(needles), held):
-            if self.unique and subs is None and _DENSE * len(needles[chunk]) >= len(batch):
+            dense = chunk in self._directories or _DENSE * len(needles[chunk]) >= len(batch)
+            if dense and self.unique and subs is None:
                 yield self._match_by_directory(chunk, batch, needles[chunk], hashes)
             else:
                 yield self._match(batch, needles[chunk], hashes, subs)
@@ -174,7 +176,7 @@ class RunReader:
             if (claimed := claims.unpacked_bytes(data)) > claims.MOST_CHUNK_BYTES:
                 raise damaged(self.ref, f"chunk {chunk} within {claims.MOST_CHUNK_BYTES} bytes", f"{claimed} when unpacked")
             batch = pa.ipc.read_record_batch(data, self._schema)
-            batch.validate(full=True)
+            validate_batch(batch)
         except (pa.ArrowException, ValueError, OSError) as error:
             raise damaged(self.ref, f"chunk {chunk} in Arrow's format", str(error)) from error
         claims.check_rows(batch, chunk, self.ref, self._footer, self._table, self._key_groups)

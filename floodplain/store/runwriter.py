@@ -13,7 +13,7 @@ import pyarrow as pa
 import xxhash
 
 from floodplain.errors import BadInput
-from floodplain.keys import key_group
+from floodplain.keys import group_firsts, key_group
 from floodplain.store import claims, filters, layout
 from floodplain.store.footer import MAGIC, Footer, Place, encode
 from floodplain.store.identity import hash_order, starts_of
@@ -50,10 +50,10 @@ def build_run(rows: pa.Table, schema: TableSchema, low: int, high: int, added: i
     """Requires: ``rows`` are physical rows of ``schema`` in run order, at least one. The run refers to their memory."""
     rows = _in_pieces(rows, options.chunk_bytes)
     hashes = layout.numbers(rows, HASH)
-    groups = key_group(hashes, options.key_groups)
-    members = from_members(groups[starts_of(groups)].tolist())
+    begins = _group_begins(hashes, schema, options.key_groups)
+    members = from_members(key_group(hashes[begins], options.key_groups).tolist())
     sink = _Sink()
-    chunks = _write_chunks(sink, rows, schema, groups, options)
+    chunks = _write_chunks(sink, rows, schema, hashes, begins, options)
     index = _append(sink, _hash_index(hashes)) if schema.shape == "time" else None
     filter_ = _append(sink, filters.build(hashes)) if options.filtered and schema.shape != "time" else None
     footer = encode(
@@ -150,24 +150,35 @@ def _in_pieces(rows: pa.Table, chunk_bytes: int) -> pa.Table:
     return pa.concat_tables(pa.Table.from_batches(piece, rows.schema).combine_chunks() for piece in pieces)
 
 
-def _write_chunks(sink: _Sink, rows: pa.Table, schema: TableSchema, groups: np.ndarray, options: RunOptions) -> dict[str, bytes]:
+def _group_begins(hashes: np.ndarray, schema: TableSchema, key_groups: int) -> np.ndarray:
+    """The first row of each key group that has one."""
+    if schema.shape == "time" or len(hashes) < key_groups:
+        return np.flatnonzero(starts_of(key_group(hashes, key_groups)))
+    places = np.append(np.searchsorted(hashes, group_firsts(key_groups)), len(hashes))
+    return places[:-1][places[1:] > places[:-1]]
+
+
+def _write_chunks(
+    sink: _Sink, rows: pa.Table, schema: TableSchema, hashes: np.ndarray, begins: np.ndarray, options: RunOptions
+) -> dict[str, bytes]:
     """Write the stream; returns the footer's columns about its chunks."""
     cuts, ends, sums = [0], [rows.schema.serialize().size], list[int]()
     ipc = pa.ipc.IpcWriteOptions(compression=options.compression)
     with pa.ipc.new_stream(pa.PythonFile(sink, "w"), rows.schema, options=ipc) as writer:
         for batch in rows.to_batches():
-            for start, stop in pairwise(_cuts(batch, groups[cuts[-1] : cuts[-1] + len(batch)], options.chunk_bytes)):
+            for start, stop in pairwise(_cuts(batch, begins - cuts[-1], options.chunk_bytes)):
                 writer.write_batch(batch.slice(start, stop - start))
                 cuts.append(cuts[-1] + stop - start)
                 sums.append(_checked_sum(sink.since(ends[-1]), schema.table, options))
                 ends.append(sink.tell())
     first, last = np.array(cuts[:-1]), np.array(cuts[1:]) - 1
-    major = groups if schema.shape == "time" else layout.numbers(rows, HASH)
-    minor = np.zeros(len(rows), np.uint64) if schema.shape == "value" else layout.numbers(rows, SUB)
+    bounds = [hashes[at] for at in (first, last)]
+    major = [key_group(found, options.key_groups) for found in bounds] if schema.shape == "time" else bounds
+    minor = np.broadcast_to(np.uint64(0), len(rows)) if schema.shape == "value" else layout.numbers(rows, SUB)
     columns = {
-        "first": major[first],
+        "first": major[0],
         "first_sub": minor[first],
-        "last": major[last],
+        "last": major[1],
         "last_sub": minor[last],
         "offset": ends[:-1],
         "length": np.diff(ends),
@@ -195,10 +206,9 @@ def _check_unpacked(chunk: pa.Buffer, table: str) -> None:
         )
 
 
-def _cuts(batch: pa.RecordBatch, groups: np.ndarray, chunk_bytes: int) -> list[int]:
+def _cuts(batch: pa.RecordBatch, begins: np.ndarray, chunk_bytes: int) -> list[int]:
     """Where chunks begin, and the end: about the size asked for, cut where a key group begins if one does in the second half."""
     target = max(1, int(len(batch) * chunk_bytes / max(batch.nbytes, 1)))
-    begins = np.flatnonzero(starts_of(groups))
     cuts = [0]
     while len(batch) - cuts[-1] > target:
         stop = cuts[-1] + target

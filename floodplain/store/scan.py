@@ -186,6 +186,10 @@ def _window_rows(window: Window, source: Source, schema: TableSchema, times: tup
     rows = pa.Table.from_batches(batches, layout.physical(source.schema))
     if wanted.all():
         return rows
+    if schema.shape != "time" and (near := np.flatnonzero(wanted))[-1] - near[0] == len(near) - 1:
+        low = window.low + int(near[0])
+        bounds = group_bounds(low, low + len(near), len(source.member))
+        return pa.Table.from_batches([_between(batch, *bounds) for batch in batches], rows.schema)
     return rows.filter(pa.array(source.member[key_group(layout.numbers(rows, HASH), len(source.member))]))
 
 

@@ -1,5 +1,6 @@
 """The definition of a table as the log records it. Columns are known by field id, so names and order may change freely."""
 
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -63,6 +64,7 @@ def type_to_bytes(type_: pa.DataType) -> bytes:
     return pa.schema([pa.field("", type_)]).serialize().to_pybytes()
 
 
+@lru_cache(maxsize=4096)
 def type_from_bytes(data: bytes) -> pa.DataType:
     return pa.ipc.read_schema(pa.py_buffer(data)).field(0).type
 

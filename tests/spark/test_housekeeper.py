@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from floodplain.spark.housekeeper import UNMAPPED_AFTER, Leavers
+from floodplain.spark.housekeeper import SPREAD_OVER, UNMAPPED_AFTER, Leavers
 from floodplain.store.definition import value_table
 from floodplain.store.store import Store
 from floodplain.tiers.memory import MemoryBlobs
@@ -30,12 +30,12 @@ def objects(store: Store) -> set[str]:
     return {run.object for run in store.head.runs["t"]}
 
 
-def test_replaced_runs_leave_the_caches_some_epochs_later() -> None:
+def test_replaced_runs_leave_the_caches_some_epochs_later_and_not_all_at_once() -> None:
     blobs = Forgetful("memory://forge", forge.Counters())
     blobs.forgotten = []
     store = forge.with_table(TABLE, blobs)
-    put(store)
-    put(store)
+    for _ in range(2 * SPREAD_OVER):
+        put(store)
     leavers, replaced = Leavers(store), objects(store)
     list(store.compact(full=True))
     kept = objects(store)
@@ -44,8 +44,10 @@ def test_replaced_runs_leave_the_caches_some_epochs_later() -> None:
         put(store)
         leavers.let_go()
         assert blobs.forgotten == []
-    put(store)
-    leavers.let_go()
+    for epoch in range(1, SPREAD_OVER + 1):
+        put(store)
+        leavers.let_go()
+        assert len(blobs.forgotten) == 2 * epoch
     assert set(blobs.forgotten) == replaced
     assert kept <= objects(store)
     put(store)

@@ -17,7 +17,14 @@ from tests.store import forge
 TABLE = value_table(
     "t",
     {"k": pa.string()},
-    {"n": Column(pa.int64(), default=-1), "w": pa.string(), "on": pa.bool_(), "at": pa.timestamp("us"), "some": pa.int32()},
+    {
+        "n": Column(pa.int64(), default=-1),
+        "w": pa.string(),
+        "on": pa.bool_(),
+        "at": pa.timestamp("us"),
+        "some": pa.int32(),
+        "gap": pa.month_day_nano_interval(),
+    },
 )
 CHUNKS = replace(forge.SETTINGS, chunk_bytes=4000, scan_rows=400)
 Rows = dict[str, dict[str, Any]]
@@ -41,6 +48,7 @@ def some_values(rng: np.random.Generator) -> dict[str, Any]:
         "on": [True, False, None][number % 3],
         "at": pa.scalar(number, pa.timestamp("us")).as_py(),
         "some": None if number % 5 == 0 else number,
+        "gap": pa.MonthDayNano((number, 0, 0)),
     }
 
 
@@ -69,7 +77,7 @@ class History:
             .table("t")
             .multi_get(pa.table({"k": asked}), columns=[field.name for field in TABLE.values], now_ms=0)
         )
-        absent = {"n": -1, "w": None, "on": None, "at": None, "some": None}
+        absent = {"n": -1, "w": None, "on": None, "at": None, "some": None, "gap": None}
         assert found.aligned().to_pylist() == [self.rows.get(key, absent) for key in asked]
         whole = {row.pop("k"): row for row in self.store.snapshot().table("t").to_arrow().to_pylist()}
         assert whole == self.rows
