@@ -85,10 +85,10 @@ class Housekeeper:
             if store.head.epoch < self._again_at:
                 continue
             try:
+                leavers.let_go()
                 for _ in store.compact():
                     if self._stopped.is_set():
                         return
-                leavers.let_go()
                 if store.head.epoch - collected >= COLLECT_EVERY:
                     store.collect_garbage()
                     self._driver.epochs.sweep_staged()
@@ -127,7 +127,8 @@ class Leavers:
         self._few = 1
 
     def let_go(self) -> None:
-        """To be called after each epoch. Objects go once no task of a later epoch can have them mapped."""
+        """To be called after each epoch, before compaction: an object that comes and goes between two calls is never seen to go.
+        Objects leave once no task of a later epoch can have them mapped."""
         head = self._store.head
         named, before = _objects(head), self._named
         if gone := sorted(before - named):

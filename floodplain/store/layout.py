@@ -104,9 +104,12 @@ def one_array(data: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def at_rows(column: Any, rows: np.ndarray) -> Any:
     """``column``, or table, at these rows; neighbours are a slice, which copies nothing."""
-    if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
-        return column.slice(rows[0], len(rows))
-    return column.take(pa.array(rows))
+    return column.slice(rows[0], len(rows)) if are_neighbours(rows) else column.take(pa.array(rows))
+
+
+def are_neighbours(rows: np.ndarray) -> bool:
+    """Whether these are rows that follow one another."""
+    return len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())
 
 
 def fixed(column: pa.Array | pa.ChunkedArray) -> np.ndarray | None:

@@ -32,7 +32,9 @@ class Overlay:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    rows: pa.Table
+    """A piece of a newer run as it lies: pieces of one run have no key in common."""
+
+    rows: pa.RecordBatch
     at: np.ndarray
     """Rows of this layer whose key the older run has."""
     over: np.ndarray
@@ -43,7 +45,7 @@ class _Layer:
         return values if values is None or len(self.at) == len(values) else values.take(self.at)
 
     def any(self, name: str) -> pa.Array:
-        return layout.at_rows(layout.one_array(self.rows.column(name)), self.at)
+        return layout.at_rows(self.rows.column(name), self.at)
 
 
 def overlaid(parts: Sequence[pa.Table], schema: TableSchema) -> Overlay | None:
@@ -53,21 +55,24 @@ def overlaid(parts: Sequence[pa.Table], schema: TableSchema) -> Overlay | None:
     """
     oldest, layers, new = parts[-1], list[_Layer](), list[pa.Table]()
     directory, keys = Directory(layout.numbers(oldest, HASH)), _key_columns(oldest, schema)
-    for part in reversed(parts[:-1]):
-        at, over = directory.find(layout.numbers(part, HASH))
-        if (len(part) - len(at)) * _NEW_ONE_IN > len(part):
+    newer, missing = sum(map(len, parts[:-1])), 0
+    for piece in [piece for part in reversed(parts[:-1]) for piece in part.to_batches()]:
+        at, over = directory.find(layout.numbers(piece, HASH))
+        missing += len(piece) - len(at)
+        if missing * _NEW_ONE_IN > newer:
             return None
-        if not same_keys(_key_columns(part, schema), at, keys, over):
+        if not same_keys(_key_columns(piece, schema), at, keys, over):
             return None
-        if len(at) < len(part):
-            new.insert(0, part.take(pa.array(np.delete(np.arange(len(part)), at))))
-        layers.append(_Layer(part, at, over))
+        if len(at) < len(piece):
+            fresh = np.delete(np.arange(len(piece)), at)
+            new.insert(0, pa.Table.from_batches([piece.take(pa.array(fresh))]))
+        layers.append(_Layer(piece, at, over))
     same = {HASH, *(layout.column(field) for field in schema.keys)}
     columns = [oldest.column(name) if name in same else _written_over(oldest, layers, name) for name in oldest.column_names]
     return Overlay(pa.Table.from_arrays(columns, schema=oldest.schema), new)
 
 
-def _key_columns(rows: pa.Table, schema: TableSchema) -> list[KeyColumn]:
+def _key_columns(rows: pa.Table | pa.RecordBatch, schema: TableSchema) -> list[KeyColumn]:
     return [KeyColumn.of(values) for values in layout.column_arrays(rows, schema.keys)]
 
 

@@ -34,8 +34,13 @@ def _same(left: KeyColumn, left_rows: np.ndarray, right: KeyColumn, right_rows: 
         return bool(columns_equal(*at_rows).all())
     if left.records.dtype != right.records.dtype:
         return not len(left_rows)
-    one, other = left.records.take(left_rows), right.records.take(right_rows)
-    return np.array_equal(_words(one), _words(other))
+    return np.array_equal(_words(_at(left.records, left_rows)), _words(_at(right.records, right_rows)))
+
+
+def _at(records: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    if len(rows) == len(records) and layout.are_neighbours(rows):
+        return records
+    return records.take(rows)
 
 
 def _records(values: pa.Array) -> np.ndarray | None:

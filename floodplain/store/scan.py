@@ -93,12 +93,11 @@ def resolved(
 
     ``times``: of a time table, the half-open range of ``_sub`` wanted.
     """
-    parts, ranks, unique = [], [], True
-    for age, source in enumerate(sources):
+    parts, unique = [], True
+    for source in sources:
         rows = _window_rows(window, source, schema, times)
         if len(rows):
             parts.append(adapt(rows, source.schema, schema))
-            ranks.append(np.full(len(rows), -age, np.int64))
             unique &= source.reader.unique
     if not parts:
         return layout.physical(schema).empty_table()
@@ -107,7 +106,7 @@ def resolved(
     newest = _newest_of(parts, schema, unique) if _is_plain(parts, schema) else None
     if newest is not None:
         return _without_deletes(newest, bottom)
-    rows, rank = pa.concat_tables(parts).combine_chunks(), np.concatenate(ranks)
+    rows, rank = pa.concat_tables(parts).combine_chunks(), np.repeat(-np.arange(len(parts)), [len(part) for part in parts])
     by = [layout.numbers(rows, HASH)] if schema.shape == "value" else [layout.numbers(rows, SUB), layout.numbers(rows, HASH)]
     order = np.lexsort(by)
     rows, rank = rows.take(pa.array(order)), rank[order]

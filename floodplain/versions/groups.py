@@ -54,4 +54,10 @@ def size(ranges: GroupRanges) -> int:
 
 
 def from_members(groups: Iterable[int]) -> GroupRanges:
-    return union((group, group + 1) for group in groups)
+    bounds: list[list[int]] = []
+    for group in sorted(groups):
+        if bounds and group <= bounds[-1][1]:
+            bounds[-1][1] = group + 1
+        else:
+            bounds.append([group, group + 1])
+    return tuple((low, high) for low, high in bounds)
