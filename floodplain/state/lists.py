@@ -52,8 +52,9 @@ class ListHandle:
             appended.append(value)
 
     def extend(self, values: Iterable[Any]) -> None:
-        for value in values:
-            self.append(value)
+        values = list(values)
+        if values:
+            self._appended.setdefault(self.i, []).extend(values)
 
     def set(self, values: Iterable[Any]) -> None:
         """Replace all elements."""

@@ -3,7 +3,7 @@
 Values of other states are given and kept as they are, by the handles that these build on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -59,6 +59,9 @@ class NestedListHandle(ListHandle):
 
     def append(self, value: Any) -> None:
         super().append(self._fresh(value))
+
+    def extend(self, values: Iterable[Any]) -> None:
+        super().extend(map(self._fresh, values))
 
 
 class NestedMapHandle(MapHandle):

@@ -1,6 +1,6 @@
 """Arrow columns as lists of Python values."""
 
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,12 @@ def to_python(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     if bounds["min"] is None or bounds["min"] < _FIRST_US or bounds["max"] > _LAST_US:
         return column.to_pylist()
     whole = micros.combine_chunks() if isinstance(micros, pa.ChunkedArray) else micros
-    plain: list[Any] = whole.to_numpy(zero_copy_only=False).astype(np.dtype(object)).tolist()
+    times = whole.to_numpy(zero_copy_only=False)
     if kind.tz is None:
+        plain: list[Any] = times.astype(np.dtype(object)).tolist()
         return plain
-    zone = pa.lib.string_to_tzinfo(kind.tz)
-    if kind.tz == "UTC":
-        return [value if value is None else value.replace(tzinfo=zone) for value in plain]
-    return [value if value is None else value.replace(tzinfo=UTC).astimezone(zone) for value in plain]
+    # Adding to a time that has a zone takes a tenth of what giving each time its zone does.
+    zone, spans = pa.lib.string_to_tzinfo(kind.tz), times.view("m8[us]").tolist()
+    epoch = datetime(1970, 1, 1, tzinfo=zone if kind.tz == "UTC" else UTC)
+    aware = [span if span is None else epoch + span for span in spans]
+    return aware if kind.tz == "UTC" else [time if time is None else time.astimezone(zone) for time in aware]
