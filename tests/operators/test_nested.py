@@ -104,6 +104,32 @@ def test_what_is_changed_in_place_is_neither_seen_nor_stored():
     assert [found["element"] for found in kit.state("kit__elements")] == [name]
 
 
+class Extending(KeyedProcess):
+    """Extends its lists by themselves, by nothing, and by what it then changes in place."""
+
+    output = "told string"
+    numbers = List("long")
+    items = List("array<long>")
+
+    def process(self, key, rows, ctx):
+        made = [[1], [2]]
+        for _ in rows:
+            self.numbers.extend(n for n in (1, 2))
+            self.numbers.extend(self.numbers)
+            self.numbers.extend([])
+            self.items.extend(made)
+        for item in made:
+            item.append(9)
+        yield (json.dumps([self.numbers.get(), self.items.get()]),)
+
+
+def test_a_list_is_extended_by_copies_of_what_there_is():
+    kit = ProcessKit(Extending(), rows=ROWS, keys=["user"])
+    assert told(kit, row("u")) == [[[1, 2, 1, 2], [[1], [2]]]]
+    assert told(kit, row("u")) == [[[*[1, 2] * 2, 1, 2, *[1, 2] * 2, 1, 2], [[1], [2]] * 2]]
+    assert [found["value"] for found in kit.state("kit__items")] == [[1], [2]] * 2
+
+
 class Forms(KeyedProcess):
     """Tells what its states hold before and after they are given values in other ways."""
 
