@@ -239,7 +239,7 @@ class RunReader:
 
     def _match_by_directory(self, chunk: int, batch: pa.RecordBatch, needle: np.ndarray, hashes: np.ndarray) -> Hits:
         """Of a chunk that is asked for much of what it holds, as it is in most epochs that follow, a directory is kept. It takes
-        no more memory than the needles do."""
+        four to eight bytes for each row of the chunk."""
         if chunk not in self._directories:
             self._directories[chunk] = Directory(layout.numbers(batch, HASH))
         place, row = self._directories[chunk].find(hashes[needle[0] : needle[-1] + 1])
