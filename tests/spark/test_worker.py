@@ -111,11 +111,13 @@ def test_what_a_worker_has_loaded_is_not_looked_through_after_each_task(monkeypa
         worker._leave_out_what_stays()
         left_out = gc.get_freeze_count()
         assert left_out - before > len(sys.modules)
-        kept = [[] for _ in range(1000)]
+        kept = [[] for _ in range(10_000)]
+        # What was left out can still go, and other threads of this process let go of some.
+        most = left_out + len(kept) // 2
         worker._leave_out_what_stays()
-        assert gc.get_freeze_count() == left_out
+        assert gc.get_freeze_count() < most
         monkeypatch.setitem(sys.modules, "loaded_later", object())
         worker._leave_out_what_stays()
-        assert gc.get_freeze_count() >= left_out + len(kept)
+        assert gc.get_freeze_count() > most
     finally:
         gc.unfreeze()
