@@ -48,8 +48,8 @@ def put_ahead(plan: Plan, engine: Engine, operators: dict[str, KeyedOperator], r
 
 
 def _all_rows(rows: DataFrame) -> DataFrame:
-    """All of them, by a condition that always holds and costs nothing. It depends on the partition, which to Spark may be another
-    one in another place of the plan: no condition behind it gets past it."""
+    """All of them, by a condition that always holds, which Spark compiles into the reading of rows. It depends on the partition,
+    which to Spark may be another one in another place of the plan: no condition behind it gets past it."""
     return rows.where(F.spark_partition_id() >= 0)
 
 

@@ -124,4 +124,4 @@ def test_all_rows_of_the_input_move_the_watermark_whatever_is_chosen_of_them(spa
     assert hours == [1, 2] and query.progress[-1].late_by == {"sightings": 1}
     if not rule:
         plan = query._query._jsq.explainInternal(False)
-        assert plan.index("Filter") < plan.index("EventTimeWatermark") and "wide" not in plan
+        assert plan.index("= a)") < plan.index("EventTimeWatermark") and "wide" not in plan
