@@ -24,6 +24,10 @@ class SchemaMismatch(BadInput):
     """Rows, or a changed table definition, that do not fit the table's schema."""
 
 
+class IncompatibleChange(BadInput):
+    """A job was changed in a way that its state cannot follow; nothing was written. The message has the ways out."""
+
+
 class MergeUnavailable(FloodplainError):
     """A user's merge function is needed to read a value, and this process has not registered it."""
 
@@ -68,6 +72,17 @@ class Corrupt(FloodplainError):
 
     def __reduce__(self) -> tuple[type, tuple[str, str, str, int | None]]:
         return Corrupt, (self.file, self.expected, self.found, self.last_good_epoch)
+
+
+class NewerFormat(FloodplainError):
+    """Written by a newer release of Floodplain than this one. Nothing is damaged; nothing was used."""
+
+    @classmethod
+    def of(cls, file: str, found: object, known: object) -> "NewerFormat":
+        return cls(
+            f"{file} is of format {found}, and this release of Floodplain reads formats up to {known}: the state was written by "
+            "a newer release. Install that one or a later one"
+        )
 
 
 class Conflict(FloodplainError):

@@ -76,7 +76,7 @@ def decode(data: pa.Buffer, ref: RunRef, store: str) -> Footer:
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise damaged(ref, "a readable footer", str(error)) from error
     claimed = (footer.magic, footer.store, footer.table, footer.schema_id, footer.low, footer.high, footer.rows)
-    expected = (MAGIC, store, ref.table, ref.schema_id, ref.low, ref.high, ref.rows)
+    expected = (MAGIC, store, ref.written_as or ref.table, ref.schema_id, ref.low, ref.high, ref.rows)
     _expect(ref, f"a footer for {expected}", claimed == expected, str(claimed))
     _check_chunks(footer, ref)
     return footer

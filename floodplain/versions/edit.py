@@ -4,6 +4,7 @@ from typing import Annotated
 
 import msgspec
 
+from floodplain.versions.definition import Definition
 from floodplain.versions.schema import TableSchema
 
 GroupRanges = tuple[tuple[int, int], ...]
@@ -40,6 +41,8 @@ class RunRef(msgspec.Struct, frozen=True, omit_defaults=True):
     """When the first of its rows expires; 0 if none does."""
     last_expiry_ms: int = 0
     """When all of its rows have expired, but for deletes and clears; 0 if some never do."""
+    written_as: str = ""
+    """What the table was called when the run was written, if that was something else: its footer says so."""
 
     @property
     def id(self) -> str:
@@ -76,6 +79,32 @@ class DropTable(msgspec.Struct, frozen=True, tag="drop"):
     """A table and all of its content go; epochs before can still be read with it."""
 
     table: str
+
+
+class RenameTable(msgspec.Struct, frozen=True, tag="rename"):
+    """A table is called something else from now on; its rows stay where they are."""
+
+    table: str
+    to: str
+
+
+class PutDefinition(msgspec.Struct, frozen=True, tag="define"):
+    """What an operator was told to do, from now on."""
+
+    operator: str
+    definition: Definition
+
+
+class DropDefinition(msgspec.Struct, frozen=True, tag="undefine"):
+    """The pipeline no longer has this operator."""
+
+    operator: str
+
+
+class NoteChange(msgspec.Struct, frozen=True, tag="note"):
+    """In words, what the other updates of this edit did to the state for a changed job."""
+
+    what: str
 
 
 class CommitEpoch(msgspec.Struct, frozen=True, tag="epoch", omit_defaults=True):
@@ -144,6 +173,10 @@ class AdvancePublished(msgspec.Struct, frozen=True, tag="published"):
 Update = (
     PutSchema
     | DropTable
+    | RenameTable
+    | PutDefinition
+    | DropDefinition
+    | NoteChange
     | CommitEpoch
     | ReplaceRuns
     | TakeLease

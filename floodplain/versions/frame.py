@@ -10,11 +10,15 @@ from typing import TypeVar
 import msgspec
 import xxhash
 
-from floodplain.errors import Corrupt
+from floodplain.errors import Corrupt, NewerFormat
 from floodplain.tiers.blobs import Data
 
 MAGIC = b"FLDP"
-VERSION = 1
+VERSION = 2
+"""What is written. All versions from 1 on are read: what a newer one added is optional in it.
+
+1: the first. 2: definitions of operators, renamed tables.
+"""
 MAX_BYTES = 1 << 30
 """More than any manifest needs: a length beyond it is damage, found before anything is decoded."""
 
@@ -44,7 +48,8 @@ def checksum(data: Data) -> str:
 
 
 def decode(kind: Kind, type_: type[Record], data: Data, file: str) -> Record:
-    """The record in ``data``. Raises ``Corrupt`` naming ``file`` for anything else, whatever the bytes are."""
+    """The record in ``data``. Raises ``Corrupt`` naming ``file`` for anything else, whatever the bytes are, and ``NewerFormat``
+    for one that a newer release has written."""
     payload = _payload(kind, memoryview(data), file)
     try:
         # Walks the structure without building it, so that a lying length inside cannot make the typed pass reserve memory.
@@ -69,6 +74,8 @@ def _payload(kind: Kind, view: memoryview, file: str) -> memoryview:
         raise Corrupt(file, f"checksum {expected}", f"checksum {found}")
     if found_kind != kind:
         raise Corrupt(file, f"kind {kind.value} ({kind.name.lower()})", f"kind {found_kind}")
-    if version != VERSION:
-        raise Corrupt(file, f"format version {VERSION}", f"format version {version}, of another release of Floodplain")
+    if version > VERSION:
+        raise NewerFormat.of(file, version, VERSION)
+    if version < 1:
+        raise Corrupt(file, f"a format version from 1 to {VERSION}", f"{version}")
     return view[_HEADER.size : -_TRAILER_BYTES]

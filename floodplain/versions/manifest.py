@@ -1,19 +1,26 @@
 """The manifest: the fold of all edits up to a position. ``apply`` is the only way it changes."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from floodplain.tiers import paths
+from floodplain.versions.definition import Definition, DefinitionChange
 from floodplain.versions.edit import (
     AdvanceHorizon,
     AdvancePublished,
     Assignment,
     CommitEpoch,
+    DropDefinition,
     DropEpochs,
     DropTable,
     DropTag,
     Edit,
+    NoteChange,
+    PutDefinition,
     PutSchema,
     ReleaseLease,
+    RenameTable,
     ReplaceRuns,
     RunRef,
     SetAssignment,
@@ -26,6 +33,7 @@ from floodplain.versions.groups import subtract
 from floodplain.versions.schema import TableSchema
 
 REMEMBERED_EDITS = 256
+REMEMBERED_CHANGES = 64
 
 
 class BrokenHistory(Exception):
@@ -75,6 +83,10 @@ class Manifest(msgspec.Struct, frozen=True):
     """Retained epochs, oldest first; the newest is always among them."""
     nonces: tuple[tuple[int, str], ...] = ()
     """The last few (position, nonce): lets a slow writer learn that its edit was counted."""
+    definitions: dict[str, Definition] = {}
+    """Operator → what it was told to do. A state of format 1 has none."""
+    changes: tuple[DefinitionChange, ...] = ()
+    """What changed jobs did to the state at their start: the last few, oldest first."""
 
     def schema(self, table: str) -> TableSchema | None:
         versions = self.schemas.get(table)
@@ -103,6 +115,13 @@ def apply(manifest: Manifest, edit: Edit, checksum: str) -> Manifest:
     return msgspec.structs.replace(manifest, position=edit.position, chain=checksum, at_ms=edit.at_ms, nonces=nonces)
 
 
+def preview(manifest: Manifest, updates: Iterable[DropTable | RenameTable | DropDefinition]) -> Manifest:
+    """What these would leave of its tables and definitions. Raises ``BrokenHistory`` if they do not fit."""
+    for update in updates:
+        manifest = _define(manifest, update, 0) if isinstance(update, DropDefinition) else _change_table(manifest, update)
+    return manifest
+
+
 def _require(holds: bool, expected: str, found: str) -> None:
     if not holds:
         raise BrokenHistory(expected, found)
@@ -113,12 +132,10 @@ def _apply_update(manifest: Manifest, update: Update, edit: Edit, checksum: str)
     match update:
         case CommitEpoch():
             return _commit_epoch(manifest, update, edit, checksum)
-        case PutSchema(schema):
-            return _put_schema(manifest, schema)
-        case DropTable(table):
-            return _drop_table(manifest, table)
-        case ReplaceRuns():
-            return _replace_runs(manifest, update)
+        case PutSchema() | DropTable() | RenameTable() | ReplaceRuns():
+            return _change_table(manifest, update)
+        case PutDefinition() | DropDefinition() | NoteChange():
+            return _define(manifest, update, edit.at_ms)
         case TakeLease(token, owner, expires_ms):
             _require(token == manifest.lease.token + 1, f"lease token {manifest.lease.token + 1}", f"{token}")
             return change(manifest, lease=Lease(token, owner, expires_ms))
@@ -187,6 +204,18 @@ def _advance_source(before: SourcePosition, update: SourcePosition | None) -> So
     return msgspec.structs.replace(update, sources={**kept, **update.sources}, forget=())
 
 
+def _change_table(manifest: Manifest, update: PutSchema | DropTable | RenameTable | ReplaceRuns) -> Manifest:
+    match update:
+        case PutSchema(schema):
+            return _put_schema(manifest, schema)
+        case DropTable(table):
+            return _drop_table(manifest, table)
+        case RenameTable(table, to):
+            return _rename_table(manifest, table, to)
+        case ReplaceRuns():
+            return _replace_runs(manifest, update)
+
+
 def _put_schema(manifest: Manifest, schema: TableSchema) -> Manifest:
     versions = manifest.schemas.get(schema.table, ())
     _require(schema.id == len(versions) + 1, f"schema {len(versions) + 1} of {schema.table}", f"schema {schema.id}")
@@ -198,6 +227,30 @@ def _drop_table(manifest: Manifest, table: str) -> Manifest:
     schemas = {name: versions for name, versions in manifest.schemas.items() if name != table}
     runs = {name: found for name, found in manifest.runs.items() if name != table}
     return msgspec.structs.replace(manifest, schemas=schemas, runs=runs)
+
+
+def _rename_table(manifest: Manifest, table: str, to: str) -> Manifest:
+    _require(table in manifest.schemas and to not in manifest.schemas, f"a known table renamed to a free name, not {to}", table)
+    change = msgspec.structs.replace
+    versions = tuple(change(schema, table=to) for schema in manifest.schemas[table])
+    runs = tuple(change(run, table=to, written_as=run.written_as or table) for run in manifest.runs.get(table, ()))
+    schemas = {name: found for name, found in manifest.schemas.items() if name != table}
+    others = {name: found for name, found in manifest.runs.items() if name != table}
+    return change(manifest, schemas={**schemas, to: versions}, runs={**others, to: runs} if runs else others)
+
+
+def _define(manifest: Manifest, update: PutDefinition | DropDefinition | NoteChange, at_ms: int) -> Manifest:
+    change = msgspec.structs.replace
+    match update:
+        case PutDefinition(operator, definition):
+            return change(manifest, definitions={**manifest.definitions, operator: definition})
+        case DropDefinition(operator):
+            _require(operator in manifest.definitions, "a known definition dropped", operator)
+            kept = {name: found for name, found in manifest.definitions.items() if name != operator}
+            return change(manifest, definitions=kept)
+        case NoteChange(what):
+            noted = DefinitionChange(manifest.epoch, at_ms, what)
+            return change(manifest, changes=(*manifest.changes, noted)[-REMEMBERED_CHANGES:])
 
 
 def _replace_runs(manifest: Manifest, update: ReplaceRuns) -> Manifest:

@@ -9,7 +9,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodplain.errors import Corrupt
+from floodplain.errors import Corrupt, NewerFormat
 from floodplain.versions.edit import Edit
 from floodplain.versions.frame import MAGIC, VERSION, Kind, checksum, decode, encode
 from floodplain.versions.history import Format
@@ -56,7 +56,7 @@ def test_every_truncation_and_extension_is_found() -> None:
     ("data", "found"),
     [
         (framed(msgspec.msgpack.encode(RECORD), kind=Kind.PIN), "kind 4"),
-        (framed(msgspec.msgpack.encode(RECORD), version=9), "format version 9"),
+        (framed(msgspec.msgpack.encode(RECORD), version=0), "a format version from 1"),
         (framed(b"x", length=(1 << 64) - 1), "bytes"),
         (framed(b""), "undecodable"),
         (framed(b"\xc1"), "undecodable"),
@@ -74,6 +74,13 @@ def test_every_truncation_and_extension_is_found() -> None:
 def test_hostile_input_with_a_good_checksum(data: bytes, found: str) -> None:
     with pytest.raises(Corrupt, match=found):
         decode(Kind.FORMAT, Format, data, "f")
+
+
+def test_older_formats_are_read_and_newer_ones_are_called_that() -> None:
+    for version in range(1, VERSION + 1):
+        assert decode(Kind.FORMAT, Format, framed(msgspec.msgpack.encode(RECORD), version=version), "f") == RECORD
+    with pytest.raises(NewerFormat, match=rf"f is of format {VERSION + 1}, .* up to {VERSION}: .* newer release"):
+        decode(Kind.FORMAT, Format, framed(msgspec.msgpack.encode(RECORD), version=VERSION + 1), "f")
 
 
 def test_lying_lengths_reserve_no_memory() -> None:
