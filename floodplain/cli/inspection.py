@@ -7,6 +7,7 @@ import msgspec
 from floodplain.store import folds
 from floodplain.store.store import Store
 from floodplain.tiers import paths
+from floodplain.versions.definition import Definition
 from floodplain.versions.edit import GroupRanges, RunRef
 from floodplain.versions.manifest import Manifest
 from floodplain.versions.schema import Field, TableSchema, value_from_bytes
@@ -57,6 +58,23 @@ class EpochInfo(msgspec.Struct, frozen=True):
     tags: tuple[str, ...]
 
 
+class OperatorInfo(msgspec.Struct, frozen=True):
+    """What an operator was told to do, as the log has it."""
+
+    name: str
+    kind: str
+    facts: tuple[str, ...]
+    states: dict[str, str]
+
+
+class ChangeInfo(msgspec.Struct, frozen=True):
+    """What a changed job did to the state when it was started. Going back to ``epoch`` undoes it."""
+
+    epoch: int
+    at_ms: int
+    what: str
+
+
 class LeaseInfo(msgspec.Struct, frozen=True):
     owner: str
     token: int
@@ -102,6 +120,8 @@ class Inspection(msgspec.Struct, frozen=True):
     source: dict[str, Any]
     tags: dict[str, int]
     epochs: tuple[EpochInfo, ...]
+    operators: tuple[OperatorInfo, ...]
+    changes: tuple[ChangeInfo, ...]
     tables: tuple[TableInfo, ...]
     tiers: tuple[TierInfo, ...]
 
@@ -122,9 +142,16 @@ def inspect_store(location: str, store: Store) -> Inspection:
         source={"query_id": head.source.query_id, "batch_id": head.source.batch_id} if head.source.query_id else {},
         tags=dict(sorted(head.tags.items())),
         epochs=tuple(EpochInfo(mark.epoch, mark.at_ms, mark.position, _tags(head, mark.epoch)) for mark in head.epochs),
+        operators=tuple(_operator(name, found) for name, found in sorted(head.definitions.items())),
+        changes=tuple(ChangeInfo(change.epoch, change.at_ms, change.what) for change in head.changes),
         tables=tuple(_table(versions[-1], head.runs.get(name, ())) for name, versions in sorted(head.schemas.items())),
         tiers=(_tier(store, head, sizes),),
     )
+
+
+def _operator(name: str, found: Definition) -> OperatorInfo:
+    states = {state: declared.told for state, declared in found.states.items()}
+    return OperatorInfo(name, found.kind, tuple(found.facts), states)
 
 
 def _tags(head: Manifest, epoch: int) -> tuple[str, ...]:

@@ -41,6 +41,10 @@ def inspection(console: Console, shown: Inspection) -> None:
     for name, value in _facts(shown):
         facts.add_row(f"[dim]{name}[/]", escape(value))
     console.print(facts)
+    if shown.operators:
+        console.print(_operators(shown))
+    if shown.changes:
+        console.print(_changes(shown))
     if shown.tables:
         console.print(_tables(shown.tables))
         for table in shown.tables:
@@ -140,6 +144,22 @@ def _tables(tables: tuple[TableInfo, ...]) -> Table:
     for table in tables:
         ttl = f"{_duration(table.ttl_ms)} by {table.ttl_clock}" if table.ttl_ms else ""
         grid.add_row(table.name, table.shape, ttl, f"{len(table.runs):,}", f"{table.rows:,}", decimal(table.size_bytes))
+    return grid
+
+
+def _operators(shown: Inspection) -> Table:
+    grid = Table("operator", "kind", "what it does", "states", title="Operators", title_justify="left")
+    for operator in shown.operators:
+        states = ", ".join(f"{name}: {told}" for name, told in operator.states.items())
+        grid.add_row(operator.name, operator.kind, escape(" · ".join(operator.facts)), escape(states))
+    return grid
+
+
+def _changes(shown: Inspection) -> Table:
+    title = "Changed jobs, newest first (going back to the epoch undoes it)"
+    grid = Table("after epoch", "at", "what", title=title, title_justify="left")
+    for change in shown.changes[::-1][:_MOST_LINES]:
+        grid.add_row(str(change.epoch), _time(change.at_ms), escape(change.what))
     return grid
 
 

@@ -1,5 +1,7 @@
 """The times of an epoch, fixed when it begins. A task never reads a clock."""
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 import pyarrow as pa
@@ -22,10 +24,24 @@ class EpochTimes(msgspec.Struct, frozen=True):
     watermark_ms: int = NONE_MS
     """Event-time timers up to here are due, after the rows of the epoch."""
 
-    def behind(self, lateness_ms: int) -> "EpochTimes":
-        """As an operator has them that still takes rows so late: its watermark is that much behind."""
-        late_ms, watermark_ms = (at if at == NONE_MS else at - lateness_ms for at in (self.late_ms, self.watermark_ms))
+    def behind(self, lateness_ms: int, before: Sequence[tuple[int, int]] = ()) -> "EpochTimes":
+        """As an operator has them that still takes rows so late: its watermark is that much behind.
+
+        ``before`` as in ``gone_ms``.
+        """
+        late_ms, watermark_ms = (gone_ms(at, lateness_ms, before) for at in (self.late_ms, self.watermark_ms))
         return EpochTimes(self.processing_ms, late_ms, watermark_ms)
+
+
+def gone_ms(watermark_ms: int, lateness_ms: int, before: Sequence[tuple[int, int]]) -> int:
+    """The time up to which rows are too late at a watermark.
+
+    ``before``: shorter lateness that there was, each with the watermark up to which it is to count. So this time never moves
+    backwards when lateness grows: what was given up by then is not taken for something new.
+    """
+    if watermark_ms == NONE_MS:
+        return NONE_MS
+    return max([watermark_ms - lateness_ms, *(min(watermark_ms, until) - shorter for until, shorter in before)])
 
 
 def check_time(what: str, column: str, type_: pa.DataType) -> None:

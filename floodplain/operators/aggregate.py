@@ -3,16 +3,18 @@
 Nulls are as in SQL: an aggregate does not see them, and one that saw nothing is null (a count is 0).
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import BadInput
+from floodplain.operators.definition import Given, Written, canonical
 from floodplain.operators.groups import Groups
 
 Expression: TypeAlias = Any
@@ -22,6 +24,7 @@ Types: TypeAlias = Sequence[pa.DataType]
 Owned: TypeAlias = tuple[np.ndarray, Columns]
 """The owner of each row, and partials."""
 
+Since: TypeAlias = Literal["now"] | None
 TIME: Final = "<event time>"
 """Stands among arguments for the column that has the event time."""
 
@@ -57,11 +60,37 @@ class Aggregate:
 
     arguments: tuple[Expression, ...] = ()
     where: Expression = None
+    _: KW_ONLY
+    since: Since = None
+    """``"now"``: it may be added to a pipeline that has run before, and then sees the rows that come after that."""
 
     def __post_init__(self) -> None:
         given: Any = self.arguments
         if isinstance(given, str):
             object.__setattr__(self, "arguments", (given,))
+        if self.since not in (None, "now"):
+            raise BadInput(f"since={self.since!r} is not known: an aggregate sees all rows, or those that come from 'now' on")
+
+    @property
+    def function(self) -> str:
+        """What it is called."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
+
+    def described(self, name: str, written: Written) -> Given:
+        """What it computes, as column ``name``: of which columns, where, and with which settings of its own."""
+        arguments = [written(each) for each in self.arguments]
+        where = None if self.where is None else written(self.where)
+        own = {each: found for each, found in vars(self).items() if each not in ("arguments", "where", "since")}
+        value = {
+            "function": self.function,
+            "arguments": [canonical(each) for each in arguments],
+            "where": where and canonical(where),
+            "since": self.since,
+            **own,
+        }
+        shown = [f"{each}={own[each]}" for each in ("k", "q", "rsd") if each in own]
+        condition = "" if where is None else f" where {where}"
+        return Given(name, value, f"{name} = {self.function}({', '.join([*arguments, *shown])}){condition}")
 
     def output(self, types: Types) -> pa.DataType:
         """The type of the result, given those of the arguments. Raises ``SchemaMismatch`` for what it cannot aggregate."""

@@ -79,8 +79,8 @@ class Part:
 class Aggregation:
     """Aggregates whose arguments name columns; what they give is known once they are fitted to rows.
 
-    The values that several ``max_by`` (or ``last``; ``min_by``, ``first``) give are those of one row, if they have ``by`` and
-    ``where`` in common. Distinct counts of the same columns are computed as one.
+    The values that several ``max_by`` (or ``last``; ``min_by``, ``first``) give are those of one row, if they have ``by``,
+    ``where`` and ``since`` in common. Distinct counts of the same columns are computed as one.
     """
 
     named: Mapping[str, Aggregate]
@@ -113,6 +113,12 @@ class Aggregation:
                 found[name] = type_
         return [pa.field(name, type_) for name, type_ in found.items()]
 
+    @property
+    def kept(self) -> dict[str, list[str]]:
+        """Aggregate → the columns of the partials that it is made of."""
+        split = self.split([field.name for field in self.partial])
+        return {name: columns for part, columns in split for name in part.names}
+
     @cached_property
     def parts(self) -> list[Part]:
         """What is computed, each at the place of the first of its names."""
@@ -120,7 +126,7 @@ class Aggregation:
         for name, aggregate in self.named.items():
             together_with: object = name
             if type(aggregate) is ExtremeBy:
-                together_with = (aggregate.greatest, aggregate.arguments[-1], aggregate.where)
+                together_with = (aggregate.greatest, aggregate.arguments[-1], aggregate.where, aggregate.since)
             elif type(aggregate) is CountDistinct:
                 together_with = self._with_counts(name, aggregate)
             alike.setdefault(together_with, []).append(name)
@@ -130,11 +136,13 @@ class Aggregation:
         """What counts that are computed with this one have in common. Two without a condition are apart, so that each has its own
         state."""
         counts = [
-            other for other, each in self.named.items() if type(each) is CountDistinct and each.arguments == count.arguments
+            other
+            for other, each in self.named.items()
+            if type(each) is CountDistinct and (each.arguments, each.since) == (count.arguments, count.since)
         ]
         alone = count.where is None and any(self.named[other].where is None for other in counts[: counts.index(name)])
         boolean = pa.types.is_boolean(self._types(name)[0])  # its values would look like marks, and there are but two
-        return name if alone or boolean else (count.arguments, counts.index(name) // MOST)
+        return name if alone or boolean else (count.arguments, count.since, counts.index(name) // MOST)
 
     def _part(self, names: tuple[str, ...]) -> Part:
         """Aggregates that are computed as one."""

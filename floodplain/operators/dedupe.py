@@ -9,6 +9,7 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS, as_ms
 from floodplain.operators.changes import NO_COLUMNS, no_changes
+from floodplain.operators.definition import Described, Given, Written, duration, fixed, free
 from floodplain.operators.order import Order, check_order, leaders, nulls_last, parse_order, the_rest
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.state.descriptors import State, Value
@@ -29,6 +30,14 @@ class Dedup(KeyedBatchProcess):
     output: pa.Schema = NO_COLUMNS
     order: Order = ()
     event_time: str | None = None
+
+    def described(self, written: Written) -> Described:  # noqa: ARG002
+        by = Given("by", self.by, f"first row by {self.by or 'event time'}", free if self.within_ms is None else fixed)
+        told = "" if self.within_ms is None else f"within {duration(self.within_ms)}"
+        return Described("deduplicate", (by, Given("within", self.within_ms, told)))
+
+    def goes_by_time(self) -> bool:
+        return self.within_ms is not None
 
     def for_changes(self, name: str) -> NoReturn:
         raise no_changes(name, "what it has given out stays", "use first(mode='retract') or last(mode='retract')")

@@ -1,6 +1,6 @@
 """When windows give results, and which rows say so."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -8,10 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
-from floodplain.eventtime.times import END_MS, NONE_MS
+from floodplain.eventtime.times import END_MS, NONE_MS, gone_ms
 from floodplain.keys import columns_equal
 from floodplain.operators.aggregation import Aggregation
 from floodplain.operators.changes import WEIGHT
+from floodplain.operators.definition import Given, duration, not_less
 from floodplain.operators.held import Held
 from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger, check_trigger
 
@@ -26,6 +27,24 @@ class Rules:
     early: Trigger | None = None
     late: Trigger = EACH_EPOCH
     firing: Firing = "accumulating"
+
+    before: tuple[tuple[int, int], ...] = ()
+    """Shorter lateness that there was before: up to which watermark, and how much."""
+
+    def described(self) -> tuple[Given, ...]:
+        early = "" if self.early is None else f"early results {self.early}"
+        late = "" if self.late.each_epoch else f"late results {self.late}"
+        return (
+            Given("lateness", self.lateness_ms, f"lateness {duration(self.lateness_ms)}", not_less),
+            Given("early", None if self.early is None else asdict(self.early), early),
+            Given("late", asdict(self.late), late),
+            Given("firing", self.firing, self.firing),
+        )
+
+    def gone_ms(self, watermark_ms: int) -> int:
+        """Windows that ended then or before take no more rows at this watermark. Where lateness has grown since, those that had
+        gone by then stay gone."""
+        return gone_ms(watermark_ms, self.lateness_ms, self.before)
 
     @property
     def counted(self) -> bool:

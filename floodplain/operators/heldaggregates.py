@@ -19,6 +19,7 @@ from floodplain.operators.batchcall import BatchContext
 from floodplain.operators.changes import WEIGHT, Mode, check_mode, plain_rows, weights_in
 from floodplain.operators.combining import AggregateCombiner, Partial, partials_of
 from floodplain.operators.copies import Copies, copies_state
+from floodplain.operators.definition import Described, Given, Written, free
 from floodplain.operators.firing import same
 from floodplain.operators.groups import Groups, filled, groups_of
 from floodplain.operators.process import KeyedBatchProcess
@@ -41,6 +42,11 @@ class HeldAggregate(KeyedBatchProcess):
     @property
     def gives_changes(self) -> bool:  # type: ignore[override]
         return self.mode == "retract"
+
+    def described(self, written: Written) -> Described:
+        aggregates = tuple(aggregate.described(name, written) for name, aggregate in self.aggregates.items())
+        mode = Given("mode", self.mode, f"mode {self.mode}", free)
+        return Described("retractable aggregate", (Given("rows", "all", "of all rows that hold"), mode), aggregates)
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "HeldAggregates":
         check_mode("agg", self.mode, "update", "retract")

@@ -16,6 +16,7 @@ from floodplain.operators.batch import Batch
 from floodplain.operators.batchcall import BatchContext
 from floodplain.operators.changes import WEIGHT, weights_in
 from floodplain.operators.copies import Copies, copies_state
+from floodplain.operators.definition import Described, Given, Written, free
 from floodplain.operators.join import PADDED, How
 from floodplain.operators.join_columns import PACKED, RIGHT_SIDE, JoinColumns, SideColumns, join_columns
 from floodplain.operators.join_match import partners
@@ -36,6 +37,10 @@ class HeldJoin(KeyedBatchProcess):
     """Of each side, whether its rows are changes."""
 
     gives_changes = True
+
+    def described(self, written: Written) -> Described:  # noqa: ARG002
+        how = Given("how", self.how, f"{self.how} join of rows that may be taken back")
+        return Described("retractable join", (how, Given("changes", self.changes), Given("suffixes", self.suffixes, rule=free)))
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RunningHeldJoin":  # noqa: ARG002
         columns = join_columns(rows, keys, (None, None), self.suffixes)

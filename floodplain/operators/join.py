@@ -14,6 +14,7 @@ import pyarrow as pa
 from floodplain.operators.batch import Batch
 from floodplain.operators.batchcall import BatchContext
 from floodplain.operators.changes import WEIGHT
+from floodplain.operators.definition import Described, Given, Written, free
 from floodplain.operators.join_bounds import Bound
 from floodplain.operators.join_columns import JoinColumns, join_columns, time_name
 from floodplain.operators.join_match import partners
@@ -49,6 +50,11 @@ class Join(KeyedBatchProcess):
         if self.how != "inner" or left is None or right is None or self.bound.low < 0 < self.bound.high or not self.bound.ends:
             return None
         return time_name((left, right), self.suffixes, 0 if self.bound.low < 0 else 1)
+
+    def described(self, written: Written) -> Described:  # noqa: ARG002
+        how = Given("how", self.how, f"{self.how} join")
+        times = Given("times", self.times)
+        return Described("join", (how, self.bound.described(), times, Given("suffixes", self.suffixes, rule=free)))
 
     @property
     def gives_changes(self) -> bool:  # type: ignore[override]

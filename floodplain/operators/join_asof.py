@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from floodplain.operators.batch import Batch
 from floodplain.operators.batchcall import BatchContext
+from floodplain.operators.definition import Described, Given, Written, free
 from floodplain.operators.join_bounds import Interval, Unbounded
 from floodplain.operators.join_columns import JoinColumns, join_columns, time_name
 from floodplain.operators.join_match import newest_before
@@ -36,6 +37,11 @@ class AsOfJoin(KeyedBatchProcess):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "output_time", time_name(self.times, self.suffixes, 0))
+
+    def described(self, written: Written) -> Described:  # noqa: ARG002
+        how = Given("how", self.how, f"{self.how} join", free)
+        bound = Given("bound", {"kind": "as of"}, "with the newest right row that is not later")
+        return Described("as-of join", (how, bound, Given("times", self.times), Given("suffixes", self.suffixes, rule=free)))
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RunningAsOfJoin":  # noqa: ARG002
         return RunningAsOfJoin(self.how, join_columns(rows, keys, self.times, self.suffixes))

@@ -1,7 +1,7 @@
 """How long rows of a join wait for partners, and which are near enough: within an interval, in one window, or always."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 import numpy as np
@@ -10,14 +10,25 @@ import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS, as_ms
-from floodplain.operators.windows import TimeWindows
+from floodplain.operators.definition import Given, duration
+from floodplain.operators.windows import TimeWindows, told
 from floodplain.state.descriptors import List, Type
+from floodplain.state.durations import to_ms
 
 MOST_MS = 1000 * 366 * 86_400_000
 
 
 class Bound(ABC):
     """Times are in microseconds, ends in milliseconds: what the watermark must reach for a row to be of no more use."""
+
+    def described(self) -> Given:
+        """Which rows are partners, and for how long they wait."""
+        return Given("bound", {"kind": type(self).__name__, **asdict(self)}, self.told)  # type: ignore[call-overload]
+
+    @property
+    @abstractmethod
+    def told(self) -> str:
+        """In words."""
 
     @property
     def low(self) -> int:
@@ -80,6 +91,10 @@ class Interval(Bound):
             raise BadInput("join: within is longer than a thousand years: leave it out to join without bounds")
 
     @property
+    def told(self) -> str:
+        return f"right time - left time from {duration(self.low_ms)} to {duration(self.high_ms)}"
+
+    @property
     def low(self) -> int:
         return self.low_ms * 1000
 
@@ -109,6 +124,10 @@ class SameWindow(Bound):
     def __post_init__(self) -> None:
         if not isinstance(self.windows, TimeWindows) or self.windows.size_ms > MOST_MS:
             raise BadInput(f"join: {self.windows} has no ends that both sides share: use tumbling or sliding windows")
+
+    @property
+    def told(self) -> str:
+        return f"both in one of {told(self.windows)}"
 
     def spread(self, at: np.ndarray, side: str, late_ms: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # noqa: ARG002
         times = at // 1000
@@ -157,6 +176,10 @@ class Lasting(Bound):
             raise BadInput(f"join: a ttl of {self.ttl_ms} ms is not possible: use 1 ms to a thousand years, or none")
 
     @property
+    def told(self) -> str:
+        return f"rows wait for {duration(self.ttl_ms)} of event time"
+
+    @property
     def low(self) -> int:
         return -self.high
 
@@ -195,6 +218,14 @@ class Unbounded(Bound):
     """All rows of a key, for ever or for a while in processing time."""
 
     ttl: str | timedelta | None = None
+
+    def described(self) -> Given:
+        ttl_ms = None if self.ttl is None else to_ms(self.ttl, "ttl")
+        return Given("bound", {"kind": "Unbounded", "ttl_ms": ttl_ms}, self.told)
+
+    @property
+    def told(self) -> str:
+        return "rows wait for ever" if self.ttl is None else f"rows wait for {self.ttl} of processing time"
 
     @property
     def ends(self) -> bool:

@@ -19,6 +19,7 @@ from floodplain.operators.changes import (
     with_columns,
 )
 from floodplain.operators.combining import Partial
+from floodplain.operators.definition import Described, Given, Written, canonical, free
 from floodplain.operators.heldranks import HeldRanks
 from floodplain.operators.keeping import PAYS_FROM, RowCombiner
 from floodplain.operators.order import (
@@ -35,6 +36,7 @@ from floodplain.operators.order import (
 from floodplain.operators.process import KeyedBatchProcess, Process
 from floodplain.operators.structs import as_rows, as_struct, field_of, struct_type
 from floodplain.state.descriptors import State, Value
+from floodplain.state.durations import to_ms
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,22 @@ class Latest(KeyedBatchProcess):
     @property
     def gives_changes(self) -> bool:  # type: ignore[override]
         return self.mode == "retract"
+
+    def described(self, written: Written) -> Described:  # noqa: ARG002
+        ttl_ms = None if self.ttl is None else to_ms(self.ttl, "ttl")
+        return Described(
+            "latest",
+            (
+                Given("keep", self.keep, f"{self.keep} row by {self.by or 'event time'}"),
+                Given("by", self.by and canonical(self.by)),
+                Given("ttl", ttl_ms, "" if self.ttl is None else f"forgotten after {self.ttl}"),
+                Given("mode", self.mode, f"mode {self.mode}", free),
+                Given("changes", self.of_changes),
+            ),
+        )
+
+    def goes_by_time(self) -> bool:
+        return self.by is None or self.ttl is not None
 
     def for_changes(self, name: str) -> "Latest":
         if self.mode != "retract":

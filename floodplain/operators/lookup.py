@@ -18,6 +18,7 @@ from floodplain.errors import BadInput, StoreNotFound
 from floodplain.operators.batch import Batch
 from floodplain.operators.batchcall import BatchContext
 from floodplain.operators.changes import no_changes
+from floodplain.operators.definition import Described, Given, Written, free
 from floodplain.operators.join_match import partners
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.state.descriptors import State, TaskValue
@@ -52,6 +53,17 @@ class StateLookup(KeyedBatchProcess):
                 name, "a row may find something else when it is taken back than when it came", "look up one epoch, at=41"
             )
         return self
+
+    def described(self, written: Written) -> Described:  # noqa: ARG002
+        at = self.at if self.at == NOW else f"epoch {self.at}" if isinstance(self.at, int) else f"tag {self.at}"
+        return Described(
+            "lookup",
+            (
+                Given("table", [self.how, self.table], f"{self.how} lookup in {self.table}", free),
+                Given("location", self.location, f"state at {self.location}", free),
+                Given("at", self.at, f"as of {at}", free),
+            ),
+        )
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RunningLookup":  # noqa: ARG002
         with self.open(self.store(), pinned=False) as snapshot:

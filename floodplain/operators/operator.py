@@ -108,6 +108,8 @@ class KeyedOperator:
     """How rows are put in the order of event time before they are processed, if they are."""
     lateness_ms: int = 0
     """How far rows may be behind the watermark and are still taken: event time is that much behind for all that it does."""
+    lateness_before: tuple[tuple[int, int], ...] = ()
+    """Shorter lateness that it had, as in ``gone_ms``."""
 
     def __post_init__(self) -> None:
         check_on_error(self.on_error, self.process)

@@ -11,6 +11,7 @@ from floodplain.errors import BadInput
 from floodplain.keys import columns_equal
 from floodplain.operators.aggregate import groups_are
 from floodplain.operators.changes import NO_COLUMNS, WEIGHT, Mode, check_mode, no_changes, retracted, with_columns
+from floodplain.operators.definition import Described, Given, Written, canonical, free
 from floodplain.operators.groups import Groups
 from floodplain.operators.order import By, Order, backwards, check_order, leaders, parse_order, precedes
 from floodplain.operators.process import KeyedBatchProcess
@@ -59,6 +60,24 @@ class Pivot(KeyedBatchProcess):
     @property
     def gives_changes(self) -> bool:  # type: ignore[override]
         return self.mode == "retract"
+
+    def described(self, written: Written) -> Described:  # noqa: ARG002
+        by = f" by {self.by or 'event time'}" if self.repeats == "last" else ""
+        names = ", ".join(name for _, name in self.kinds)
+        return Described(
+            "pivot",
+            (
+                Given("value", self.value, f"{self.value} by {self.kind} as {names}"),
+                Given("column", self.kind),
+                Given("values", [kind for kind, _ in self.kinds]),
+                Given("repeats", self.repeats, f"{self.repeats}{by}"),
+                Given("by", self.by and canonical(self.by)),
+                Given("mode", self.mode, f"mode {self.mode}", free),
+            ),
+        )
+
+    def goes_by_time(self) -> bool:
+        return self.repeats == "last" and self.by is None
 
     def for_changes(self, name: str) -> NoReturn:
         raise no_changes(

@@ -1,6 +1,6 @@
 """What users write: a process function called once per key and epoch, on Python values or on whole Arrow tables."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.eventtime.times import as_ms
+from floodplain.operators.definition import PROCESS, Described, Given, Written, free, named
 from floodplain.state.descriptors import State, states_of
 
 
@@ -67,6 +68,24 @@ class Process:
     def states(self) -> dict[str, State]:
         """Its states by name, by default those declared in the body of the class."""
         return states_of(type(self))
+
+    def described(self, written: Written) -> Described:  # noqa: ARG002
+        """What it is told to do, with which state of it can go on and with which it cannot. Of a user's own function: its class,
+        which may change; its states are compared by themselves."""
+        return Described(PROCESS, (Given("class", type(self).__name__, named(self), free),))
+
+    def continued(self, apart: Collection[str], before: Sequence[tuple[int, int]]) -> "Process":  # noqa: ARG002
+        """What runs on state that is there already, called once it is fitted. ``apart``: its states that have a table of their
+        own. ``before``: shorter lateness that it had, as in ``gone_ms``."""
+        return self
+
+    def kept_by(self) -> dict[str, list[str]]:
+        """Aggregate → the states that it is made of, once it is fitted."""
+        return {}
+
+    def goes_by_time(self) -> bool:
+        """Whether what it keeps depends on which column has the event time."""
+        return False
 
     def on_broadcast(self, rows: Any, ctx: Any) -> None:
         """Called in every task, before any key, with the rows of the broadcast input of the epoch: a list of rows, or an Arrow

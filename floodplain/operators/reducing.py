@@ -133,6 +133,10 @@ class Extreme(Aggregate):
 
     greatest: bool = False
 
+    @property
+    def function(self) -> str:
+        return "max" if self.greatest else "min"
+
     def output(self, types: Types) -> pa.DataType:
         (type_,) = types
         if pa.types.is_nested(type_) or pa.types.is_null(type_):
@@ -170,6 +174,10 @@ class ExtremeBy(Aggregate):
     """
 
     greatest: bool = False
+
+    @property
+    def function(self) -> str:
+        return "max_by" if self.greatest else "min_by"
 
     def output(self, types: Types) -> pa.DataType:
         *values, by = types

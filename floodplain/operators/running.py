@@ -13,6 +13,7 @@ from floodplain.operators.aggregation import Aggregation, Partials
 from floodplain.operators.batch import Batch
 from floodplain.operators.changes import WEIGHT, Mode, check_keys, check_mode
 from floodplain.operators.combining import AggregateCombiner, Partial, partials_of
+from floodplain.operators.definition import Described, Given, Written, free
 from floodplain.operators.firing import same
 from floodplain.operators.groups import Groups, filled
 from floodplain.operators.held import merged
@@ -37,6 +38,11 @@ class RunningAggregate(KeyedBatchProcess):
     @property
     def gives_changes(self) -> bool:  # type: ignore[override]
         return self.mode == "retract"
+
+    def described(self, written: Written) -> Described:
+        aggregates = tuple(aggregate.described(name, written) for name, aggregate in self.aggregates.items())
+        mode = Given("mode", self.mode, f"mode {self.mode}", free)
+        return Described("running aggregate", (Given("rows", "all", "of all rows so far"), mode), aggregates)
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
         check_mode("agg", self.mode, "update", "retract")
@@ -63,6 +69,10 @@ class RunningProcess(KeyedBatchProcess):
         parts = [fields for _, fields in aggregation.split(aggregation.partial)]
         self._values = [(names[field.name], field.type) for fields in parts for field in fields]
         self._beside = {names[field.name]: names[fields[-1].name] for fields in parts for field in fields}
+
+    def kept_by(self) -> dict[str, list[str]]:
+        names = dict(zip((field.name for field in self.aggregation.partial), (name for name, _ in self._values), strict=True))
+        return {name: [names[column] for column in columns] for name, columns in self.aggregation.kept.items()}
 
     def states(self) -> dict[str, State]:
         partials: dict[str, State] = {

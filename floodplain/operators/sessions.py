@@ -30,7 +30,7 @@ class SessionProcess(WindowProcess):
         """Whether a session of the row alone would still be there. Rows without a time are in none."""
         times = as_ms(event_time)
         ends = pc.fill_null(times, 0).to_numpy(zero_copy_only=False) + self.windows.gap_ms
-        return pa.array((ends + self.rules.lateness_ms > late_ms) & valid(times))
+        return pa.array((ends > self.rules.gone_ms(late_ms)) & valid(times))
 
     def process(self, batch: Batch, ctx: Any) -> pa.Table:
         timers = batch.take_due()

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.eventtime.times import END_MS
-from floodplain.operators.batch import Batch
+from floodplain.operators.batch import KEY_OF, Batch
 from floodplain.operators.groups import groups_of, valid
 from floodplain.operators.held import Held, merged
 from floodplain.operators.pairs import find, union
@@ -19,11 +19,11 @@ class SlidingProcess(TimeWindowProcess):
     shares_panes = True
 
     def process(self, batch: Batch, ctx: Any) -> pa.Table:
-        batch.take_due()
+        due = batch.take_due()
         panes = self._panes(batch)
         fired = self._fired(panes, ctx)
         made = self.results.of(batch, fired, np.ones(len(fired.end), bool))
-        self._keep_panes(batch, panes, ctx)
+        self._keep_panes(batch, panes, due.column(KEY_OF).to_numpy(), ctx)
         return made
 
     def _panes(self, batch: Batch) -> Held:
@@ -44,7 +44,7 @@ class SlidingProcess(TimeWindowProcess):
         last = self.windows.last_of(panes.start)
         starts = np.stack([last - step * slide for step in range(self.windows.per_pane)])
         ends = starts + size
-        again = (panes.added > 0) & (ends + self.rules.lateness_ms > ctx.late_ms)
+        again = (panes.added > 0) & (ends > self.rules.gone_ms(ctx.late_ms))
         fires = (ends > panes.start) & (ends <= ctx.watermark) & ((ends > ctx.late_ms) | again)
         _, pane = np.nonzero(fires)
         (key_of, start), _ = union([(panes.key_of[pane], starts[fires])])
@@ -55,10 +55,12 @@ class SlidingProcess(TimeWindowProcess):
         rows = np.ones(len(start), np.int64)
         return Held(key_of, start, start + size, partials, rows > 0, rows, rows.copy())
 
-    def _keep_panes(self, batch: Batch, panes: Held, ctx: Any) -> None:
+    def _keep_panes(self, batch: Batch, panes: Held, woken: np.ndarray, ctx: Any) -> None:
+        """``woken``: keys whose timer was due. Its time need not be the one that would be set now: lateness may have grown."""
         expired = panes.end + self.rules.lateness_ms <= ctx.watermark
         self.kept.save(batch, panes, ~expired, panes.added > 0, {})
         before = self._next(batch, panes, panes.stored, ctx.late_ms)
+        before[woken] = END_MS
         after = self._next(batch, panes, ~expired, ctx.watermark)
         moved = np.flatnonzero((after < END_MS) & (after != before))
         batch.timer(after[moved], moved)

@@ -1,5 +1,6 @@
 """Tumbling windows, sliding windows with early or taken-back results, and the global window: one entry per key and window."""
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from floodplain.operators.groups import groups_of, valid
 from floodplain.operators.held import UNFIRED, Held, merged
 from floodplain.operators.pairs import Pairs, union
 from floodplain.operators.windowprocess import Fresh, WindowProcess
-from floodplain.operators.windowstates import MapStates
+from floodplain.operators.windowstates import WINDOWS, ListStates, MapStates
 
 MOST_AT_ONCE = 100
 """Windows that a key may have at a time and still be kept as one value."""
@@ -31,21 +32,27 @@ class TimeWindowProcess(WindowProcess):
 
     shares_panes = False
 
+    def continued(self, apart: Collection[str], before: Sequence[tuple[int, int]]) -> "TimeWindowProcess":
+        found = super().continued(apart, before)
+        # How many windows a key may have at a time can change; where they are kept stays.
+        found.kept = MapStates(self.layout) if WINDOWS in apart else ListStates(self.layout)
+        return found
+
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
         """Whether a window of the row is still there. Rows without a time are in none but the global one."""
         times = as_ms(event_time)
         timed = valid(times) | self.windows.is_global
         plain = pc.fill_null(times, 0).to_numpy(zero_copy_only=False) - self.inclusive_ms
         ends = self.windows.last_of(plain) + self.windows.size_ms
-        return pa.array((ends + self.rules.lateness_ms > late_ms) & timed)
+        return pa.array((ends > self.rules.gone_ms(late_ms)) & timed)
 
     def process(self, batch: Batch, ctx: Any) -> pa.Table:
         timers = batch.take_due()
         fresh = self._fresh(batch, ctx)
-        held, due = self._held(batch, fresh, timers, ctx)
+        held, due, postponed = self._held(batch, fresh, timers, ctx)
         fires = self.rules.fires(held, due, ctx) & (held.stored | (held.added > 0))
         made = self.results.of(batch, held, fires)
-        self._keep(batch, held, fires, due, ctx)
+        self._keep(batch, held, fires, due.ended | postponed, ctx)
         return made
 
     def _fresh(self, batch: Batch, ctx: Any) -> Fresh:
@@ -55,9 +62,8 @@ class TimeWindowProcess(WindowProcess):
             return panes
         last = self.windows.last_of(panes.number)
         starts = np.stack([last - step * self.windows.slide_ms for step in range(self.windows.per_pane)])
-        open_ = (starts + self.windows.size_ms > panes.number) & (
-            starts + self.windows.size_ms + self.rules.lateness_ms > ctx.late_ms
-        )
+        ends = starts + self.windows.size_ms
+        open_ = (ends > panes.number) & (ends > self.rules.gone_ms(ctx.late_ms))
         _, pane = np.nonzero(open_)
         (key_of, start), (place,) = union([(panes.key_of[pane], starts[open_])])
         order = np.argsort(place, kind="stable")
@@ -67,13 +73,15 @@ class TimeWindowProcess(WindowProcess):
             partials = self.aggregation.combine(spread.partials, groups)
         return Fresh(key_of, start, partials, groups.reduced(np.add, spread.rows))
 
-    def _held(self, batch: Batch, fresh: Fresh, timers: pa.Table, ctx: Any) -> tuple[Held, Due]:
-        """All windows that may change or fire, as they are with the rows of the epoch."""
+    def _held(self, batch: Batch, fresh: Fresh, timers: pa.Table, ctx: Any) -> tuple[Held, Due, np.ndarray]:
+        """All windows that may change or fire, as they are with the rows of the epoch; and which of them were to go by now, but
+        lateness has grown since."""
         mine = pc.equal(timers.column("clock"), "event").to_numpy()
         of, at_ms = timers.column(KEY_OF).to_numpy()[mine], timers.column("time").to_numpy()[mine]
         ended = self._starting(of, at_ms - self.windows.size_ms)
-        gone = self._starting(of, at_ms - self.windows.size_ms - self.rules.lateness_ms)
-        sources = [(fresh.key_of, fresh.number), ended, gone]
+        lateness = [self.rules.lateness_ms, *(shorter for _, shorter in self.rules.before)]
+        gone = [self._starting(of, at_ms - self.windows.size_ms - each) for each in lateness]
+        sources = [(fresh.key_of, fresh.number), ended, *gone]
         loaded = self.kept.load(batch, sources, everything=bool(self.rules.ticks))
         (key_of, start), places, found = loaded.pairs, loaded.places, loaded.found
         stored = valid(found)
@@ -92,16 +100,19 @@ class TimeWindowProcess(WindowProcess):
             unfired=added.copy() if old is None else added + old,
             shown=self.layout.shown(found),
         )
-        reached = np.zeros(len(start), bool)
+        reached, postponed = np.zeros((2, len(start)), bool)
         reached[places[1]] = True
-        return held, Due.of(self.rules, reached, timers, key_of, ctx)
+        for shorter in places[3:]:
+            postponed[shorter] = True
+        return held, Due.of(self.rules, reached, timers, key_of, ctx), postponed
 
     def _starting(self, of: np.ndarray, start: np.ndarray) -> Pairs:
         """Those that are starts of windows: a timer may have been set for something else."""
         mine = self.windows.starts(start)
         return of[mine], start[mine]
 
-    def _keep(self, batch: Batch, held: Held, fires: np.ndarray, due: Due, ctx: Any) -> None:
+    def _keep(self, batch: Batch, held: Held, fires: np.ndarray, due: np.ndarray, ctx: Any) -> None:
+        """``due``: windows whose timer was due."""
         expired = held.end + self.rules.lateness_ms <= ctx.watermark
         reached = held.end <= ctx.watermark
         there = held.stored | (held.added > 0)
@@ -109,6 +120,6 @@ class TimeWindowProcess(WindowProcess):
         self.kept.save(batch, held, there & ~expired, changed, {UNFIRED: held.unfired})
         opened = there & ~held.stored & ~reached
         batch.timer(held.end[opened], held.key_of[opened])
-        closed = there & reached & ~expired & (due.ended | ~held.stored)
+        closed = there & reached & ~expired & (due | ~held.stored)
         batch.timer(held.end[closed] + self.rules.lateness_ms, held.key_of[closed])
         set_ticks(self.rules, batch, held, there & ~expired, ctx)

@@ -19,6 +19,7 @@ from floodplain.operators.changes import (
     with_columns,
 )
 from floodplain.operators.combining import Partial
+from floodplain.operators.definition import Described, Given, Written, canonical, fixed, free, not_more
 from floodplain.operators.heldranks import HeldRanks
 from floodplain.operators.keeping import PAYS_FROM, RowCombiner
 from floodplain.operators.order import Order, check_order, parse_order, ranked, ranks_of, the_rest, within_keys
@@ -75,6 +76,21 @@ class Top(KeyedBatchProcess):
     @property
     def gives_changes(self) -> bool:  # type: ignore[override]
         return self.mode == "retract"
+
+    def described(self, written: Written) -> Described:  # noqa: ARG002
+        ties, until = "ties stay" if self.ties else "", f"until {self.until}" if self.until is not None else ""
+        return Described(
+            "top",
+            (
+                Given("count", self.count, f"top {self.count} by {self.by}", fixed if self.of_changes else not_more),
+                Given("by", canonical(self.by)),
+                Given("ties", self.ties, ties),
+                Given("until", self.until, until),
+                Given("mode", self.mode, f"mode {self.mode}", free),
+                Given("rank", self.rank, rule=free),
+                Given("changes", self.of_changes),
+            ),
+        )
 
     def for_changes(self, name: str) -> "Top":
         if self.mode == "append":
@@ -181,7 +197,8 @@ class Top(KeyedBatchProcess):
         ranks = _Ranks.of(both, self)
         batch.clear("rows", ready)
         batch.clear("until_ms", ready)
-        return self._output(batch, ranks.owner, both.rows(ranks.place), ranks.now)
+        first = ranks.at(ranks.kept)
+        return self._output(batch, first.owner, both.rows(first.place), first.now)
 
 
 @dataclass(frozen=True, slots=True)

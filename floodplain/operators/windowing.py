@@ -1,7 +1,7 @@
 """Windows as users ask for them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import NoReturn, get_args
 
 import pyarrow as pa
@@ -12,13 +12,14 @@ from floodplain.operators.aggregation import Aggregation
 from floodplain.operators.changes import WEIGHT, check_keys, no_changes
 from floodplain.operators.combining import AggregateCombiner, Partial
 from floodplain.operators.countwindows import CountWindowProcess
+from floodplain.operators.definition import Described, Given, Written
 from floodplain.operators.firing import END, START, Rules
 from floodplain.operators.process import KeyedBatchProcess, Process
 from floodplain.operators.sessions import SessionProcess
 from floodplain.operators.sliding import SlidingProcess
 from floodplain.operators.timewindows import TimeWindowProcess
 from floodplain.operators.windowprocess import WindowProcess
-from floodplain.operators.windows import CountWindows, Firing, SessionWindows, TimeWindows, Windows
+from floodplain.operators.windows import CountWindows, Firing, SessionWindows, TimeWindows, Windows, told
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,17 @@ class WindowAggregate(KeyedBatchProcess):
     def needs_end(self) -> bool:  # type: ignore[override]
         """The global window ends with the input."""
         return isinstance(self.windows, TimeWindows) and self.windows.is_global and self.rules.early is None
+
+    def described(self, written: Written) -> Described:
+        kind = type(self.windows).__name__
+        windows = Given("windows", {"kind": kind, **asdict(self.windows)}, told(self.windows))
+        ends = Given("of_windows", self.of_windows)
+        rules = () if isinstance(self.windows, CountWindows) else self.rules.described()
+        aggregates = tuple(aggregate.described(name, written) for name, aggregate in self.aggregates.items())
+        return Described("window aggregate", (windows, *rules, ends), aggregates)
+
+    def goes_by_time(self) -> bool:
+        return not (isinstance(self.windows, TimeWindows) and self.windows.is_global)
 
     def for_changes(self, name: str) -> NoReturn:
         raise no_changes(

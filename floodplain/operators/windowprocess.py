@@ -1,7 +1,9 @@
 """What the processes of all kinds of windows have in common."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -69,6 +71,14 @@ class WindowProcess(KeyedBatchProcess):
 
     def states(self) -> dict[str, State]:
         return self.kept.states()
+
+    def continued(self, apart: Collection[str], before: Sequence[tuple[int, int]]) -> Self:  # noqa: ARG002
+        found = copy(self)
+        found.rules = replace(self.rules, before=tuple(before))
+        return found
+
+    def kept_by(self) -> dict[str, list[str]]:
+        return self.aggregation.kept
 
     def fresh(self, batch: Batch, number: np.ndarray) -> Fresh:
         """The partials of the epoch's rows by key and number."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import END_MS
+from floodplain.operators.definition import duration
 from floodplain.state.descriptors import TimeKind
 from floodplain.state.durations import to_ms
 
@@ -90,6 +91,22 @@ def _check_count(what: str, *given: int) -> None:
 
 Windows: TypeAlias = TimeWindows | SessionWindows | CountWindows
 
+
+def told(windows: Windows) -> str:
+    """In words."""
+    match windows:
+        case CountWindows(size=size, slide=slide):
+            return f"windows of {size} rows" + ("" if slide == size else f" every {slide}")
+        case SessionWindows(gap_ms=gap):
+            return f"sessions with a gap of {duration(gap)}"
+        case TimeWindows(is_global=True):
+            return "one window for all rows"
+        case TimeWindows(size_ms=size, slide_ms=slide, offset_ms=offset):
+            moved = f", offset {duration(offset)}" if offset else ""
+            kind = f"tumbling windows of {duration(size)}" if size == slide else f"sliding windows of {duration(size)}"
+            return kind + ("" if size == slide else f" every {duration(slide)}") + moved
+
+
 GLOBAL = TimeWindows(END_MS, END_MS)
 """One window that has everything and ends when nothing comes any more."""
 
@@ -133,6 +150,11 @@ class Trigger:
     @property
     def each_epoch(self) -> bool:
         return self.rows == 1 and not self.interval_ms
+
+    def __str__(self) -> str:
+        if self.interval_ms:
+            return f"every {duration(self.interval_ms)} of {self.clock} time"
+        return "in every epoch" if self.each_epoch else f"every {self.rows} rows"
 
 
 EACH_EPOCH = Trigger()

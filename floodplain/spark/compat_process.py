@@ -12,6 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
+from floodplain.operators.definition import STATEFUL_PROCESSOR, Described, Given, Written, free
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS
 from floodplain.operators.process import Process
 from floodplain.spark.compat_calls import Calls
@@ -70,6 +71,10 @@ class StatefulProcess(Process):
     @property
     def timers(self) -> str:
         return EVENT_TIMERS if self.time_mode == EVENT else PROCESSING_TIMERS
+
+    def described(self, written: Written) -> Described:  # noqa: ARG002
+        name = type(self.processor).__name__
+        return Described(STATEFUL_PROCESSOR, (Given("class", name, name, free),))
 
     def states(self) -> dict[str, State]:
         return {self.table_names[name]: declared.descriptor() for name, declared in self.declared.items()}

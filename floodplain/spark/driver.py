@@ -15,6 +15,7 @@ from floodplain.spark.contract import Place
 from floodplain.spark.engine import SparkEngine, tagged, untagged
 from floodplain.spark.epochs import Epochs
 from floodplain.spark.gate import Gate
+from floodplain.spark.migration import NO_CHANGES, StartChanges
 from floodplain.spark.plan import Plan
 from floodplain.spark.static import run_static
 
@@ -55,13 +56,13 @@ class Driver:
         self.on_lost: Callable[[Exception], object] = lambda error: None  # noqa: ARG005 — whoever has nobody to tell
         """Told, by the thread that renews the lease, why it cannot be kept."""
 
-    def prepare(self, inputs: dict[str, DataFrame], drop: Sequence[str]) -> None:
+    def prepare(self, inputs: dict[str, DataFrame], changes: StartChanges = NO_CHANGES) -> None:
         """Before the first epoch; raises if the pipeline does not fit its input or what is in the state.
 
         From here on the lease is renewed beside all that is done, while the query runs and while an epoch does.
         """
         self.epochs.writer.keep(lambda: self._gate.busy or self.running(), lambda error: self.on_lost(error))
-        self.epochs.prepare({tag: self._engine.empty(self._engine.schema(rows)) for tag, rows in inputs.items()}, drop)
+        self.epochs.prepare({tag: self._engine.empty(self._engine.schema(rows)) for tag, rows in inputs.items()}, changes)
 
     def follow(self, folder: Path, inputs: dict[str, DataFrame]) -> DataFrame:
         """What the streaming query with this checkpoint is to hand over, batch by batch. Requires: ``prepare`` was called."""

@@ -1,7 +1,7 @@
 """Epochs as transactions: run each step of the plan, commit once, publish. Knows an engine, not Spark."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.errors import BadInput, Conflict
-from floodplain.eventtime.times import NONE_MS, EpochTimes
+from floodplain.eventtime.times import NONE_MS, EpochTimes, gone_ms
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
 from floodplain.operators.reorder import WAITING
 from floodplain.operators.reserved import check_not_reserved
@@ -19,14 +19,15 @@ from floodplain.spark.contract import Engine, Place
 from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained
 from floodplain.spark.fitting import fitted_operator
-from floodplain.spark.inherited import check_unpublished, check_waiting, dropped, unpublished
+from floodplain.spark.inherited import check_unpublished, check_waiting, unpublished
+from floodplain.spark.migration import NO_CHANGES, Migration, StartChanges, migrate
 from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union, sources_of
 from floodplain.spark.steps import Compiled, Steps, derived, together_next
 from floodplain.spark.timekeeper import Timekeeper
 from floodplain.spark.weights import check_all_came, check_weight
 from floodplain.state import tables
 from floodplain.state.descriptors import EVENT_TIME
-from floodplain.state.tables import define
+from floodplain.store.view import Snapshot
 from floodplain.tiers import paths
 from floodplain.versions.assignment import checked_slots, even
 from floodplain.versions.commit import commit
@@ -76,7 +77,7 @@ class Epochs:
         self._empty: dict[str, Any] = {}
         self._compiled = Compiled(place, plan, engine)
         self.time = Timekeeper(place.store, plan.watermark, engine)
-        self._timers: list[tuple[tables.Place, str, int]] = []
+        self._timers: list[tuple[tables.Place, str, KeyedOperator]] = []
         self.front: Node | None = None
         """The step that rows of the pipeline's own input are computed up to when they come, if they do not come as they are."""
         self.concern: str | None = None
@@ -88,35 +89,36 @@ class Epochs:
         """Use this many slots from the next epoch on. No state moves."""
         self._wanted_slots = checked_slots(slots, self.store.head.key_groups)
 
-    def prepare(self, empty: Mapping[str, Any], drop: Sequence[str] = ()) -> None:
-        """Before the first epoch: define the tables, publish what a driver that died had committed, clear up what it had not.
+    def prepare(self, empty: Mapping[str, Any], changes: StartChanges = NO_CHANGES) -> None:
+        """Before the first epoch: publish what a driver that died had committed, clear up what it had not, and make of the state
+        what the operators need.
 
-        ``empty`` has the columns of each input and no rows. Raises before anything runs if a step does not fit its input or
-        what is in the state.
+        ``empty`` has the columns of each input and no rows. Raises before anything is written if a step does not fit its input
+        or what is in the state.
         """
         if self._plan.watermark is not None:
             self._plan.watermark.check(self._engine.schema(empty[""]))
         self._empty = self.time.timed(empty, 0) or {}
-        self._compile()
-        self._take_over(drop)
+        names = [operator.name for operator in self._plan.operators]
+        migration = Migration(self.store.head, names, changes, self._place.location)
+        self._compile(migration)
+        self._check_inherited(migration)
         head = self.store.head
         for outlet in self._plan.outlets:
             outlet.sink.prepare(f"{head.store}-{outlet.name}", head.epoch, self._compiled.schemas[outlet.staged_as])
         self.publish()
         self._record_published()
+        migrate(self.writer, migration)
+        self.time.prepare(self.writer)
         self.sweep_staged()
 
-    def _take_over(self, drop: Sequence[str]) -> None:
-        """Make the tables what the operators need. Nothing is written if something in the state does not fit the pipeline."""
-        head, operators = self.store.head, self._compiled.operators
+    def _check_inherited(self, migration: Migration) -> None:
+        """Raises if something in the state does not fit the pipeline."""
         outputs = {outlet.staged_as: self.schema_of(outlet) for outlet in self._plan.outlets}
-        check_unpublished(head, outputs, self.store.history.blobs)
-        gone = dropped(head, operators, drop, self._place.location)
-        check_waiting(self.store.snapshot(), operators.values())
-        define(self.writer, *(operator.tables for operator in operators.values()))
-        if gone:
-            commit(self.store.history, gone, token=self.writer.token)
-        self.time.prepare(self.writer)
+        migration.check()
+        check_unpublished(self.store.head, outputs, self.store.history.blobs)
+        snapshot = Snapshot(migration.base, self.store.readers, self.store.history)
+        check_waiting(snapshot, self._compiled.operators.values())
 
     def sweep_staged(self) -> None:
         """Delete what attempts that did not count have staged, up to the epoch before the last. Any thread may call it.
@@ -127,9 +129,8 @@ class Epochs:
         found = [(paths.token_and_epoch_of(info.name), info.name) for info in blobs.list(paths.STAGED)]
         blobs.delete([name for author, name in found if author and (author[0] < token or author < (token, epoch))])
 
-    def _compile(self) -> None:
+    def _compile(self, migration: Migration) -> None:
         """All operators, and the columns of all outputs."""
-        known = frozenset(self.store.head.schemas)
         rows: dict[Node, Any] = {}
         for node in self._plan.nodes:
             match node:
@@ -141,13 +142,14 @@ class Epochs:
                 case Side(parent=parent, output=output):
                     rows[node] = self._engine.empty(self._side_schema(parent.name, output))
                 case Keyed():
-                    operator = fitted_operator(node, self._engine.schema(rows[node.parent]), self._plan)
+                    fitted = fitted_operator(node, self._engine.schema(rows[node.parent]), self._plan)
+                    operator = migration.bound(node, fitted)
                     sources = [self._compiled.operators[before.name] for before in sources_of(node.parent)]
-                    check_all_came(operator, sources, self.store.head, known)
+                    check_all_came(operator, sources, migration.base)
                     self._compiled.operators[node.name] = operator
                     places = operator.tables.places
-                    self._timers += [(places[name], name, operator.lateness_ms) for name in (EVENT_TIMERS, PROCESSING_TIMERS)]
-                    self._timers += [(places[WAITING], EVENT_TIMERS, 0)] if operator.in_order is not None else []
+                    self._timers += [(places[name], name, operator) for name in (EVENT_TIMERS, PROCESSING_TIMERS)]
+                    self._timers += [(places[WAITING], EVENT_TIMERS, operator)] if operator.in_order is not None else []
                     for output, schema in {MAIN: operator.output, **operator.sides}.items():
                         check_not_reserved(f"operator {node.name}", schema.names)
                         self._compiled.schemas[node.name, output] = schema
@@ -198,6 +200,7 @@ class Epochs:
             location=self._place.location,
             operators=self._compiled.operators,
             schemas=self._compiled.schemas,
+            definitions=head.definitions,
             together=together_next(self._compiled),
         )
 
@@ -207,8 +210,9 @@ class Epochs:
     def due(self, watermark_ms: int, now_ms: int) -> bool:
         """Whether a timer waits for no more than these times."""
         snapshot = self.store.snapshot()
-        for place, kind, lateness_ms in self._timers:
-            until_ms = watermark_ms - lateness_ms if kind == EVENT_TIMERS else now_ms
+        for place, kind, operator in self._timers:
+            late_ms = gone_ms(watermark_ms, operator.lateness_ms, operator.lateness_before)
+            until_ms = late_ms if kind == EVENT_TIMERS else now_ms
             if next(snapshot.table(place.table).scan(times=(-(1 << 63), until_ms + 1)), None) is not None:
                 return True
         return False

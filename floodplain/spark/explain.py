@@ -7,14 +7,13 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 
 from floodplain.eventtime.watermarks import Slack, WatermarkRule
+from floodplain.operators.definition import duration
 from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.process import Process
+from floodplain.spark.definitions import expression, keyed_by
 from floodplain.spark.explain_operators import (
     Together,
     column_facts,
-    duration,
-    expression,
-    keyed_by,
     operator_facts,
     short,
     together,
@@ -36,6 +35,7 @@ from floodplain.spark.plan import (
     some_of,
 )
 from floodplain.spark.sink import Sink
+from floodplain.versions.definition import Definition
 
 Kind: TypeAlias = Literal["input", "step", "operator", "sink"]
 Flow: TypeAlias = Literal["spark", "exchange", "staged", "files", "broadcast"]
@@ -55,6 +55,8 @@ class About:
     location: str | None = None
     operators: Mapping[str, KeyedOperator] = field(default_factory=dict)
     schemas: Mapping[tuple[str, str], pa.Schema] = field(default_factory=dict)
+    definitions: Mapping[str, Definition] = field(default_factory=dict)
+    """Operator → what the log has of it."""
     together: Mapping[str, bool] = field(default_factory=dict)
     """Operator → whether its rows are put together before the exchange in the next epoch."""
 
@@ -146,12 +148,7 @@ class _Drawing:
     def _operator(self, step: Keyed) -> Box:
         known = self._about.operators.get(step.name)
         process = known.process if known is not None else step.process
-        lines = operator_facts(step)
-        lines += [f"event time {known.event_time}"] if known is not None and known.event_time and not step.event_time else []
-        if step.in_order is not None:
-            lines.append("in order of event time" + (f", up to {step.in_order.bound}" if step.in_order.bounded else ""))
-        lines += [f"up to {duration(step.lateness_ms)} late"] if step.lateness_ms else []
-        lines += [f"on_error {step.on_error}"] if step.on_error != "raise" else []
+        lines = operator_facts(step, self._about.definitions.get(step.name))
         running = None if known is None else known.process
         put = together(step, running, self._hindered(step), self._about.together.get(step.name))
         return Box("operator", step.name, tuple(lines), tuple(_tables(known, process)), put)

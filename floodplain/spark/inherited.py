@@ -1,7 +1,7 @@
 """What an earlier pipeline left in the state: this one can take it over, or its user is told what to do. Nothing is written."""
 
 import io
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,36 +10,14 @@ from floodplain.errors import BadInput
 from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.reorder import WAITING, rows_wait
 from floodplain.spark.sink import open_staged
-from floodplain.spark.timekeeper import NEWEST
 from floodplain.state.tables import SEPARATOR
 from floodplain.store.view import Snapshot
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
-from floodplain.versions.edit import DropTable
 from floodplain.versions.manifest import Manifest
 
 Named = tuple[str, str]
 """An operator, or a step without state, and one of its outputs."""
-
-
-def dropped(head: Manifest, operators: Iterable[str], drop: Sequence[str], location: str) -> list[DropTable]:
-    """The tables of operators that are to go. State of one that the pipeline does not have never stays without a word."""
-    held: dict[str, list[str]] = {}
-    for table in set(head.schemas) - {NEWEST}:
-        held.setdefault(table.partition(SEPARATOR)[0], []).append(table)
-    wanted = set(operators)
-    for name in drop:
-        if name in wanted or name not in held:
-            known = ", ".join(sorted(set(held) - wanted)) or "none"
-            raise BadInput(f"drop: {name!r} is not an operator that only the state has; those are: {known}")
-    left = sorted(set(held) - wanted - set(drop))
-    if left:
-        raise BadInput(
-            f"the state at {location} has operator {left[0]!r}, which this pipeline does not have. If the step "
-            f"was renamed, give it its old name: process(…, name={left[0]!r}). If its state is to go, say so: "
-            f"start(drop=[{left[0]!r}])"
-        )
-    return [DropTable(table) for name in drop for table in held[name]]
 
 
 def unpublished(head: Manifest, outputs: Collection[Named]) -> dict[Named, list[str]]:

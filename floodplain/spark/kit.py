@@ -100,8 +100,9 @@ class PipelineKit:
         self.wipe()
         self._describe(build)
 
-    def start(self, stream: Stream, plan: Plan, options: StartOptions) -> None:  # noqa: ARG002
+    def start(self, stream: Stream, plan: Plan, options: StartOptions) -> None:
         """Called by the pipeline that ``build`` describes."""
+        self._changes = options.changes
         self._about, self._delay_ms = stream.about, stream.delay_ms
         self._plan = Plan(
             [replace(outlet, sink=self._captured(outlet.name)) for outlet in plan.outlets], plan.event_time, plan.watermark
@@ -135,16 +136,20 @@ class PipelineKit:
         for sink in self.sinks.values():
             sink.epochs.clear()
 
-    def restart(self, build: Callable[..., Output] | None = None) -> None:
+    def stop(self) -> None:
+        """As ``Query.stop``: what was published is noted, and the state let go. ``restart`` goes on."""
+        self._epochs.close()
+
+    def restart(self, build: Callable[..., Output] | None = None, **changes: Any) -> None:
         """A new driver process on the same state, with a changed pipeline if one is given. What the one before was at when it
-        died is given to it again."""
+        died is given to it again. ``changes``: ``drop``, ``reset``, ``rename`` and ``evolve``, as ``start`` takes them."""
         if build is None:
             self._begin()
         else:
-            self._describe(build)
+            self._describe(build, **changes)
 
-    def _describe(self, build: Callable[..., Output]) -> None:
-        build(Stream(self, self._sources, Input(), {}), **self._frames).start(state="memory://kit")
+    def _describe(self, build: Callable[..., Output], **changes: Any) -> None:
+        build(Stream(self, self._sources, Input(), {}), **self._frames).start(state="memory://kit", **changes)
 
     def _begin(self) -> None:
         self.steps.revive()
@@ -156,7 +161,7 @@ class PipelineKit:
         writer = self.store.writer(f"kit_{self._chance.nonce()}", force=True)
         place = Place(self.store, writer, "memory://kit", self._settings, {}, blobs)
         self._epochs = Epochs(place, self._plan, LocalEngine(self._transforms, self._plan), self._slots)
-        self._epochs.prepare({tag: schema.empty_table() for tag, schema in self._inputs.items()})
+        self._epochs.prepare({tag: schema.empty_table() for tag, schema in self._inputs.items()}, self._changes)
         if self._pending is not None:
             self._do(self._pending)
 

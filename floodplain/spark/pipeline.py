@@ -73,7 +73,7 @@ class SparkRuntime:
             place = Place(store, writer, options.state, options.settings, options.options)
             engine = SparkEngine(main.sparkSession, store.head.key_groups)
             driver = Driver(place, _with_event_time(plan, main), engine, slots, list(inputs))
-            driver.prepare(inputs, options.drop)
+            driver.prepare(inputs, options.changes)
             sinks = {outlet.name: outlet.sink for outlet in plan.outlets}
             if not main.isStreaming:
                 driver.run_static(inputs, options.batch, stream.delay_ms, options.finish)

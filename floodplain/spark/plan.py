@@ -63,6 +63,8 @@ class Extend:
     parent: "Node"
     columns: tuple[tuple[str, Any], ...] = ()
     where: Any = None
+    for_keys: bool = False
+    """Whether these are keys that ``key_by`` was given as expressions."""
 
 
 @dataclass(frozen=True, eq=False)

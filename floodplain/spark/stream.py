@@ -1,7 +1,7 @@
 """What users write: a stream, its steps, its sinks. It only describes; a runtime starts it."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import chain, count
@@ -21,6 +21,7 @@ from floodplain.settings import StoreSettings
 from floodplain.spark.columns import Given, computed, name_of, named
 from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained
+from floodplain.spark.migration import StartChanges
 from floodplain.spark.names import quoted
 from floodplain.spark.operations import Operations
 from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform
@@ -42,7 +43,7 @@ class StartOptions:
     slots: int | None
     trigger: Mapping[str, Any] | None
     force: bool
-    drop: tuple[str, ...]
+    changes: StartChanges
     batch: str | None
     finish: bool
     settings: StoreSettings
@@ -189,7 +190,7 @@ class Stream(Operations):
         if self.changes:
             self._check_made(dict(chosen))
         new = (*computed(chosen[: len(columns)]), *made.items())
-        node = Extend(self.node, new) if new else self.node
+        node = Extend(self.node, new, for_keys=True) if new else self.node
         return replace(self, node=node, keys=tuple(name for name, _ in chosen))
 
     def process(
@@ -310,7 +311,10 @@ class Output:
         slots: int | None = None,
         trigger: Mapping[str, Any] | None = None,
         force: bool = False,
-        drop: tuple[str, ...] | list[str] = (),
+        drop: Sequence[str] = (),
+        reset: Sequence[str] = (),
+        rename: Mapping[str, str] | None = None,
+        evolve: Mapping[str, Callable[[Any], Any] | None] | None = None,
         batch: str | None = None,
         finish: bool = True,
         settings: StoreSettings | None = None,
@@ -320,16 +324,28 @@ class Output:
 
         ``slots``: parallel tasks of an operator, up to the number of key groups; by default as many as the state was run with,
         or as Spark has cores. ``trigger`` is what Spark's ``trigger`` takes, as ``{"availableNow": True}``. ``force`` takes the
-        state from a driver that still holds it. ``drop`` names operators that the pipeline no longer has and whose state is to
-        go.
+        state from a driver that still holds it.
+
+        What a changed pipeline does with what is in the state, once; told again at a later start, it has no further effect.
+        States and aggregates may be named with their operator, as in ``"visits.total"``. ``drop``: operators, states and
+        aggregates that the pipeline no longer has and that are to go. ``reset``: operators that begin empty. ``rename``:
+        operators, states and aggregates that have another name now, old → new. ``evolve``: of a state whose values are of
+        another type now, a function from an old value to a new one; of one whose default or time to live changes, None.
 
         Over a static DataFrame it is one epoch, and over when this returns. ``batch`` names it: a batch that is in the state
         already is not processed again. ``finish``: nothing comes after it, so all event-time timers fire.
         """
+        changes = StartChanges(_names("drop", drop), _names("reset", reset), dict(rename or {}), dict(evolve or {}))
         given = StartOptions(
-            os.fspath(state), slots, trigger, force, tuple(drop), batch, finish, settings or StoreSettings(), options or {}
+            os.fspath(state), slots, trigger, force, changes, batch, finish, settings or StoreSettings(), options or {}
         )
         return self.stream.runtime.start(self.stream, self.plan, given)
+
+
+def _names(option: str, given: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(given, str):
+        raise BadInput(f"{option}={given!r} is a text: name what is meant in a list, {option}=[{given!r}]")
+    return tuple(given)
 
 
 def _free(outlet: Outlet, taken: set[str]) -> str:

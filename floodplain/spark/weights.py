@@ -1,7 +1,7 @@
 """What steps may do with rows that are changes: a row must look the same when it is taken back as when it came."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -62,20 +62,21 @@ def check_unweighted(what: str, expression: Any) -> None:
         )
 
 
-def check_all_came(operator: KeyedOperator, sources: Iterable[KeyedOperator], head: Manifest, known: Collection[str]) -> None:
+def check_all_came(operator: KeyedOperator, sources: Iterable[KeyedOperator], head: Manifest) -> None:
     """Raises ``BadInput`` if the operator needs all changes and has not seen all that its sources have given, or other ones.
 
-    ``known``: the tables that were there before this start.
+    ``head``: the state that they begin with.
     """
     for source in sources if operator.process.needs_all_changes else ():
-        anew = not any(schema.table in known for schema in source.tables.schemas)
+        anew = not any(schema.table in head.schemas for schema in source.tables.schemas)
         begun = any(head.runs.get(schema.table) for schema in source.tables.schemas)
         for schema in operator.tables.schemas:
             if (begun and not _has(head, schema)) or (anew and head.runs.get(schema.table)):
                 raise BadInput(
                     f"operator {operator.name} takes the changes that {source.name} gives, and only one of them begins anew "
                     f"(table {schema.table}): rows could be taken back that never came, or never be taken back. Let both begin "
-                    "anew: give both other names, and drop the old ones with start(drop=[…])"
+                    f"anew: start(reset=['{source.name}', '{operator.name}']); or give both other names, and drop the old ones "
+                    "with start(drop=[…])"
                 )
 
 

@@ -41,6 +41,8 @@ class Descriptor:
     """Which time makes it expire: that of the machines, or that of the events. Of the events: it lives from the newest event time
     among the rows that its key had in the epoch, or from the watermark if that is later, until the watermark has passed its
     end, and is there for all rows that are not late. What is merged by then is read first."""
+    was: str | None = None
+    """What the state was called before: it goes on under its new name."""
 
     def __post_init__(self) -> None:
         _check_time_kind(self.ttl_clock)

@@ -121,19 +121,46 @@ def define(writer: Writer, *operators: OperatorTables) -> None:
     """
     known = {name: versions[-1] for name, versions in writer.store.head.schemas.items()}
     for tables in operators:
-        _check(tables, known)
+        evolved(tables, known)
     for tables in operators:
         for schema in tables.schemas:
             writer.define(schema)
 
 
-def _check(tables: OperatorTables, known: Mapping[str, TableSchema]) -> None:
+def evolved(
+    tables: OperatorTables,
+    known: Mapping[str, TableSchema],
+    renames: Mapping[str, str] | None = None,
+    replaced: Collection[str] = (),
+) -> list[TableSchema]:
+    """The schemas that are new or change, given those that are ``known``.
+
+    ``renames``: columns, old → new. ``replaced``: states whose values are all made anew, so that they may be of any type. Raises
+    ``SchemaMismatch`` naming the state that cannot be read as it is declared now.
+    """
     for name, place in tables.places.items():
         _check_not_moved(tables.operator, name, place, known)
         _check_beside(tables.operator, name, place, known)
+    found = []
     for schema in tables.schemas:
-        if schema.table in known:
-            _check_evolves(tables, schema, known[schema.table])
+        old = known.get(schema.table)
+        new = schema if old is None else _evolved(tables, schema, old, renames or {}, replaced)
+        found += [] if new is old else [new]
+    return found
+
+
+def held_states(operator: str, known: Mapping[str, TableSchema]) -> dict[str, str | None]:
+    """State → the table of its own that it has; None for one that is a column. Timers and the like are among them."""
+    columns = [
+        field.name
+        for table in (operator, operator + _EVENT_VALUES)
+        if table in known
+        for field in known[table].values
+        if not field.name.endswith(NULL_MARK)
+    ]
+    own = operator + SEPARATOR
+    apart = {table.removeprefix(own): table for table in known if table.startswith(own) and table != operator + _EVENT_VALUES}
+    return {**dict.fromkeys(columns), **apart}
 
 
 def safe_names(names: Mapping[str, object]) -> dict[str, str]:
@@ -230,9 +257,14 @@ def _check_beside(operator: str, name: str, place: Place, known: Mapping[str, Ta
         )
 
 
-def _check_evolves(tables: OperatorTables, wanted: TableSchema, old: TableSchema) -> None:
+def _evolved(
+    tables: OperatorTables, wanted: TableSchema, old: TableSchema, renames: Mapping[str, str], replaced: Collection[str]
+) -> TableSchema:
+    had, has = ({field.name for field in schema.fields} for schema in (old, wanted))
+    mine = {before: now for before, now in renames.items() if before in had and now in has}
+    columns = {tables.places[name].column or "" for name in replaced if tables.places[name].table == old.table}
     try:
-        evolve(old, wanted)
+        return evolve(old, wanted, mine, columns)
     except SchemaMismatch as error:
         alone = [name for name, place in tables.places.items() if place.table == wanted.table and place.subkey]
         of = f"operator {tables.operator}" + (f", state {alone[0]}" if alone else "")

@@ -51,8 +51,8 @@ def compact(history: History, readers: Readers, proposal: Proposal, manifest: Ma
         RequireSchema(schema.table, schema.id),
     ]
     with conflict_before_damage(history, requirements):
-        rows = _merged(readers, proposal, manifest, schema, history.settings.scan_rows)
-        added = _written(history, rows, proposal, manifest, schema)
+        rows = merged(readers, proposal, manifest, schema, history.settings.scan_rows)
+        added = written(history, rows, proposal, manifest, schema)
         reopen(added, manifest, readers, history.blobs)
     update = ReplaceRuns(proposal.table, proposal.groups, tuple(run.id for run in proposal.runs), added)
     commit(history, [update], requirements)
@@ -67,7 +67,8 @@ def compact(history: History, readers: Readers, proposal: Proposal, manifest: Ma
     )
 
 
-def _merged(readers: Readers, proposal: Proposal, manifest: Manifest, schema: TableSchema, window_rows: int) -> pa.Table:
+def merged(readers: Readers, proposal: Proposal, manifest: Manifest, schema: TableSchema, window_rows: int) -> pa.Table:
+    """What the runs hold for the key groups, each entry once, in order."""
     sources = _within(readers.sources_of(proposal.runs, manifest), proposal, manifest.key_groups)
     bottom = _bottom(proposal, manifest)
     rules = _rules(proposal, manifest, schema)
@@ -111,7 +112,8 @@ def _bottom(proposal: Proposal, manifest: Manifest) -> np.ndarray:
     return bottom
 
 
-def _written(history: History, rows: pa.Table, proposal: Proposal, manifest: Manifest, schema: TableSchema) -> tuple[RunRef, ...]:
+def written(history: History, rows: pa.Table, proposal: Proposal, manifest: Manifest, schema: TableSchema) -> tuple[RunRef, ...]:
+    """These rows as a run as recent as those of the proposal, stored; nothing refers to it yet."""
     if not len(rows):
         return ()
     options = run_options(history.settings, history.blobs, manifest.store, manifest.key_groups)

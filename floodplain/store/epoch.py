@@ -80,8 +80,10 @@ class Epoch:
         outputs: Sequence[str] = (),
         counts: Mapping[str, int] | None = None,
         also: Sequence[Update] = (),
+        requirements: Sequence[Requirement] = (),
     ) -> Manifest:
-        """Make the epoch durable and visible, all at once. ``counts`` are added to those of the epochs before.
+        """Make the epoch durable and visible, all at once. ``counts`` are added to those of the epochs before. ``also``: further
+        updates, which need ``requirements``.
 
         Raises ``Fenced`` if another writer took over, ``Conflict`` if another epoch was committed meanwhile; then this
         epoch is lost and its files are garbage.
@@ -93,9 +95,9 @@ class Epoch:
         self._done = True
         head, ticket = self._history.head, self.ticket
         runs = self._place([*reports, self._own.finish()])
-        requirements: list[Requirement] = [RequireEpoch(ticket.epoch - 1), RequireStart(ticket.start)]
-        requirements += [RequireSchema(table, ticket.schemas[table].id) for table in sorted({run.table for run in runs})]
-        with conflict_before_damage(self._history, [RequireLease(ticket.token), *requirements]):
+        needed: list[Requirement] = [RequireEpoch(ticket.epoch - 1), RequireStart(ticket.start), *requirements]
+        needed += [RequireSchema(table, ticket.schemas[table].id) for table in sorted({run.table for run in runs})]
+        with conflict_before_damage(self._history, [RequireLease(ticket.token), *needed]):
             reopen(runs, head, self._readers, self._history.blobs)
         update = CommitEpoch(
             epoch=ticket.epoch,
@@ -105,7 +107,7 @@ class Epoch:
             outputs=tuple(outputs),
             counts={paths.checked_name("count", name): count for name, count in (counts or {}).items() if count},
         )
-        manifest = commit(self._history, [*also, update], requirements, token=ticket.token)
+        manifest = commit(self._history, [*also, update], needed, token=ticket.token)
         maybe_checkpoint(self._history)
         return manifest
 

@@ -4,7 +4,7 @@ A new version is made by matching columns by name; what is found keeps its field
 rewriting. Everything that could change the meaning of rows already written is refused, before anything is written.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -19,10 +19,13 @@ from floodplain.store.merge import default_array
 from floodplain.versions.schema import Field, TableSchema, field_named, same_definition, value_from_bytes
 
 
-def evolve(old: TableSchema, wanted: TableSchema, renames: Mapping[str, str] | None = None) -> TableSchema:
+def evolve(
+    old: TableSchema, wanted: TableSchema, renames: Mapping[str, str] | None = None, replaced: Collection[str] = ()
+) -> TableSchema:
     """The version after ``old`` with the columns of ``wanted``; ``old`` itself if nothing changes.
 
-    ``renames`` maps old names to new ones. Raises ``SchemaMismatch`` naming the column if the change is not one of: add, drop,
+    ``renames`` maps old names to new ones. ``replaced``: value columns that begin anew, as if they had just been added,
+    because all rows are written anew. Raises ``SchemaMismatch`` naming the column if the change is not one of: add, drop,
     rename, reorder or widen a value column, rename a key column, change a time to live.
     """
     renames = dict(renames or {})
@@ -33,7 +36,7 @@ def evolve(old: TableSchema, wanted: TableSchema, renames: Mapping[str, str] | N
     next_field = old.next_field
     values = []
     for field in wanted.values:
-        before = known.get(field.name)
+        before = None if field.name in replaced else known.get(field.name)
         if before is not None and before not in old.values:
             raise SchemaMismatch(f"table {old.table}: column {field.name} is a key and cannot become a value")
         if before is None:
@@ -50,7 +53,9 @@ def evolve(old: TableSchema, wanted: TableSchema, renames: Mapping[str, str] | N
         values=tuple(values),
         next_field=next_field,
         ttl_clock=_evolved_clock(old, wanted),
-        ttl_ms=_evolved_ttl(old, "rows", old.ttl_ms, wanted.ttl_ms, any(field.merge for field in old.values)),
+        ttl_ms=wanted.ttl_ms
+        if replaced
+        else _evolved_ttl(old, "rows", old.ttl_ms, wanted.ttl_ms, any(field.merge for field in old.values)),
     )
     return old if same_definition(old, new) else new
 

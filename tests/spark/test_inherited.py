@@ -91,9 +91,9 @@ def test_a_pipeline_that_is_refused_has_changed_nothing():
     kit = left_unpublished(told("user string", "a", kind=Noted), A)
     before = kit.store.head.schemas
     with pytest.raises(BadInput, match="other columns"):
-        kit.restart(told("user string, n long", "a", 1))
+        kit.restart(told("user string, n long", "a", 1, kind=Noted))
     with pytest.raises(BadInput, match="this pipeline does not have it"):
-        kit.restart(lambda stream: stream.key_by("user").process(Sightings()).write("memory"))
+        kit.restart(lambda stream: stream.key_by("user").process(Sightings()).write("memory"), drop=["told"])
     assert kit.store.history.refresh().schemas == before, "the value is still there"
 
 
@@ -113,7 +113,13 @@ def test_an_operator_that_does_not_fit_keeps_those_before_it_from_changing():
 
         return build
 
-    kit = PipelineKit(both(Noted, Noted), rows=ROWS)
+    class Writing(Noted):
+        def process(self, key, rows, ctx):
+            self.note.set("x")
+            yield self.values
+
+    kit = PipelineKit(both(Writing, Writing), rows=ROWS)
+    kit.epoch(A)
     before = kit.store.head.schemas
     with pytest.raises(SchemaMismatch, match="second"):
         kit.restart(both(Counted, Renoted))

@@ -1,0 +1,87 @@
+"""Making all values of a column anew: a compaction of the whole table into runs of another schema."""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.errors import BadInput
+from floodplain.store import layout, policy
+from floodplain.store.compactor import merged, written
+from floodplain.store.evolution import adapt
+from floodplain.store.layout import EXPIRES, MERGE, OP, one_array
+from floodplain.store.policy import Proposal
+from floodplain.store.readers import Readers
+from floodplain.versions.edit import ReplaceRuns
+from floodplain.versions.groups import intersect
+from floodplain.versions.history import History
+from floodplain.versions.manifest import Manifest
+from floodplain.versions.schema import TableSchema, field_named
+
+Remake: TypeAlias = Callable[[pa.Array], pa.Array]
+"""Old values → new ones, of the type of the new column."""
+
+STEP_BYTES = 256 << 20
+"""Most that is read at a time."""
+
+
+def rewrite(
+    history: History, readers: Readers, manifest: Manifest, after: TableSchema, columns: Mapping[str, tuple[str, Remake]]
+) -> list[ReplaceRuns]:
+    """Runs in place of all that the table has in ``manifest``, with the values of some columns made anew.
+
+    ``after`` is the version of its schema that follows the newest. ``columns``: its name now → its name before, and how. Writes
+    runs that nothing refers to before the updates are committed.
+    """
+    before = manifest.schema(after.table)
+    assert before is not None
+    found = []
+    for band in policy.bands(manifest, after.table, STEP_BYTES):
+        runs = tuple(run for run in manifest.runs.get(after.table, ()) if intersect(run.groups, band))
+        if not runs:
+            continue
+        proposal = Proposal(after.table, band, runs, 0)
+        rows = merged(readers, proposal, manifest, before, history.settings.scan_rows)
+        _check_folded(rows, after.table)
+        now_ms = manifest.watermarks.get(after.ttl_clock, 0)
+        added = written(history, _remade(rows, before, after, columns, now_ms), proposal, manifest, after)
+        found.append(ReplaceRuns(after.table, band, tuple(run.id for run in runs), added))
+    return found
+
+
+def _check_folded(rows: pa.Table, table: str) -> None:
+    if (layout.numbers(rows, OP) == MERGE).any():
+        raise BadInput(f"table {table} holds operands of a merge that this process does not have: import the code that has it")
+
+
+def _remade(
+    rows: pa.Table, before: TableSchema, after: TableSchema, columns: Mapping[str, tuple[str, Remake]], now_ms: int
+) -> pa.Table:
+    made = adapt(rows, before, after)
+    put = layout.numbers(rows, OP) == 0
+    for name, (was, remake) in columns.items():
+        old, new = field_named(before, was), field_named(after, name)
+        values = remake(one_array(rows.column(layout.column(old))))
+        kept = np.where(put, np.arange(len(rows)), len(rows))
+        chosen = pa.concat_arrays([values, pa.nulls(1, values.type)]).take(pa.array(kept))
+        made = _with_column(made, layout.column(new), chosen)
+        if new.ttl_ms:
+            ends = rows.column(layout.expires_column(old)) if old.ttl_ms else None
+            made = _with_ends(made, layout.expires_column(new), ends, new.ttl_ms - old.ttl_ms, now_ms + new.ttl_ms)
+    if after.ttl_ms != before.ttl_ms and after.ttl_ms:
+        ends = rows.column(EXPIRES) if before.ttl_ms else None
+        made = _with_ends(made, EXPIRES, ends, after.ttl_ms - before.ttl_ms, now_ms + after.ttl_ms)
+    return made
+
+
+def _with_ends(rows: pa.Table, column: str, before: pa.ChunkedArray | None, longer_ms: int, new_ms: int) -> pa.Table:
+    """With ends as if the time to live had always been what it is: moved by as much, or counted from now if there were none."""
+    fresh = pa.repeat(pa.scalar(new_ms, pa.int64()), len(rows))
+    return _with_column(rows, column, fresh if before is None else pc.add(before, longer_ms))
+
+
+def _with_column(rows: pa.Table, column: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
+    place = rows.column_names.index(column)
+    return rows.set_column(place, rows.schema.field(place), values)
