@@ -14,8 +14,8 @@ from floodplain.state.descriptors import Map
 from floodplain.store.identity import refine, starts_of
 
 
-def copies_state(what: str, fields: Iterable[pa.Field]) -> Map:
-    """A state for copies of rows with these columns. Raises if they cannot be told apart."""
+def copies_state(what: str, fields: Iterable[pa.Field], *, whole: bool = False) -> Map:
+    """A state for copies of rows with these columns. Raises if they cannot be told apart. ``whole``: as of a ``Map``."""
     kept = [pa.field(field.name, field.type) for field in fields]
     for field in kept:
         try:
@@ -25,7 +25,7 @@ def copies_state(what: str, fields: Iterable[pa.Field]) -> Map:
                 f"{what}: column {field.name} is {field.type}, by which rows cannot be told apart, so none can be taken back: "
                 "leave it out with select, or cast it"
             ) from error
-    return Map(pa.struct(kept), "long")
+    return Map(pa.struct(kept), "long", whole=whole)
 
 
 @dataclass(frozen=True)

@@ -91,8 +91,10 @@ class HeldAggregates(RunningProcess):
         self._kept = pa.struct([rows.field(name) for name in wanted])
 
     def states(self) -> dict[str, State]:
-        sums: dict[str, State] = {name: Value(type_, nullable=False, beside=self._beside[name]) for name, type_ in self._values}
-        return sums if self._others is None else {**sums, VALUES_NOW: copies_state("agg", self._kept)}
+        sums: dict[str, State] = {
+            name: Value(type_, nullable=False, beside=self._beside[name], whole=True) for name, type_ in self._values
+        }
+        return sums if self._others is None else {**sums, VALUES_NOW: copies_state("agg", self._kept, whole=True)}
 
     def process(self, batch: Batch, ctx: BatchContext) -> pa.Table | None:  # noqa: ARG002
         if not len(batch.keys):

@@ -131,7 +131,9 @@ class Pivot(KeyedBatchProcess):
 
     def states(self) -> dict[str, State]:
         cells: dict[str, State] = {f"cell_{number}": Value(self.cell, nullable=False) for number in range(len(self.kinds))}
-        times: dict[str, State] = {f"by_{number}": Value(self.bys, nullable=False) for number in range(len(self.kinds))}
+        times: dict[str, State] = {
+            f"by_{number}": Value(self.bys, nullable=False, whole=True) for number in range(len(self.kinds))
+        }
         return cells | times if self.repeats == "last" else cells
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:  # noqa: ARG002

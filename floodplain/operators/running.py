@@ -76,7 +76,7 @@ class RunningProcess(KeyedBatchProcess):
 
     def states(self) -> dict[str, State]:
         partials: dict[str, State] = {
-            name: Value(type_, nullable=False, beside=self._beside[name]) for name, type_ in self._values
+            name: Value(type_, nullable=False, beside=self._beside[name], whole=True) for name, type_ in self._values
         }
         return {**partials, SEEN: Value("long", 0, nullable=False)}
 

@@ -72,6 +72,8 @@ class Value(Descriptor):
     """Whether null can be set, and told from never having been set; that takes two bits per key (8 bytes with a ttl)."""
     beside: str | None = None
     """Another value without which this one means nothing: a pipeline that would read the one and lose the other is refused."""
+    whole: bool = False
+    """Whether fields inside it mean nothing without each other, as those of a partial result: then none can be added or go."""
 
     def __post_init__(self) -> None:
         Descriptor.__post_init__(self)
@@ -189,6 +191,9 @@ class Map(_Many):
     value: Type
     merge: str | Combine | None = None
     """How ``merge`` on an entry folds; numbers add up if nothing else is said."""
+    _: KW_ONLY
+    whole: bool = False
+    """As of a ``Value``, for its keys and its values."""
 
     def __post_init__(self) -> None:
         _Many.__post_init__(self)

@@ -39,6 +39,7 @@ from floodplain.state.types import as_fields
 from floodplain.store.definition import Column, list_table, map_table, timer_table, value_table
 from floodplain.store.evolution import evolve
 from floodplain.store.store import Writer
+from floodplain.store.widening import changes_inside
 from floodplain.tiers.paths import checked_name
 from floodplain.versions.schema import PROCESSING_TIME, TableSchema
 
@@ -65,6 +66,8 @@ class Place:
     subkey: str | None = None
     beside: str | None = None
     """The column without which this one means nothing."""
+    whole: bool = False
+    """Whether fields inside its values mean nothing without each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,8 @@ def tables_for(operator: str, keys: KeySchema, states: Mapping[str, State]) -> O
             columns[clock].update(_value_columns(name, state))
             mark = name + NULL_MARK if isinstance(state, Value) and state.nullable else None
             beside = state.beside if isinstance(state, Value) else None
-            places[name] = Place(_values_table(operator, clock), name, null_mark=mark, beside=beside)
+            whole = isinstance(state, Value) and state.whole
+            places[name] = Place(_values_table(operator, clock), name, null_mark=mark, beside=beside, whole=whole)
         elif isinstance(state, TaskValue | Broadcast):
             table = checked_name("table", f"{operator}{SEPARATOR}{name}")
             places[name] = Place(table, "value", subkey=SLOT if isinstance(state, TaskValue) else "key")
@@ -141,6 +145,10 @@ def evolved(
     for name, place in tables.places.items():
         _check_not_moved(tables.operator, name, place, known)
         _check_beside(tables.operator, name, place, known)
+    wanted = {schema.table: schema for schema in tables.schemas}
+    for name, place in tables.places.items():
+        if place.whole and place.table in known:
+            _check_whole(tables.operator, name, place, wanted[place.table], known[place.table])
     found = []
     for schema in tables.schemas:
         old = known.get(schema.table)
@@ -198,7 +206,7 @@ def _own_place(table: str, state: List | Map | Set | Timers, keys: Mapping[str, 
         case List():
             return Place(table, free_name("value", keys), subkey=free_name("position", keys))
         case Map():
-            return Place(table, free_name("value", keys), subkey=free_name("key", keys))
+            return Place(table, free_name("value", keys), subkey=free_name("key", keys), whole=state.whole)
         case Set():
             return Place(table, None, subkey=free_name("element", keys))
         case Timers():
@@ -255,6 +263,17 @@ def _check_beside(operator: str, name: str, place: Place, known: Mapping[str, Ta
             f"operator {operator}, state {name}: table {place.table} has it, but not {place.beside}, and it means nothing alone: "
             "declare what belongs together as it was (aggregates that go by one column in their order), or use another name"
         )
+
+
+def _check_whole(operator: str, name: str, place: Place, wanted: TableSchema, old: TableSchema) -> None:
+    held = {field.name: field for field in old.fields}
+    for field in wanted.fields:
+        before = held.get(field.name)
+        if field.name in (place.column, place.subkey) and before is not None and changes_inside(before, field):
+            raise SchemaMismatch(
+                f"operator {operator}, state {name}: table {old.table}: column {field.name} is {before.arrow} and cannot become "
+                f"{field.arrow}: its fields belong together, and those in the state were made otherwise; rename the operator"
+            )
 
 
 def _evolved(

@@ -10,6 +10,7 @@ import pyarrow as pa
 from floodplain.errors import BadName, Corrupt, SchemaMismatch
 from floodplain.keys import check_key_type
 from floodplain.store import folds
+from floodplain.store.widening import check_ids
 from floodplain.tiers.paths import checked_name
 from floodplain.versions.schema import PROCESSING_TIME, Field, Shape, TableSchema, type_to_bytes, value_to_bytes
 
@@ -98,6 +99,8 @@ def _check_recorded(schema: TableSchema) -> None:
     ids = [field.id for field in schema.fields]
     if len(set(ids)) != len(ids) or not all(0 < id_ < schema.next_field for id_ in ids):
         raise SchemaMismatch(f"table {schema.table}: field ids {ids} are not different numbers below {schema.next_field}")
+    for field in schema.fields:
+        check_ids(field)
     for field in schema.values:
         _check_type(schema.table, field.name, field.arrow)
         _check_ttl(schema.table, f"column {field.name}", field.ttl_ms)

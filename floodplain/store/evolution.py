@@ -1,11 +1,13 @@
 """Changing a table's definition while its old runs stay as they are.
 
-A new version is made by matching columns by name; what is found keeps its field id, so old runs are read under it without
-rewriting. Everything that could change the meaning of rows already written is refused, before anything is written.
+A new version is made by matching columns, and fields of structs inside them, by name; what is found keeps its id, so old runs
+are read under it without rewriting. Everything that could change the meaning of rows already written is refused, before anything
+is written.
 """
 
 from collections.abc import Collection, Mapping
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -13,9 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import SchemaMismatch
-from floodplain.store import layout
+from floodplain.keys import columns_equal
+from floodplain.store import folds, layout
 from floodplain.store.layout import EXPIRES, HASH, MERGE, OP
 from floodplain.store.merge import default_array
+from floodplain.store.reshape import reshaped
+from floodplain.store.widening import evolved, part_of, problems, replacements
 from floodplain.versions.schema import Field, TableSchema, field_named, same_definition, value_from_bytes
 
 
@@ -24,9 +29,10 @@ def evolve(
 ) -> TableSchema:
     """The version after ``old`` with the columns of ``wanted``; ``old`` itself if nothing changes.
 
-    ``renames`` maps old names to new ones. ``replaced``: value columns that begin anew, as if they had just been added,
-    because all rows are written anew. Raises ``SchemaMismatch`` naming the column if the change is not one of: add, drop,
-    rename, reorder or widen a value column, rename a key column, change a time to live.
+    ``renames`` maps old names to new ones. ``replaced``: value columns that begin anew, as if they had just been added, because
+    all rows are written anew. Raises ``SchemaMismatch`` naming the column, or the path of a field inside it, if the change is not
+    one of: add, drop, rename, reorder or widen a value column; add, drop, reorder or widen a field of a struct inside one; rename
+    a key column, or change its type so that keys and their hashes stay the same; change a time to live.
     """
     renames = dict(renames or {})
     _check_renames(old, wanted, renames)
@@ -75,20 +81,20 @@ def _check_renames(old: TableSchema, wanted: TableSchema, renames: Mapping[str, 
 def adapt(rows: pa.Table, old: TableSchema, new: TableSchema) -> pa.Table:
     """Physical rows written under ``old`` as rows of ``new``, a later version of the same table.
 
-    Keys and hashes, which never change, may be left out.
+    Keys and hashes may be left out: they stay the same keys.
     """
-    if old.id == new.id:
+    if old == new:
         return rows
-    had = {field.id: field for field in old.values}
+    had = {field.id: field for field in old.fields}
     target = layout.physical(new)
     columns = {name: rows.column(name) for name in target.names if name in rows.column_names}
+    for field in new.fields:
+        if (name := layout.column(field)) in columns and field.id in had:
+            columns[name] = reshaped(columns[name], had[field.id], field)
     merging = layout.numbers(rows, OP) == MERGE
     for field in new.values:
-        name = layout.column(field)
         if field.id not in had:
-            columns[name] = _added(field, merging)
-        elif had[field.id].type != field.type:
-            columns[name] = rows.column(name).cast(field.arrow)
+            columns[layout.column(field)] = _added(field, merging)
         if field.ttl_ms and not (field.id in had and had[field.id].ttl_ms):
             columns[layout.expires_column(field)] = pa.nulls(len(rows), pa.int64())
     if new.ttl_ms and not old.ttl_ms:
@@ -119,30 +125,47 @@ def _same_keys(
             raise SchemaMismatch(
                 f"table {old.table}: {what} column {field.name} cannot be replaced by {now.name}; rename it, or create a table"
             )
-        if field.type != now.type:
-            raise SchemaMismatch(f"table {old.table}: {what} column {field.name} is {field.arrow} and cannot become {now.arrow}")
-        kept.append(msgspec.structs.replace(field, name=now.name))
+        kept.append(_evolved_key(old, what, field, now))
     return tuple(kept)
 
 
+def _evolved_key(old: TableSchema, what: str, before: Field, wanted: Field) -> Field:
+    if before.type == wanted.type:
+        return msgspec.structs.replace(before, name=wanted.name)
+    new = evolved(before, wanted)
+    for problem in chain(problems(before, new, as_key=True), replacements(before, new)):
+        raise SchemaMismatch(f"table {old.table}: {what} column {problem}")
+    return new
+
+
 def _evolved_value(old: TableSchema, before: Field, wanted: Field) -> Field:
-    if before.type != wanted.type and not _widens(before.arrow, wanted.arrow):
+    new = evolved(before, wanted)
+    for problem in chain(problems(before, new), replacements(before, new)):
+        raise SchemaMismatch(f"table {old.table}: column {problem}")
+    if before.merge and not folds.is_builtin(before.merge) and part_of(before).parts and part_of(before) != part_of(new):
         raise SchemaMismatch(
-            f"table {old.table}: column {before.name} is {before.arrow} and cannot become {wanted.arrow}: "
-            "only wider types can read what was written; add a column of another name"
+            f"table {old.table}: column {before.name} is {before.arrow} and cannot become {wanted.arrow}: operands already "
+            f"written were meant for {before.merge}, which folds the one, not the other; use another name for what is new"
         )
     if before.merge != wanted.merge and before.merge:
         raise SchemaMismatch(
             f"table {old.table}: column {before.name} folds with {before.merge!r}; operands already written cannot fold with "
             f"{wanted.merge or 'nothing'!r}; add a column of another name"
         )
-    if _default(before) != _default(wanted):
+    if not _same_default(before, new):
         raise SchemaMismatch(
             f"table {old.table}: column {before.name} has the default {_default(before)!r} and cannot have {_default(wanted)!r}: "
             "rows without a value of their own would change; add a column of another name"
         )
     ttl_ms = _evolved_ttl(old, f"column {before.name}", before.ttl_ms, wanted.ttl_ms, bool(before.merge))
-    return msgspec.structs.replace(wanted, id=before.id, ttl_ms=ttl_ms)
+    return msgspec.structs.replace(new, ttl_ms=ttl_ms)
+
+
+def _same_default(before: Field, new: Field) -> bool:
+    """Whether rows without a value of their own stay as they are, but for fields that a struct did not have."""
+    if not (before.default and new.default):
+        return before.default == new.default
+    return bool(columns_equal([reshaped(default_array(before, 1), before, new)], [default_array(new, 1)])[0])
 
 
 def _default(field: Field) -> Any:
@@ -174,38 +197,17 @@ def _evolved_ttl(old: TableSchema, what: str, before_ms: int, wanted_ms: int, me
     return wanted_ms
 
 
-_WIDER = {
-    pa.int8(): (pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
-    pa.int16(): (pa.int32(), pa.int64(), pa.float32(), pa.float64()),
-    pa.int32(): (pa.int64(), pa.float64()),
-    pa.uint8(): (pa.uint16(), pa.uint32(), pa.uint64(), pa.int16(), pa.int32(), pa.int64()),
-    pa.uint16(): (pa.uint32(), pa.uint64(), pa.int32(), pa.int64()),
-    pa.uint32(): (pa.uint64(), pa.int64()),
-    pa.float32(): (pa.float64(),),
-    pa.string(): (pa.large_string(),),
-    pa.binary(): (pa.large_binary(),),
-    pa.date32(): (pa.date64(),),
-}
-
-
 @lru_cache(maxsize=1024)
 def can_read(old: TableSchema, new: TableSchema) -> bool:
     """Whether rows written under ``old`` can be read under ``new``: what ``evolve`` makes sure of."""
-    told_apart = [[(field.id, field.type) for field in (*schema.keys, *schema.subkeys)] for schema in (old, new)]
+    keys = list(zip((*old.keys, *old.subkeys), (*new.keys, *new.subkeys), strict=False))
     had = {field.id: field for field in old.values}
     kept = [(had[field.id], field) for field in new.values if field.id in had]
     return (
         old.shape == new.shape
-        and len(old.keys) == len(new.keys)
-        and told_apart[0] == told_apart[1]
-        and all(before.type == now.type or _widens(before.arrow, now.arrow) for before, now in kept)
+        and (len(old.keys), len(old.subkeys)) == (len(new.keys), len(new.subkeys))
+        and all(before.id == now.id and not any(problems(before, now, as_key=True)) for before, now in keys)
+        and not any(problem for before, now in kept for problem in problems(before, now))
         and bool(new.ttl_ms or not old.ttl_ms)
         and all(now.ttl_ms or not before.ttl_ms for before, now in kept)
     )
-
-
-def _widens(before: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether every value of ``before`` is also one of ``wanted``."""
-    if pa.types.is_decimal(before) and pa.types.is_decimal(wanted):
-        return wanted.scale >= before.scale and wanted.precision - wanted.scale >= before.precision - before.scale
-    return wanted in _WIDER.get(before, ())

@@ -15,6 +15,7 @@ from floodplain.store.layout import CLEAR, HASH, MERGE, OP, PUT
 from floodplain.store.merge import Rules, resolve
 from floodplain.store.needles import Needles, Source, candidates
 from floodplain.store.newest import newest_values
+from floodplain.store.reshape import reshaped
 from floodplain.store.runreader import FETCH_BYTES, Hits
 from floodplain.versions.schema import TableSchema
 
@@ -143,12 +144,12 @@ def _verified(
         is_clear = layout.numbers(hits.chunk, OP)[row] == CLEAR
         needle, row = needle[is_clear == clears], row[is_clear == clears]
     rows = pa.Table.from_batches([layout.at_rows(hits.chunk.select(_columns(source.schema, keys)), row)])
-    fields, columns = source.schema.keys, list(needles.keys)
+    fields, columns = list(zip(source.schema.keys, schema.keys, strict=True)), list(needles.keys)
     if needles.subkeys and not clears:
-        fields += layout.stored_subkeys(source.schema)
+        fields += zip(layout.stored_subkeys(source.schema), layout.stored_subkeys(schema), strict=True)
         columns += needles.subkeys
     if len(row):
-        stored = [_taken(rows, hits.chunk, layout.column(field), row) for field in fields]
+        stored = [reshaped(_taken(rows, hits.chunk, layout.column(old), row), old, new) for old, new in fields]
         same = columns_equal(stored, [layout.at_rows(column, needle) for column in columns])
         if not same.all():
             rows, needle = rows.filter(pa.array(same)), needle[same]

@@ -52,7 +52,7 @@ class PieceReader:
         for rank, source in self._sources:
             rows = self._rows(source, low, high)
             if len(rows):
-                found.append((adapt(rows, source.schema, self._schema), np.full(len(rows), rank, np.int64)))
+                found.append((rows, np.full(len(rows), rank, np.int64)))
         if low == 0:
             self._clears = [
                 (rows.filter(pa.array(mask)), ranks[mask]) for rows, ranks in found if (mask := _is_clear(rows)).any()
@@ -76,7 +76,8 @@ class PieceReader:
         rows = pa.Table.from_batches(batches, layout.physical(source.schema)).combine_chunks()
         if not len(rows):
             return rows
-        stored = layout.column_arrays(rows, source.schema.keys)
+        rows = adapt(rows, source.schema, self._schema)
+        stored = layout.column_arrays(rows, self._schema.keys)
         asked = [key.take(pa.array(np.zeros(len(rows), np.int64))) for key in self._keys]
         same = columns_equal(stored, asked)
         return rows if same.all() else rows.filter(pa.array(same))

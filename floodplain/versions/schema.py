@@ -33,6 +33,10 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True):
     """Name of the merge that folds operands into this column; empty for none."""
     ttl_ms: int = 0
     """This column's own time to live; 0 for none."""
+    inner: tuple[int, ...] = ()
+    """The ids of the fields of structs inside its type, outer ones before those inside them; empty if they count up from 1."""
+    next_inner: int = 0
+    """Such ids are never used twice, either; 0 for one more than there are fields."""
 
     @property
     def arrow(self) -> pa.DataType:

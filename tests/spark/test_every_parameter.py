@@ -611,6 +611,7 @@ STATES: dict[type, Declared] = {
             "default": [7],
             "nullable": [False],
             "beside": [None],
+            "whole": [True],
         },
     ),
     descriptors.Reducing: Declared(
@@ -621,7 +622,7 @@ STATES: dict[type, Declared] = {
     descriptors.Set: Declared({"type": "long"}, {**TTL, "type": ["int"], "prefetch": ["lazy"]}),
     descriptors.Map: Declared(
         {"key": "long", "value": "int"},
-        {**TTL, "key": ["int"], "value": ["long"], "merge": ["max"], "prefetch": ["lazy"]},
+        {**TTL, "key": ["int"], "value": ["long"], "merge": ["max"], "prefetch": ["lazy"], "whole": [True]},
     ),
 }
 ELSEWHERE = {descriptors.Aggregating, descriptors.Timers, descriptors.TaskValue, descriptors.Broadcast}

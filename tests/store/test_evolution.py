@@ -9,8 +9,8 @@ import pytest
 
 from floodplain.errors import SchemaMismatch
 from floodplain.store.definition import Column, list_table, map_table, timer_table, value_table
-from floodplain.store.evolution import _WIDER
 from floodplain.store.store import Store
+from floodplain.store.widening import WIDER
 from floodplain.versions.schema import TableSchema
 from tests.store import forge
 
@@ -96,7 +96,7 @@ SAMPLES: dict[Any, list[Any]] = {
     pa.date32(): [date(1, 1, 1), date(9999, 12, 31)],
 }
 WIDENED = [
-    *((before, wider) for before, all_wider in _WIDER.items() for wider in all_wider),
+    *((before, wider) for before, all_wider in WIDER.items() for wider in all_wider),
     (pa.decimal128(5, 2), pa.decimal128(10, 2)),
     (pa.decimal128(5, 2), pa.decimal128(10, 5)),
     (pa.decimal128(38, 2), pa.decimal256(50, 2)),
@@ -140,7 +140,12 @@ REFUSED: dict[str, tuple[TableSchema, TableSchema, dict[str, str], str]] = {
     "fewer digits": (table({"a": pa.decimal128(5, 2)}), table({"a": pa.decimal128(5, 1)}), {}, "column a is decimal"),
     "fewer whole digits": (table({"a": pa.decimal128(5, 2)}), table({"a": pa.decimal128(5, 3)}), {}, "column a is decimal"),
     "another zone": (table({"a": pa.timestamp("us")}), table({"a": pa.timestamp("us", "UTC")}), {}, "column a is timestamp"),
-    "inner type": (table({"a": pa.list_(pa.int8())}), table({"a": pa.list_(pa.string())}), {}, "column a is list"),
+    "inner type": (
+        table({"a": pa.list_(pa.int8())}),
+        table({"a": pa.list_(pa.string())}),
+        {},
+        "column a.element is int8",
+    ),
     "key type": (table({}), value_table("t", {"k": pa.int32()}, {}), {}, "key column k is int64"),
     "another key": (table({}), value_table("t", {"q": pa.int64()}, {}), {}, "key column k cannot be replaced by q"),
     "one more key": (table({}), value_table("t", {**KEY, "q": pa.int64()}, {}), {}, "1 key columns and cannot have 2"),
