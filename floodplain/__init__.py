@@ -62,6 +62,7 @@ from floodplain.state.descriptors import Aggregating, Broadcast, List, Map, Redu
 from floodplain.store.definition import Column, list_table, map_table, timer_table, value_table
 from floodplain.store.epoch import Epoch
 from floodplain.store.folds import register_merge
+from floodplain.store.rollback import RolledBack
 from floodplain.store.store import Store, Writer
 from floodplain.store.verify import Verdict
 from floodplain.store.view import Lookup, Snapshot, TableView
@@ -125,6 +126,7 @@ __all__ = [
     "Refused",
     "RetentionSettings",
     "RetrySettings",
+    "RolledBack",
     "SchemaMismatch",
     "Set",
     "Snapshot",

@@ -9,6 +9,7 @@ from floodplain.cli.bench import bench
 from floodplain.cli.compact import compact
 from floodplain.cli.gc import gc
 from floodplain.cli.inspect import inspect
+from floodplain.cli.rollback import rollback
 from floodplain.cli.verify import verify
 
 app = typer.Typer(
@@ -42,6 +43,9 @@ app.command(
     )
 )(compact)
 app.command(epilog=_examples("floodplain gc /srv/state", "floodplain gc /srv/state --newest 4 --keep 1d/1h --keep 30d/1d"))(gc)
+app.command(
+    epilog=_examples("floodplain rollback /srv/state --to 41 --dry-run", "floodplain rollback /srv/state --tag before_upgrade")
+)(rollback)
 
 app.command(epilog=_examples("floodplain bench state-types --json", "floodplain bench state-types --quick"))(bench)
 

@@ -11,6 +11,7 @@ from floodplain.cli import render
 from floodplain.cli.inspection import Inspection
 from floodplain.cli.totals import CompactionTotals
 from floodplain.errors import FloodplainError
+from floodplain.store.rollback import RolledBack
 from floodplain.store.verify import Verdict
 from floodplain.versions.garbage import Collected
 
@@ -31,6 +32,9 @@ class Output(ABC):
 
     @abstractmethod
     def collection(self, location: str, collected: Collected) -> None: ...
+
+    @abstractmethod
+    def rollback(self, location: str, done: RolledBack) -> None: ...
 
     @abstractmethod
     def bench(self, result: dict[str, Any]) -> None: ...
@@ -56,6 +60,9 @@ class TextOutput(Output):
     def collection(self, location: str, collected: Collected) -> None:
         render.collection(self._console, location, collected)
 
+    def rollback(self, location: str, done: RolledBack) -> None:
+        render.rollback(self._console, location, done)
+
     def bench(self, result: dict[str, Any]) -> None:
         render.bench(self._console, result)
 
@@ -75,6 +82,9 @@ class JsonOutput(Output):
 
     def collection(self, location: str, collected: Collected) -> None:
         self._print({"location": location, **msgspec.to_builtins(collected)})
+
+    def rollback(self, location: str, done: RolledBack) -> None:
+        self._print({"location": location, **msgspec.to_builtins(done)})
 
     def bench(self, result: dict[str, Any]) -> None:
         self._print(result)

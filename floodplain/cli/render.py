@@ -11,6 +11,7 @@ from rich.table import Table
 
 from floodplain.cli.inspection import ColumnInfo, Inspection, TableInfo
 from floodplain.cli.totals import CompactionTotals
+from floodplain.store.rollback import RolledBack, TableRestored
 from floodplain.store.verify import Verdict
 from floodplain.versions.garbage import Collected
 
@@ -75,6 +76,38 @@ def collection(console: Console, location: str, collected: Collected) -> None:
         f"{decimal(collected.metadata_bytes)}"
     )  # fmt: skip
     _line(console, f"  pins         {collected.pins:,} expired")
+
+
+def rollback(console: Console, location: str, done: RolledBack) -> None:
+    has = "would have" if done.dry_run else "has"
+    line = f"epoch {done.epoch} {has} the content of epoch {done.restored}, of {_time(done.restored_at_ms)}"
+    _line(console, f"{escape(location)}: {line}")
+    for table in done.tables:
+        _line(console, f"  {escape(table.name):<12} {_restored(table)}")
+    if done.batch_before != done.batch_after:
+        after = f"read on behind batch {done.batch_after}" if done.batch_after >= 0 else "read from its beginning"
+        _line(console, f"  input        {after}, not behind batch {done.batch_before}")
+    for name in sorted({*done.watermarks_before, *done.watermarks_after}):
+        was, is_now = (marks.get(name) for marks in (done.watermarks_before, done.watermarks_after))
+        if was != is_now:
+            _line(console, f"  {escape(name):<12} {_maybe(was)} → {_maybe(is_now)}")
+    if done.unpublished:
+        _line(console, f"  output       {len(done.unpublished)} files of epoch {done.before} are not published and never will be")
+    _line(console, f"What sinks published after epoch {done.restored} stays published. Rows of input that is read again are")
+    _line(console, "published again, under new epoch numbers.")
+    if not done.dry_run:
+        _line(console, f"To undo: floodplain rollback {escape(location)} --to {done.before}")
+
+
+def _restored(table: TableRestored) -> str:
+    if table.dropped:
+        return f"goes: {table.rows_before:,} rows in {table.runs_before} runs"
+    rows = f"{table.rows_before:,} → {table.rows_after:,} rows in runs, {table.runs_before} → {table.runs_after} runs"
+    return rows + (", with the columns it had" if table.redefined else "")
+
+
+def _maybe(time_ms: int | None) -> str:
+    return "none" if time_ms is None else _time(time_ms)
 
 
 def bench(console: Console, result: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,12 +61,19 @@ def is_noted(checkpoint: Path, batch_id: int) -> bool:
     return batch_id < 0 or (checkpoint / "commits" / str(batch_id)).exists()
 
 
-def agree(checkpoint: Path, committed: SourcePosition, watermark_ms: int) -> None:
+def agree(checkpoint: Path, committed: SourcePosition, watermark_ms: int, left: Sequence[SourcePosition] = ()) -> None:
     """Refuse a checkpoint that does not belong to this state, or is not where it is; rebuild one that is gone.
 
     The state's word counts: it says up to where the input is in it. From another place rows would be skipped or repeated.
+    ``left``: where the state went back from and has not read on since. A checkpoint that is there is made anew: it followed the
+    state up to then.
     """
     begun, done = (_newest(checkpoint / log) for log in ("offsets", "commits"))
+    if any(_was_at(checkpoint, begun, done, position) for position in left if position.batch_id != committed.batch_id):
+        if committed.batch_id < 0:
+            _forget(checkpoint)
+            return
+        (checkpoint / "metadata").unlink()
     if committed.batch_id < 0:
         # Of the first batch the checkpoint may know the input: it runs again, from the same place.
         if begun > 0 or done >= 0:
@@ -93,12 +101,41 @@ def _newest(log: Path) -> int:
     return max((int(path.name) for path in log.glob("[0-9]*") if path.name.isdigit()), default=-1)
 
 
-def rebuild(checkpoint: Path, committed: SourcePosition, watermark_ms: int) -> None:
-    """A checkpoint that continues behind the last batch in the state, in place of what may be left of another one."""
+def _was_at(checkpoint: Path, begun: int, done: int, position: SourcePosition) -> bool:
+    """Whether this is the checkpoint of a state that had read this far: the same query, the same batch with the same offsets, and
+    no more than the next one begun."""
+    if position.batch_id < 0 or not (checkpoint / "metadata").exists() or query_id(checkpoint) != position.query_id:
+        return False
+    if done > position.batch_id or not 0 <= begun - position.batch_id <= 1:
+        return False
+    path = checkpoint / "offsets" / str(position.batch_id)
+    return path.exists() and path.read_text().splitlines()[2:] == _offsets(position)
+
+
+def _forget(checkpoint: Path) -> None:
+    """The input is to be read from its beginning. Whoever dies on the way leaves a checkpoint that is known for what it is or
+    has no batches: the offsets go at once, and after the notes on them."""
+    for folder in ("commits", "sources"):
+        shutil.rmtree(checkpoint / folder, ignore_errors=True)
+    gone = checkpoint / "offsets.left"
+    shutil.rmtree(gone, ignore_errors=True)
+    (checkpoint / "offsets").rename(gone)
+    shutil.rmtree(gone)
+    (checkpoint / "metadata").unlink()
+    (checkpoint / ".metadata.crc").unlink(missing_ok=True)
+
+
+def _clear(checkpoint: Path) -> None:
     (checkpoint / ".metadata.crc").unlink(missing_ok=True)
     for folder in ("offsets", "commits", "sources"):
         if (checkpoint / folder).exists():
             shutil.rmtree(checkpoint / folder)
+
+
+def rebuild(checkpoint: Path, committed: SourcePosition, watermark_ms: int) -> None:
+    """A checkpoint that continues behind the last batch in the state, in place of what may be left of another one."""
+    _clear(checkpoint)
+    for folder in ("offsets", "commits", "sources"):
         (checkpoint / folder).mkdir(parents=True)
     for name, text in committed.sources.items():
         if not name.startswith(SOURCES):

@@ -26,6 +26,7 @@ from floodplain.spark.kit_faults import Captured, CountedBlobs, Crashed, CrashPo
 from floodplain.spark.plan import Input, Plan
 from floodplain.spark.static import run_static
 from floodplain.spark.stream import SOURCE, Output, StartOptions, Stream
+from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.forms import rows_in_form
 from floodplain.state.types import as_fields
 from floodplain.store.store import Store
@@ -239,6 +240,14 @@ class PipelineKit:
     def heartbeat(self, at: int | datetime, source: str | None = None) -> None:
         """As ``Query.heartbeat``."""
         self._epochs.heartbeat(source, time_ms(at))
+
+    def rollback(self, epoch: int) -> None:
+        """Go back to an epoch and start anew, as after ``floodplain rollback``. What came after it is to be given again."""
+        self.restart()
+        self.store.rollback(epoch, force=True)
+        head = self.store.head
+        self._batch_id, self._watermark_ms = head.source.batch_id, max(head.watermarks.get(EVENT_TIME, 0), 0)
+        self.restart()
 
     def rescale(self, slots: int) -> None:
         """Use this many slots from the next epoch on."""

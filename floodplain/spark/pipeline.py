@@ -98,7 +98,7 @@ def _slots(asked: int | None, head: Manifest, rows: DataFrame) -> int:
 def _follow(driver: Driver, inputs: dict[str, DataFrame], options: StartOptions) -> StreamingQuery:
     folder = _checkpoint_folder(options.state)
     head = driver.store.head
-    checkpoint.agree(folder, head.source, head.watermarks.get(EVENT_TIME, 0))
+    checkpoint.agree(folder, head.source, head.watermarks.get(EVENT_TIME, 0), head.left)
     rows = driver.follow(folder, inputs)
     writing = rows.writeStream.foreachBatch(driver.on_batch).option("checkpointLocation", str(folder))
     return start_light(writing.trigger(**dict(options.trigger or {"processingTime": "0 seconds"})), rows.sparkSession)

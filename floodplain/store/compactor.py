@@ -22,7 +22,7 @@ from floodplain.versions.edit import ReplaceRuns, RunRef
 from floodplain.versions.groups import intersect, size
 from floodplain.versions.history import History
 from floodplain.versions.manifest import Manifest
-from floodplain.versions.requirements import Requirement, RequireRuns, RequireSchema, RequireStart
+from floodplain.versions.requirements import Requirement, RequireNoRestore, RequireRuns, RequireSchema, RequireStart
 from floodplain.versions.schema import TableSchema
 
 
@@ -48,6 +48,7 @@ def compact(history: History, readers: Readers, proposal: Proposal, manifest: Ma
     requirements: list[Requirement] = [
         *RequireRuns.of(proposal.runs, proposal.groups),
         RequireStart(manifest.position),
+        RequireNoRestore(manifest.position),
         RequireSchema(schema.table, schema.id),
     ]
     with conflict_before_damage(history, requirements):

@@ -10,7 +10,7 @@ from floodplain.errors import BadInput
 from floodplain.keys import columns_equal
 from floodplain.store import layout, scan
 from floodplain.store.claims import membership
-from floodplain.store.evolution import adapt
+from floodplain.store.evolution import adapt, can_read
 from floodplain.store.identity import refine, starts_of
 from floodplain.store.layout import HASH, SUB
 from floodplain.store.readers import Readers
@@ -35,6 +35,11 @@ def changes(older: Manifest, newer: Manifest, table: str, readers: Readers, wind
     schema, old_schema = newer.schema(table), older.schema(table)
     if schema is None:
         raise BadInput(f"there is no table {table!r} at epoch {newer.epoch}")
+    if old_schema is not None and not can_read(old_schema, schema):
+        raise BadInput(
+            f"table {table!r} of epoch {newer.epoch} cannot be compared with that of epoch {older.epoch}: it was defined after "
+            "going back to before that, or made anew, and cannot hold its rows"
+        )
     groups = from_members(np.flatnonzero(_differs(older, newer, table)).tolist())
     if not groups:
         return

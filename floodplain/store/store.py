@@ -16,6 +16,7 @@ from floodplain.store.diff import Change, changes
 from floodplain.store.epoch import Epoch
 from floodplain.store.evolution import evolve
 from floodplain.store.readers import Readers
+from floodplain.store.rollback import RolledBack, planned, roll_back
 from floodplain.store.verify import Progress, Verdict, verify
 from floodplain.store.view import Snapshot
 from floodplain.tiers.open import open_blobs
@@ -80,10 +81,8 @@ class Store:
 
     def at(self, epoch: int | None = None, *, tag: str | None = None, pinned: bool = False) -> Snapshot:
         """A past epoch, by number or tag. Raises ``SnapshotExpired`` if it is no longer retained."""
-        if (epoch is None) == (tag is None):
-            raise BadInput("give either an epoch or a tag")
         self.history.refresh()
-        return self._snapshot(self.history.tagged(tag) if tag is not None else self.history.at(epoch or 0), pinned)
+        return self._snapshot(self.history.at(self._chosen(epoch, tag)), pinned)
 
     def _snapshot(self, manifest: Manifest, pinned: bool) -> Snapshot:
         held = pin(self.history, manifest.epoch) if pinned else None
@@ -132,6 +131,33 @@ class Store:
 
     def drop_tag(self, name: str) -> None:
         tags.drop_tag(self.history, name)
+
+    def rollback(
+        self,
+        epoch: int | None = None,
+        *,
+        tag: str | None = None,
+        force: bool = False,
+        drop_output: bool = False,
+        dry_run: bool = False,
+    ) -> RolledBack:
+        """Make the content of a retained epoch, by number or tag, that of a new one: tables, input position, watermarks, counts.
+
+        One edit does it, which going back to the epoch before undoes. What sinks have published stays published; input that is
+        read again is published again, under new epoch numbers. ``force``: although another writer holds the lease, which is then
+        fenced off. ``drop_output``: although output of the last epoch is not published, which then never is. ``dry_run``: only
+        tell what would change. Raises ``SnapshotExpired``, ``Corrupt``, ``LeaseHeld`` or ``BadInput``; then nothing has changed.
+        """
+        wanted = self._chosen(epoch, tag)
+        if dry_run:
+            return planned(self.history, wanted)
+        with self.writer(f"rollback_{self.history.chance.nonce()}", force=force) as writer:
+            return writer.rollback(wanted, drop_output=drop_output)
+
+    def _chosen(self, epoch: int | None, tag: str | None) -> int:
+        if (epoch is None) == (tag is None):
+            raise BadInput("give either an epoch or a tag")
+        return self.history.tagged(tag).epoch if tag is not None else epoch or 0
 
     def verify(self, progress: Progress | None = None) -> Verdict:
         """Check every byte of every retained epoch. ``progress`` is told after each run."""
@@ -194,6 +220,10 @@ class Writer:
         before = history.refresh().watermarks.get(PROCESSING_TIME, layout.BEGINNING)
         now_ms = history.clock.now_ms() if now_ms is None else now_ms
         return Epoch(history, self.store.readers, self.token, {**(watermarks or {}), PROCESSING_TIME: max(now_ms, before)})
+
+    def rollback(self, epoch: int, *, drop_output: bool = False) -> RolledBack:
+        """As ``Store.rollback``, between two epochs of this writer."""
+        return roll_back(self.store.history, epoch, self.token, drop_output=drop_output)
 
     def put(self, table: str, rows: pa.Table | pa.RecordBatch) -> Manifest:
         """An epoch of one delta."""

@@ -9,7 +9,7 @@ from floodplain.errors import Corrupt, NotFound
 from floodplain.settings import StoreSettings
 from floodplain.store.chunkcache import ChunkCache
 from floodplain.store.claims import membership, schema_of
-from floodplain.store.runreader import open_run
+from floodplain.store.runreader import RunReader, open_run
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.audit import audit
 from floodplain.versions.edit import RunRef
@@ -125,6 +125,11 @@ def _still_retained(history: History, epochs: Iterable[int]) -> tuple[int, ...] 
 
 
 def _verify_run(history: History, run: RunRef, manifest: Manifest) -> int:
+    return opened(history, run, manifest).verify()
+
+
+def opened(history: History, run: RunRef, manifest: Manifest) -> RunReader:
+    """The run, past all caches of this process: its object is there and has its size, and its footer is sound."""
     schema = schema_of(run, manifest)
     membership(run, manifest.key_groups)
     try:
@@ -134,4 +139,4 @@ def _verify_run(history: History, run: RunRef, manifest: Manifest) -> int:
     if size != run.object_size:
         found = "no such file" if size < 0 else f"{size} bytes"
         raise Corrupt(run.object, f"{run.object_size} bytes", found, max(run.added - 1, 0))
-    return open_run(run, schema, manifest.key_groups, history.format.store, history.blobs, ChunkCache(0)).verify()
+    return open_run(run, schema, manifest.key_groups, history.format.store, history.blobs, ChunkCache(0))

@@ -5,7 +5,7 @@ values. The ids of a column count up from 1 in the order in which its fields sta
 written down once they do not.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
@@ -141,6 +141,14 @@ def evolved(before: Field, wanted: Field) -> Field:
     if ids == tuple(range(1, len(ids) + 1)) and next_id == len(ids) + 1:
         ids, next_id = (), 0
     return msgspec.structs.replace(wanted, id=before.id, inner=ids, next_inner=next_id)
+
+
+def continued(field: Field, others: Iterable[Field]) -> Field:
+    """``field`` as it is, but for its next id: behind those of the same column in all ``others``."""
+    next_id = max([_next_id(field), *(_next_id(other) for other in others if other.id == field.id)])
+    if next_id == _next_id(field):
+        return field
+    return msgspec.structs.replace(field, inner=_ids(part_of(field)), next_inner=next_id)
 
 
 def _matched(before: Part | None, wanted: Part, fresh: Iterator[int]) -> Part:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from floodplain.versions.definition import Definition
+from floodplain.versions.definition import Definition, DefinitionChange
 from floodplain.versions.schema import TableSchema
 
 GroupRanges = tuple[tuple[int, int], ...]
@@ -170,6 +170,28 @@ class AdvancePublished(msgspec.Struct, frozen=True, tag="published"):
     epoch: int
 
 
+class Content(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an epoch holds, under the names that the manifest has for it: going back to it restores these."""
+
+    schemas: dict[str, tuple[TableSchema, ...]] = {}
+    runs: dict[str, tuple[RunRef, ...]] = {}
+    source: SourcePosition = SourcePosition()
+    watermarks: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    definitions: dict[str, Definition] = {}
+    changes: tuple[DefinitionChange, ...] = ()
+
+
+class RestoreEpoch(msgspec.Struct, frozen=True, tag="restore"):
+    """A new epoch with the content of a retained one: the only update that lets watermarks and counts go back."""
+
+    epoch: int
+    restored: int
+    chain: str
+    """Of the mark of the restored epoch."""
+    content: Content
+
+
 Update = (
     PutSchema
     | DropTable
@@ -187,6 +209,7 @@ Update = (
     | DropEpochs
     | AdvanceHorizon
     | AdvancePublished
+    | RestoreEpoch
 )
 
 

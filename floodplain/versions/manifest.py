@@ -11,6 +11,7 @@ from floodplain.versions.edit import (
     AdvancePublished,
     Assignment,
     CommitEpoch,
+    Content,
     DropDefinition,
     DropEpochs,
     DropTable,
@@ -22,6 +23,7 @@ from floodplain.versions.edit import (
     ReleaseLease,
     RenameTable,
     ReplaceRuns,
+    RestoreEpoch,
     RunRef,
     SetAssignment,
     SetTag,
@@ -87,6 +89,10 @@ class Manifest(msgspec.Struct, frozen=True):
     """Operator → what it was told to do. A state of format 1 has none."""
     changes: tuple[DefinitionChange, ...] = ()
     """What changed jobs did to the state at their start: the last few, oldest first."""
+    restored: int = 0
+    """Position of the last edit that went back to an epoch; 0 for none."""
+    left: tuple[SourcePosition, ...] = ()
+    """Places in the input that the state went back from, until it has read on: where the engine's own record may still be."""
 
     def schema(self, table: str) -> TableSchema | None:
         versions = self.schemas.get(table)
@@ -130,8 +136,8 @@ def _require(holds: bool, expected: str, found: str) -> None:
 def _apply_update(manifest: Manifest, update: Update, edit: Edit, checksum: str) -> Manifest:
     change = msgspec.structs.replace
     match update:
-        case CommitEpoch():
-            return _commit_epoch(manifest, update, edit, checksum)
+        case CommitEpoch() | RestoreEpoch():
+            return _next_epoch(manifest, update, edit, checksum)
         case PutSchema() | DropTable() | RenameTable() | ReplaceRuns():
             return _change_table(manifest, update)
         case PutDefinition() | DropDefinition() | NoteChange():
@@ -173,8 +179,14 @@ def _advance(manifest: Manifest, update: Update) -> Manifest:
             raise BrokenHistory("a known update", type(update).__name__)
 
 
-def _commit_epoch(manifest: Manifest, update: CommitEpoch, edit: Edit, checksum: str) -> Manifest:
+def _next_epoch(manifest: Manifest, update: CommitEpoch | RestoreEpoch, edit: Edit, checksum: str) -> Manifest:
     _require(update.epoch == manifest.epoch + 1, f"epoch {manifest.epoch + 1}", f"epoch {update.epoch}")
+    after = _commit_epoch(manifest, update) if isinstance(update, CommitEpoch) else _restore_epoch(manifest, update, edit)
+    mark = EpochMark(update.epoch, edit.position, edit.at_ms, checksum)
+    return msgspec.structs.replace(after, epoch=update.epoch, epochs=(*manifest.epochs, mark))
+
+
+def _commit_epoch(manifest: Manifest, update: CommitEpoch) -> Manifest:
     for name, watermark in update.watermarks.items():
         floor = manifest.watermarks.get(name, watermark)
         _require(watermark >= floor, f"watermark {name} from {floor} up", f"{watermark}")
@@ -187,13 +199,38 @@ def _commit_epoch(manifest: Manifest, update: CommitEpoch, edit: Edit, checksum:
         runs[run.table] = _newest_first((*runs.get(run.table, ()), run))
     return msgspec.structs.replace(
         manifest,
-        epoch=update.epoch,
         runs=runs,
         source=_advance_source(manifest.source, update.source),
         watermarks={**manifest.watermarks, **update.watermarks},
         counts=manifest.counts | {name: manifest.counts.get(name, 0) + count for name, count in update.counts.items()},
         outputs=update.outputs,
-        epochs=(*manifest.epochs, EpochMark(update.epoch, edit.position, edit.at_ms, checksum)),
+        left=manifest.left if _stands_still(manifest.source, update.source) else (),
+    )
+
+
+def content_of(manifest: Manifest) -> Content:
+    return Content(**{name: getattr(manifest, name) for name in Content.__struct_fields__})
+
+
+def _restore_epoch(manifest: Manifest, update: RestoreEpoch, edit: Edit) -> Manifest:
+    """Names no run for the first time (I8): the epoch it had them from is retained, so nothing has let go of them."""
+    mark = manifest.mark(update.restored)
+    _require(mark is not None and mark.chain == update.chain, "the content of a retained epoch", f"epoch {update.restored}")
+    content = update.content
+    for table, versions in content.schemas.items():
+        named = [(schema.table, schema.id) for schema in versions]
+        _require(named == [(table, n + 1) for n in range(len(named))] and bool(named), f"versions of {table}", f"{named}")
+    for table, runs in content.runs.items():
+        known = all(run.table == table and 1 <= run.schema_id <= len(content.schemas.get(table, ())) for run in runs)
+        _require(known, "runs of known tables and versions", table)
+    place = msgspec.structs.replace(manifest.source, sources={})
+    left = manifest.left if place.batch_id < 0 or place in manifest.left else (*manifest.left, place)
+    return msgspec.structs.replace(
+        manifest,
+        **{name: getattr(content, name) for name in Content.__struct_fields__},
+        outputs=(),
+        restored=edit.position,
+        left=left,
     )
 
 
@@ -202,6 +239,10 @@ def _advance_source(before: SourcePosition, update: SourcePosition | None) -> So
         return before
     kept = {name: text for name, text in before.sources.items() if name not in update.forget}
     return msgspec.structs.replace(update, sources={**kept, **update.sources}, forget=())
+
+
+def _stands_still(before: SourcePosition, update: SourcePosition | None) -> bool:
+    return update is None or (update.query_id, update.batch_id) == (before.query_id, before.batch_id)
 
 
 def _change_table(manifest: Manifest, update: PutSchema | DropTable | RenameTable | ReplaceRuns) -> Manifest:

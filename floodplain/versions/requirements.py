@@ -106,6 +106,17 @@ class RequireRetained:
 
 
 @dataclass(frozen=True, slots=True)
+class RequireNoRestore:
+    """The state did not go back to an epoch after this position, so what had ended or had nothing below it then still has."""
+
+    position: int
+
+    def check(self, manifest: Manifest) -> None:
+        if manifest.restored > self.position:
+            raise Conflict("the state went back to an earlier epoch meanwhile: plan anew on the newest manifest")
+
+
+@dataclass(frozen=True, slots=True)
 class RequireAssignment:
     """The assignment is this version; 0 for none."""
 

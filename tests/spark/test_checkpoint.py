@@ -1,6 +1,7 @@
 """Where Spark's checkpoint is, where the state is, and whether the one may go on from the other."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,59 @@ def test_batches_without_a_stream_leave_its_place_open():
 def test_what_spark_has_noted(tmp_path):
     written(tmp_path, 5, 4)
     assert is_noted(tmp_path, 4) and not is_noted(tmp_path, 5) and is_noted(tmp_path / "nothing", -1)
+
+
+def test_one_that_the_state_went_back_from_is_made_anew(tmp_path):
+    for number, (begun, done) in enumerate([(9, 9), (9, 8), (10, 9)]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        agree(written(folder, begun, done), at(4), 7, [at(6), at(9)])
+        found = {log: sorted(path.name for path in (folder / log).iterdir()) for log in ("offsets", "commits")}
+        assert found == {"offsets": ["3", "4"], "commits": ["4"]}
+        agree(folder, at(4), 7, [at(9)])
+
+
+@pytest.mark.parametrize(("begun", "done"), [(11, 9), (10, 10), (8, 8), (12, 12)])
+def test_one_that_is_elsewhere_is_refused_as_ever(tmp_path, begun, done):
+    with pytest.raises(BadInput, match=f"is at batch {begun}, and the state has all up to 4"):
+        agree(written(tmp_path, begun, done), at(4), 0, [at(9)])
+
+
+def test_one_of_other_batches_or_another_query_is_not_where_the_state_went_back_from(tmp_path):
+    other = SourcePosition(QUERY, 9, offsets(8))
+    with pytest.raises(BadInput, match="is at batch 9"):
+        agree(written(tmp_path, 9, 9), at(4), 0, [other, SourcePosition("foreign", 9, offsets(9))])
+
+
+def test_where_the_state_went_back_to_before_all_input_nothing_is_left_of_it(tmp_path):
+    agree(written(tmp_path, 9, 9), at(-1), 0, [at(9)])
+    assert list(tmp_path.iterdir()) == []
+    agree(tmp_path, at(-1), 0, [at(9)])
+
+
+def test_going_back_and_forth_leaves_a_checkpoint_that_fits_alone(tmp_path):
+    agree(written(tmp_path, 9, 9), at(9), 0, [at(9), at(4)])
+    assert len(list((tmp_path / "offsets").glob("[0-9]*"))) == 10
+    with pytest.raises(BadInput, match="the state has none"):
+        agree(tmp_path, at(-1), 0, [at(8)])
+
+
+@pytest.mark.parametrize("dies_after", range(4))
+def test_who_dies_while_making_one_anew_leaves_one_that_can_be(tmp_path, dies_after, monkeypatch):
+    """Before all input: a checkpoint is forgotten folder by folder."""
+    written(tmp_path, 9, 9)
+    (tmp_path / "sources").mkdir()
+    left, remove = [dies_after], shutil.rmtree
+
+    def removed(path, **options):
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        remove(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", removed)
+    with pytest.raises(KeyboardInterrupt):
+        agree(tmp_path, at(-1), 0, [at(9)])
+    monkeypatch.undo()
+    agree(tmp_path, at(-1), 0, [at(9)])
+    assert not (tmp_path / "offsets").exists()

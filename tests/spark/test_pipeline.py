@@ -121,6 +121,25 @@ def test_a_checkpoint_ahead_of_the_state_is_refused_and_rebuilt_once_it_is_delet
     assert state_of(tmp_path) == expected(rows)
 
 
+def test_after_going_back_the_input_is_read_again_from_there(spark, tmp_path):
+    """The checkpoint is ahead of the state, which knows why: it is made anew without a word."""
+    write_inputs(tmp_path, 3)
+    run(spark, tmp_path)
+    store = Store.open(tmp_path / "state")
+    told = store.rollback(1)
+    store.close()
+    assert (told.epoch, told.batch_before, told.batch_after) == (4, 2, 0)
+    published = set((tmp_path / "out").glob("*.parquet"))
+    rows = write_inputs(tmp_path, 1, first=3)
+    query = run(spark, tmp_path)
+    assert [progress.batch_id for progress in query.progress] == [1, 2, 3]
+    assert [progress.epoch for progress in query.progress] == [5, 6, 7]
+    assert state_of(tmp_path) == expected(rows)
+    assert published < set((tmp_path / "out").glob("*.parquet")), "what was published stays"
+    run(spark, tmp_path)
+    assert state_of(tmp_path) == expected(rows), "and nothing is read twice from then on"
+
+
 def test_what_is_left_of_a_checkpoint_is_not_gone_on_from(spark, tmp_path):
     state = tmp_path / "state"
     write_inputs(tmp_path, 2)

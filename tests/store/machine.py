@@ -1,19 +1,22 @@
 """A store and its model side by side: each step does the same to both."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from floodplain.clock import ManualClock
-from floodplain.errors import Conflict
+from floodplain.errors import BadInput, Conflict
 from floodplain.keys import key_group
 from floodplain.settings import StoreSettings
 from floodplain.store import policy
 from floodplain.store.compactor import compact
 from floodplain.store.delta import EXPIRES_OF
 from floodplain.store.epoch import Epoch
+from floodplain.store.evolution import can_read
 from floodplain.store.layout import EXPIRES
 from floodplain.store.policy import Proposal
 from floodplain.store.store import Store, Writer
@@ -37,6 +40,7 @@ class Twins:
         self.tables = {name: species.table for name, species in self.species.items()}
         self.now_ms, self.epoch = 0, 0
         self.history: dict[int, dict[str, Seen]] = {}
+        self.kept: dict[int, tuple[int, dict[str, ModelTable]]] = {}
         self.tags: dict[str, int] = {}
         self.planned: list[tuple[Store, Proposal, Manifest]] = []
         self.fenced: list[Writer] = []
@@ -68,7 +72,20 @@ class Twins:
         manifest = epoch.commit([writer.finish() for writer in writers])
         self.epoch, self.now_ms = self.epoch + 1, now_ms
         assert manifest.epoch == self.epoch
-        self.history[self.epoch] = {name: Seen.of(table, now_ms) for name, table in self.tables.items()}
+        self.remember()
+
+    def remember(self) -> None:
+        """What this epoch shows, and all that goes on from it."""
+        self.history[self.epoch] = {name: Seen.of(table, self.now_ms) for name, table in self.tables.items()}
+        self.kept[self.epoch] = self.now_ms, deepcopy(self.tables)
+
+    def go_back(self, epoch: int) -> None:
+        """Columns that were added since are gone; ids of columns are never used twice, nor are the model's."""
+        told = self.writer.rollback(epoch)
+        self.epoch += 1
+        assert (told.epoch, told.restored) == (self.epoch, epoch)
+        self.now_ms, self.tables = self.kept[epoch][0], deepcopy(self.kept[epoch][1])
+        self.remember()
 
     def filled(self, delta: list[Op]) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
         for number, op, picked, mask in delta:
@@ -187,6 +204,11 @@ class Twins:
 
     def check_diff(self, store: Store, name: str, older: int, newer: int) -> None:
         now = self.history[newer][name]
+        schemas = [store.at(epoch).manifest.schema(name) for epoch in (older, newer)]
+        if not can_read(*schemas):
+            with pytest.raises(BadInput, match="cannot be compared"):
+                list(store.diff(name, older, newer))
+            return
         expected = Difference.between(self.history[older][name], now)
         found = Difference({}, {}, {}, {})
         view = store.at(newer).table(name)

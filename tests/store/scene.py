@@ -12,6 +12,7 @@ from floodplain.settings import RetentionSettings
 from floodplain.store.store import Store, Writer
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions import lease
+from floodplain.versions.edit import SourcePosition
 from tests.store import world
 from tests.store.machine import check_table
 from tests.store.model import Seen
@@ -30,7 +31,8 @@ class Scene:
         self.tasks = tasks
         self.species = {name: world.zoo()[name] for name in NAMES}
         self.rows: dict[int, list[tuple[str, str, pa.Table]]] = {}
-        self.seen: dict[int, dict[str, Seen]] = {}
+        self.given: dict[int, list[tuple[str, str, list[dict[str, Any]]]]] = {}
+        self._seen: dict[tuple[int, ...], dict[str, Seen]] = {}
         chance = random.Random(seed)
         for epoch in range(1, epochs + 1):
             self._plan(epoch, chance)
@@ -39,14 +41,23 @@ class Scene:
         return START_MS + STEP_MS * epoch
 
     def _plan(self, epoch: int, chance: random.Random) -> None:
-        self.rows[epoch] = []
+        self.rows[epoch], self.given[epoch] = [], []
         for name, species in self.species.items():
             for op in chance.choices(("put", "merge", "merge", "delete", "clear"), k=2):
                 rows = [self._row(name, op, chance) for _ in range(3)]
                 names = list(species.table.keys) if op == "clear" else list(rows[0])
                 self.rows[epoch].append((name, op, world.arrow_rows(species.table, rows, names, 0)))
-                species.table.apply(op, rows, self.now_ms(epoch))
-        self.seen[epoch] = {name: Seen.of(species.table, self.now_ms(epoch)) for name, species in self.species.items()}
+                self.given[epoch].append((name, op, rows))
+
+    def seen(self, epochs: tuple[int, ...]) -> dict[str, Seen]:
+        """What the tables show once these epochs were written, one after the other."""
+        if epochs not in self._seen:
+            tables = {name: replace(species.table, held={}) for name, species in self.species.items()}
+            for epoch in epochs:
+                for name, op, rows in self.given[epoch]:
+                    tables[name].apply(op, rows, self.now_ms(epoch))
+            self._seen[epochs] = {name: Seen.of(table, self.now_ms(epochs[-1])) for name, table in tables.items()}
+        return self._seen[epochs]
 
     def _row(self, name: str, op: str, chance: random.Random) -> dict[str, Any]:
         species = self.species[name]
@@ -78,10 +89,20 @@ class Scene:
 
     def commit(self, writer: Writer) -> int:
         """The next epoch, which is returned."""
-        number = writer.store.history.refresh().epoch + 1
+        head = writer.store.history.refresh()
+        number = head.epoch + 1
         epoch = writer.epoch(now_ms=self.now_ms(number))
-        epoch.commit([task.finish() for task in self._fill(epoch, number)])
+        # What the content is made of stands where others have their input position.
+        source = SourcePosition("scene", number, f"{head.source.offsets} {number}")
+        epoch.commit([task.finish() for task in self._fill(epoch, number)], source=source)
         return number
+
+    def go_back(self, writer: Writer) -> None:
+        """To the oldest epoch that is retained."""
+        oldest = writer.store.history.refresh().epochs[0].epoch
+        content = writer.store.at(oldest).manifest.source
+        writer.rollback(oldest)
+        assert writer.store.head.source == content
 
     def _fill(self, epoch: Any, number: int) -> list[Any]:
         tasks = [epoch.task("op", str(task)) for task in range(self.tasks)]
@@ -112,7 +133,9 @@ class Scene:
 
     def _check_tables(self, snapshot: Any, epoch: int) -> None:
         assert snapshot.epoch == epoch
-        for name, seen in self.seen[epoch].items():
+        epochs = tuple(map(int, snapshot.manifest.source.offsets.split()))
+        assert epochs[-1] == epoch if not snapshot.manifest.restored else epochs[-1] <= epoch
+        for name, seen in self.seen(epochs).items():
             check_table(snapshot.table(name), seen.table, seen.contents)
 
     def check_clean(self, blobs: Blobs) -> None:

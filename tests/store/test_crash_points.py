@@ -1,4 +1,4 @@
-"""A crash, or an error, at every blob operation of a commit, a compaction, a collection, and of the recovery after it.
+"""A crash, or an error, at every blob operation of a commit, compaction, collection or rollback, and of the recovery after it.
 
 The store opens at the last committed epoch, the old or the new one, with exactly its content; every retained epoch reads
 right; the next writer goes on; and its next collection leaves no orphans. A crash at a read leaves what a crash at the write
@@ -47,6 +47,10 @@ def collection(scene: Scene, blobs: Blobs) -> None:
     assert collected.epochs and collected.runs and collected.edits
 
 
+def rollback(scene: Scene, blobs: Blobs) -> None:
+    scene.go_back(scene.take(blobs))
+
+
 def recovery(scene: Scene, blobs: Blobs) -> None:
     writer = scene.take(blobs)
     scene.commit(writer)
@@ -54,8 +58,14 @@ def recovery(scene: Scene, blobs: Blobs) -> None:
     writer.collect_garbage()
 
 
-ACTS: dict[str, Act] = {act.__name__: act for act in (commit, compaction, collection)}
-CASES = [("commit", name) for name in SCENES] + [("compaction", "objects"), ("collection", "objects")]
+ACTS: dict[str, Act] = {act.__name__: act for act in (commit, compaction, collection, rollback)}
+CASES = [("commit", name) for name in SCENES] + [
+    ("compaction", "objects"),
+    ("collection", "objects"),
+    ("rollback", "objects"),
+    ("rollback", "checkpoints"),
+]
+EPOCH_MADE = ("commit", "rollback")
 
 
 def crash_at(blobs: Blobs, act: Callable[[Blobs], object], index: int, when: When) -> MemoryBlobs:
@@ -78,10 +88,10 @@ def crash_once(act: str, name: str, *, every_op: bool) -> int:
     last, crashes = EPOCHS, 0
     for label, left in crashed(blobs, lambda on: ACTS[act](scene_, on), every_op=every_op):
         epoch = scene_.check(left)
-        assert last <= epoch <= EPOCHS + (act == "commit"), label
+        assert last <= epoch <= EPOCHS + (act in EPOCH_MADE), label
         last, crashes = epoch, crashes + 1
         check_recovered(scene_, left, epoch)
-    assert last == EPOCHS + (act == "commit")
+    assert last == EPOCHS + (act in EPOCH_MADE)
     return crashes
 
 

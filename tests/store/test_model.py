@@ -135,6 +135,14 @@ class StoreMachine(RuleBasedStateMachine):
         elif twins.tags.pop(name, None) is not None:
             twins.store(which).drop_tag(name)
 
+    @precondition(lambda self: len(self.twins.history) > 1)
+    @rule(which=small, store=small)
+    def go_back(self, which: int, store: int) -> None:
+        """Compactions that were planned before are carried out behind it, or turned away."""
+        past = [epoch for epoch in sorted(self.twins.history) if epoch != self.twins.epoch]
+        self.twins.go_back(past[which % len(past)])
+        self.twins.check(self.twins.store(store).snapshot())
+
     # --- Changing definitions
 
     @rule(

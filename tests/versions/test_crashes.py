@@ -11,7 +11,7 @@ from floodplain.versions.checkpoint import maybe_checkpoint
 from floodplain.versions.garbage import collect
 from floodplain.versions.tags import drop_tag, set_tag
 from tests.faults import crashed
-from tests.versions.world import check_clean, check_store, compact, create, epochs, memory, next_epoch, reopen, sweep
+from tests.versions.world import check_clean, check_store, compact, create, epochs, memory, next_epoch, reopen, restore, sweep
 
 CLOCK = ManualClock()
 
@@ -43,16 +43,24 @@ def tagging(blobs: Blobs) -> None:
     drop_tag(history, "a")
 
 
+def going_back(blobs: Blobs) -> None:
+    history = reopen(blobs, CLOCK)
+    token = lease.take(history, "w", force=True)
+    restore(history, history.head.epochs[0].epoch, token)
+    lease.release(history, token)
+
+
 def everything(blobs: Blobs) -> None:
     write(blobs)
     collection(blobs)
     compaction(blobs)
+    going_back(blobs)
     write(blobs)
     collection(blobs)
 
 
 ACTS: dict[str, Callable[[Blobs], None]] = {
-    act.__name__: act for act in (write, compaction, checkpoint, collection, tagging, everything)
+    act.__name__: act for act in (write, compaction, checkpoint, collection, tagging, going_back, everything)
 }
 
 
@@ -83,14 +91,14 @@ def test_one_crash(act: str) -> None:
     before = reopen(blobs, CLOCK).head.epoch
     count = 0
     for _, after in crashed(blobs, ACTS[act], every_op=act == "write"):
-        assert check_store(after, CLOCK).head.epoch - before in range(3)
+        assert check_store(after, CLOCK).head.epoch - before in range(4)
         check_after(after, before)
         count += 1
     assert count >= 2
 
 
 @pytest.mark.parametrize("second", ["write", "collection"])
-@pytest.mark.parametrize("first", ["write", "compaction", "collection"])
+@pytest.mark.parametrize("first", ["write", "compaction", "collection", "going_back"])
 def test_a_crash_and_another_while_recovering(first: str, second: str) -> None:
     blobs = store()
     before = reopen(blobs, CLOCK).head.epoch

@@ -21,9 +21,11 @@ from tests.versions.world import (
     compact,
     create,
     epochs,
+    lineage,
     memory,
     next_epoch,
     reopen,
+    restore,
     sweep,
 )
 
@@ -48,6 +50,17 @@ class Actors:
             next_epoch(history, token)
             self.wins.setdefault(epoch, []).append(f"{name}:{token}")
             maybe_checkpoint(history)
+
+    def restorer(self, blobs: Blobs) -> None:
+        history = reopen(blobs, self.clock)
+        name = f"w{self.chance.randrange(3)}"
+        token = lease.take(history, name, force=True)
+        for _ in range(self.chance.randrange(1, 3)):
+            past = self.chance.choice(history.refresh().epochs).epoch
+            expected, epoch = lineage(history.at(past)), history.head.epoch + 1
+            restore(history, past, token)
+            self.wins.setdefault(epoch, []).append(f"{name}:{token}")
+            assert lineage(history.at(epoch)) == expected
 
     def compactor(self, blobs: Blobs) -> None:
         history = reopen(blobs, self.clock)
@@ -92,7 +105,7 @@ def run(seed: int, crashes: float) -> None:
     blobs, clock = memory(), ManualClock()
     epochs(create(blobs, clock), 4)
     actors = Actors(blobs, clock, chance)
-    kinds = [actors.writer, actors.compactor, actors.collector, actors.reader, actors.tagger, actors.traveller]
+    kinds = [actors.writer, actors.restorer, actors.compactor, actors.collector, actors.reader, actors.tagger, actors.traveller]
     cast = [actors.writer, actors.collector, *chance.choices(kinds, k=chance.randrange(2, 6))]
     for result in simulate(blobs, cast, chance, crashes):
         if result is not None and not isinstance(result, (*EXPECTED, Crash)):

@@ -11,11 +11,11 @@ from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.memory import MemoryBlobs
 from floodplain.versions.checkpoint import maybe_checkpoint
 from floodplain.versions.commit import commit
-from floodplain.versions.edit import CommitEpoch, PutSchema, ReplaceRuns, RunRef, Update
+from floodplain.versions.edit import CommitEpoch, PutSchema, ReplaceRuns, RestoreEpoch, RunRef, SourcePosition, Update
 from floodplain.versions.garbage import collect
 from floodplain.versions.history import History
-from floodplain.versions.manifest import Manifest
-from floodplain.versions.requirements import RequireEpoch, RequireRuns, RequireStart
+from floodplain.versions.manifest import Manifest, content_of
+from floodplain.versions.requirements import RequireEpoch, RequireNoRestore, RequireRetained, RequireRuns, RequireStart
 from floodplain.versions.schema import TableSchema
 
 GROUPS = ((0, 16),)
@@ -79,7 +79,21 @@ def next_epoch(history: History, token: int = 0, also: Sequence[Update] = ()) ->
     epoch = head.epoch + 1
     ref = put_run(history, epoch, epoch)
     needs = [RequireEpoch(head.epoch), RequireStart(head.position)]
-    return commit(history, [CommitEpoch(epoch, (ref,)), *also], needs, token=token)
+    source = SourcePosition("w", epoch, " ".join([*map(str, lineage(head)), str(epoch)]))
+    return commit(history, [CommitEpoch(epoch, (ref,), source), *also], needs, token=token)
+
+
+def lineage(manifest: Manifest) -> list[int]:
+    """The epochs that the content of a manifest is made of. Once one was restored, they stand where others have their input
+    position."""
+    return [int(epoch) for epoch in manifest.source.offsets.split()] if manifest.restored else [*range(1, manifest.epoch + 1)]
+
+
+def restore(history: History, epoch: int, token: int = 0) -> Manifest:
+    """An epoch with the content of another one."""
+    head, past = history.head, history.at(epoch)
+    update = RestoreEpoch(head.epoch + 1, epoch, past.chain, content_of(past))
+    return commit(history, [update], [RequireEpoch(head.epoch), RequireRetained(epoch)], token=token)
 
 
 def epochs(history: History, count: int, token: int = 0) -> Manifest:
@@ -94,18 +108,20 @@ def compact(history: History) -> Manifest:
     runs = head.runs["t"]
     ref = put_run(history, min(run.low for run in runs), max(run.high for run in runs))
     update = ReplaceRuns("t", GROUPS, tuple(run.id for run in runs), (ref,))
-    return commit(history, [update], [*RequireRuns.of(runs, GROUPS), RequireStart(head.position)])
+    needs = [*RequireRuns.of(runs, GROUPS), RequireStart(head.position), RequireNoRestore(head.position)]
+    return commit(history, [update], needs)
 
 
 def check_manifest(manifest: Manifest, blobs: Blobs) -> None:
-    """Every epoch up to the manifest's is in exactly one run, and the runs' objects are there and hold them."""
+    """Every epoch that it is made of is in exactly one run, and the runs' objects are there and hold them."""
     held = sorted((run.low, run.high, run.object) for run in manifest.runs.get("t", ()))
-    expected = 1
+    epochs = lineage(manifest)
     for low, high, name in held:
-        assert low == expected, f"epoch {expected} is missing or twice in {held}"
+        assert low == epochs.pop(0), f"an epoch is missing or twice in {held}, which should hold {lineage(manifest)}"
+        while epochs and epochs[0] <= high:
+            epochs.pop(0)
         assert blobs.get(name).to_pybytes() == f"{low}-{high}".encode()
-        expected = high + 1
-    assert expected == manifest.epoch + 1
+    assert not epochs
 
 
 def check_store(blobs: Blobs, clock: Clock | None = None) -> History:

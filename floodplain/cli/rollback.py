@@ -1,0 +1,33 @@
+"""`floodplain rollback`."""
+
+from typing import Annotated
+
+import typer
+
+from floodplain.cli.options import AsJson, Location, StoreOptions, chosen_output, opened, reported
+
+
+def rollback(
+    location: Location,
+    to: Annotated[int | None, typer.Option("--to", metavar="EPOCH", help="The epoch to go back to; it must be retained.")] = None,
+    tag: Annotated[str | None, typer.Option(metavar="NAME", help="The epoch that has this tag.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Although a writer holds the lease: it can commit nothing more from then on.")
+    ] = False,
+    drop_output: Annotated[
+        bool, typer.Option("--drop-output", help="Although output of the last epoch is not published: it never will be.")
+    ] = False,
+    option: StoreOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go back to an epoch: what it held becomes the content of a new epoch, by one edit of the log.
+
+    Tables, the place in the input, watermarks and counts are those of that epoch again; the next start reads the input on from
+    there. Going back to the epoch before undoes it. What sinks have published stays published, and rows that are read again are
+    published again, under new epoch numbers.
+    """
+    output = chosen_output(as_json)
+    with reported(output), opened(location, option) as store:
+        done = store.rollback(to, tag=tag, force=force, drop_output=drop_output, dry_run=dry_run)
+        output.rollback(location, done)
