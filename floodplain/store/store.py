@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from floodplain.clock import Chance, Clock, SystemChance, SystemClock
 from floodplain.errors import BadInput, Conflict
+from floodplain.host import is_gone, this_process
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
 from floodplain.store import layout, policy
@@ -94,9 +95,12 @@ class Store:
         yield from changes(self.history.at(older), self.history.at(newer), table, self.readers, self.history.settings.scan_rows)
 
     def writer(self, owner: str, *, force: bool = False) -> "Writer":
-        """Take the lease. Raises ``LeaseHeld`` while another owner has it, unless ``force``: that one is then fenced off."""
+        """Take the lease. Raises ``LeaseHeld`` while another owner has it, unless ``force``: that one is then fenced off.
+
+        An owner whose process has provably ended, on this machine, has it no more.
+        """
         probe(self.history.blobs, self.history.clock, self.history.chance)
-        return Writer(self, lease.take(self.history, owner, force=force))
+        return Writer(self, lease.take(self.history, owner, force=force, holder=this_process(), is_gone=is_gone))
 
     def compact(self, *, full: bool = False, step_bytes: int | None = None) -> Iterator[Compacted]:
         """Do the compaction that is worth doing, one bounded step at a time. A step that loses a race is dropped."""

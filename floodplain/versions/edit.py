@@ -4,6 +4,7 @@ from typing import Annotated
 
 import msgspec
 
+from floodplain.host import Process
 from floodplain.versions.definition import Definition, DefinitionChange
 from floodplain.versions.schema import TableSchema
 
@@ -130,11 +131,13 @@ class ReplaceRuns(msgspec.Struct, frozen=True, tag="replace"):
     added: tuple[RunRef, ...]
 
 
-class TakeLease(msgspec.Struct, frozen=True, tag="lease"):
+class TakeLease(msgspec.Struct, frozen=True, tag="lease", omit_defaults=True):
     token: int
     owner: str
     expires_ms: int
     """A hint to others when to try; fencing rests on the token alone. Every edit under the token renews it."""
+    holder: Process | None = None
+    """A hint, too: who can see that this process has ended need not wait."""
 
 
 class ReleaseLease(msgspec.Struct, frozen=True, tag="release"):

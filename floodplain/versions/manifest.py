@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from floodplain.host import Process
 from floodplain.tiers import paths
 from floodplain.versions.definition import Definition, DefinitionChange
 from floodplain.versions.edit import (
@@ -52,11 +53,12 @@ class EpochMark(msgspec.Struct, frozen=True):
     """Checksum of the edit there: tells its manifest from a stray one at the same position."""
 
 
-class Lease(msgspec.Struct, frozen=True):
+class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
     token: int = 0
     owner: str = ""
     expires_ms: int = 0
     """0 once released."""
+    holder: Process | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -142,9 +144,9 @@ def _apply_update(manifest: Manifest, update: Update, edit: Edit, checksum: str)
             return _change_table(manifest, update)
         case PutDefinition() | DropDefinition() | NoteChange():
             return _define(manifest, update, edit.at_ms)
-        case TakeLease(token, owner, expires_ms):
+        case TakeLease(token, owner, expires_ms, holder):
             _require(token == manifest.lease.token + 1, f"lease token {manifest.lease.token + 1}", f"{token}")
-            return change(manifest, lease=Lease(token, owner, expires_ms))
+            return change(manifest, lease=Lease(token, owner, expires_ms, holder))
         case ReleaseLease(token):
             _require(token == manifest.lease.token, f"lease token {manifest.lease.token}", f"{token}")
             return change(manifest, lease=change(manifest.lease, expires_ms=0))

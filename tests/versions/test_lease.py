@@ -4,6 +4,7 @@ import pytest
 
 from floodplain.clock import ManualClock
 from floodplain.errors import BadName, Fenced, LeaseHeld
+from floodplain.host import Process
 from floodplain.versions import lease
 from tests.faults import interleaved
 from tests.versions.world import SETTINGS, check_store, create, memory, next_epoch, reopen
@@ -106,3 +107,18 @@ def test_whoever_comes_between_only_one_lease_is_the_newest() -> None:
             assert (head.lease.token, head.epoch) == (outcome, 1), label
         else:
             assert (head.lease.token, head.epoch) == (theirs, 1), label
+
+
+def test_a_holder_that_is_known_to_be_gone_has_it_no_more() -> None:
+    blobs, clock = memory(), ManualClock(0)
+    history = create(blobs, clock)
+    lease.take(history, "one", holder=Process("here", 7, "boot", 1))
+    other = reopen(blobs, clock)
+    asked: list[Process] = []
+    with pytest.raises(LeaseHeld, match=r"'one' \(process 7 on here\) holds lease 1"):
+        lease.take(other, "two", is_gone=lambda process: bool(asked.append(process)))
+    assert asked == [Process("here", 7, "boot", 1)]
+    assert lease.take(other, "two", is_gone=lambda process: process.pid == 7) == 2
+    assert other.head.lease.holder is None
+    with pytest.raises(LeaseHeld, match="'two' holds"):
+        lease.take(history, "three", is_gone=lambda process: True)
