@@ -22,6 +22,7 @@ from floodplain.store.verify import Progress, Verdict, verify
 from floodplain.store.view import Snapshot
 from floodplain.tiers.open import open_blobs
 from floodplain.tiers.probe import probe
+from floodplain.tiers.vacancy import check_vacant
 from floodplain.versions import garbage, lease, tags
 from floodplain.versions.commit import commit
 from floodplain.versions.edit import PutSchema
@@ -59,14 +60,16 @@ class Store:
         clock: Clock | None = None,
         chance: Chance | None = None,
     ) -> "Store":
-        """Open the store at a directory or URL. ``create`` makes one where there is none, after probing the place.
+        """Open the store at a directory or URL. ``create`` makes one where there is nothing, after probing the place.
 
-        Costs the same however large the state is. Raises ``StoreNotFound``, or ``UnsafeStore`` where commits would not be safe.
+        Costs the same however large the state is. Raises ``StoreNotFound``, ``UnsafeStore`` where commits would not be safe, or
+        ``BadInput`` where one is to be made and something else is.
         """
         settings, clock, chance = settings or StoreSettings(), clock or SystemClock(), chance or SystemChance()
         counters = Counters()
         blobs = open_blobs(location, settings, options=options, clock=clock, chance=chance, counters=counters)
         if create:
+            check_vacant(blobs)
             probe(blobs, clock, chance)
             return cls(History.create(blobs, settings.key_groups, settings=settings, clock=clock, chance=chance), counters)
         return cls(History.open(blobs, settings=settings, clock=clock, chance=chance), counters)

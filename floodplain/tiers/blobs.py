@@ -87,6 +87,10 @@ class Blobs(ABC):
         A blob that exists before the call and through it is listed.
         """
 
+    def top(self) -> Iterable[str]:
+        """What is at the root, those that are no blobs included: the first segments of all names, each at least once."""
+        return (info.name.partition("/")[0] for info in self.list(""))
+
     @abstractmethod
     def delete(self, names: Iterable[str]) -> None:
         """A missing name is not an error."""

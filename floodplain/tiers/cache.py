@@ -133,6 +133,9 @@ class CachedBlobs(Blobs):
     def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
         return self._lower.list(prefix, after)
 
+    def top(self) -> Iterable[str]:
+        return self._lower.top()
+
     def delete(self, names: Iterable[str]) -> None:
         held = [*names]
         self._lower.delete(held)

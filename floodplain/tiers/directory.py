@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from floodplain.clock import Chance, Clock
-from floodplain.errors import AlreadyExists, NotFound
+from floodplain.errors import AlreadyExists, BadInput, NotFound
 from floodplain.metrics import Counters
 from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Gathered, Range, Writable
 from floodplain.tiers.folders import Folders
@@ -91,6 +91,18 @@ class DirectoryBlobs(Blobs):
         with as_ours(f"listing {checked_prefix(prefix)!r} at {self.url}"):
             for name, size in walk(self._root, prefix, after):
                 yield BlobInfo(name, size)
+
+    def top(self) -> Iterable[str]:
+        self._meter.asked()
+        with as_ours(f"listing {self.url}"):
+            try:
+                return os.listdir(self._root)  # noqa: PTH208 — names are wanted
+            except FileNotFoundError:
+                return ()
+            except NotADirectoryError:
+                raise BadInput(
+                    f"{self._root} is a file: a store is a folder, so give the path of an empty one, or of one to be made"
+                ) from None
 
     def delete(self, names: Iterable[str]) -> None:
         touched = set()

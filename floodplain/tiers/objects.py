@@ -75,6 +75,12 @@ class ObjectBlobs(Blobs):
             if name.startswith(prefix) and name > after and is_blob(name):
                 yield BlobInfo(name, size)
 
+    def top(self) -> Iterable[str]:
+        with self._asking("listing what is there"):
+            found = obstore.list_with_delimiter(self._store)
+        names = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
+        return [name.partition("/")[0] for name in names]
+
     def delete(self, names: Iterable[str]) -> None:
         checked = [checked_blob(name) for name in names]
         for start in range(0, len(checked), PAGE_NAMES):

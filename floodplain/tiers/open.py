@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from floodplain.clock import Chance, Clock
@@ -51,6 +52,14 @@ def open_blobs(
     if scheme in ("s3", "gs", "az"):
         return _object_store(text, settings, options or {}, clock, chance, counters)
     raise BadInput(f"cannot open {text!r}: use a path, or a file://, memory://, s3://, gs:// or az:// URL")
+
+
+def folder_of(location: str) -> Path | None:
+    """The folder that a location means, or None if it is not one of this machine's file system."""
+    scheme, separator, _ = location.partition("://")
+    if not separator:
+        return Path(location)
+    return Path(_path_of(location)) if scheme == "file" else None
 
 
 def _object_store(

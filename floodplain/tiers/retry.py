@@ -65,6 +65,9 @@ class Retrying(Blobs):
                 tries += 1
                 self._wait(tries, error)
 
+    def top(self) -> Iterable[str]:
+        return self._ask(lambda: [*self._lower.top()])
+
     def delete(self, names: Iterable[str]) -> None:
         held = [*names]
         self._ask(lambda: self._lower.delete(held))
