@@ -1,6 +1,5 @@
 """Epochs larger than memory: the rows of a task in buckets of whole key groups, the excess on disk meanwhile."""
 
-import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from floodplain.operators.grouping import hashes_of
 from floodplain.operators.keyed import KeyedTask
 from floodplain.operators.operator import KeyedOperator, Outcome, combined
 from floodplain.operators.tasklevel import TaskLevel
+from floodplain.scratch import Scratch
 from floodplain.store.task import Report, TaskWriter
 from floodplain.store.view import Snapshot
 from floodplain.versions.edit import GroupRanges
@@ -64,9 +64,9 @@ class Spill:
             held.clear()
             yield Bucket(groups, rows)
             return
-        with tempfile.TemporaryDirectory(prefix="floodplain-spill-", dir=self.folder) as folder:
+        with Scratch("spill", self.folder) as folder:
             members = [group for low, high in groups for group in range(low, high)]
-            parts = self._spread(_chained(held, source), schema, members, Path(folder) / "rows")
+            parts = self._spread(_chained(held, source), schema, members, folder / "rows")
             yield from self._drained(parts, schema)
 
     def _spread(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, members: list[int], name: Path) -> "list[_Part]":
