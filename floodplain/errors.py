@@ -121,6 +121,13 @@ class UserError(FloodplainError):
         where = place_of(epoch, key, row, among=among, timer_ms=timer_ms, state=state)
         return cls(f"{type(error).__name__} in operator {operator}, {where}: {short(str(error), 1000, quoted=False)}")
 
+    @classmethod
+    def in_function(cls, what: str, function: object, error: Exception, epoch: int | None = None) -> "UserError":
+        """Of a function that is given whole frames. ``what``: the step that was given it."""
+        name = getattr(function, "__qualname__", type(function).__qualname__).replace("<locals>.", "")
+        where = f"the function {name} of {what}" + ("" if epoch is None else f", epoch {epoch}")
+        return cls(f"{type(error).__name__} in {where}: {short(str(error), 1000, quoted=False)}")
+
 
 def place_of(
     epoch: int, key: object, row: object, *, among: int = 1, timer_ms: int | None = None, state: str | None = None

@@ -1,6 +1,5 @@
 """The drop-in for ``transformWithState``: a PySpark ``StatefulProcessor`` on Floodplain's kernel, unchanged."""
 
-import tempfile
 from typing import Any
 
 import msgspec
@@ -10,6 +9,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from floodplain.errors import BadInput
+from floodplain.scratch import Scratch
 from floodplain.spark.compat_frame import Source, StatefulFrame, names_of_keys
 from floodplain.spark.compat_handle import table_names
 from floodplain.spark.compat_process import Shape, StatefulProcess, declared_by
@@ -25,6 +25,9 @@ _SETTINGS = (
     "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName",
 )
 """What Spark's own worker goes by."""
+
+_outputs: list[Scratch] = []
+"""What static runs have given, which DataFrames read: gone with the process."""
 
 
 def transform_with_state(
@@ -87,9 +90,12 @@ def _parse(spark: SparkSession, text: str) -> StructType:
 
 def _run_static(source: Source, spark: SparkSession, output: StructType) -> DataFrame:
     """All rows as one epoch on a state that is thrown away. As in Spark there is no watermark, so no event-time timer fires."""
-    place = tempfile.mkdtemp(prefix="floodplain-static-")
+    state, output_folder = Scratch("static"), Scratch("output")
+    _outputs.append(output_folder)
     plain = source.rows.select(*[F.col(quoted(name)).alias(name, metadata={}) for name in source.rows.columns])
-    store = Store.open(f"{place}/state", create=True)
-    pipeline = Source(plain, source.process, source.deleted, source.initial, source.initial_keys).stream(store)
-    pipeline.write("parquet", path=f"{place}/output").start(state=f"{place}/state", finish=False)
-    return spark.read.schema(output).parquet(f"{place}/output")
+    with state as place:
+        store = Store.open(place, create=True)
+        pipeline = Source(plain, source.process, source.deleted, source.initial, source.initial_keys).stream(store)
+        pipeline.write("parquet", path=str(output_folder.path)).start(state=place, finish=False)
+        store.close()
+    return spark.read.schema(output).parquet(str(output_folder.path))

@@ -10,10 +10,9 @@ from floodplain.spark.pipeline import Query
 class StatefulQuery:
     """Spark's ``StreamingQuery`` over a ``Query`` of ours, which is ``floodplain``."""
 
-    def __init__(self, query: Query, name: str | None, *, once: bool) -> None:
+    def __init__(self, query: Query, name: str | None) -> None:
         self.floodplain = query
         self.name = name
-        self._once = once
 
     @property
     def _spark(self) -> StreamingQuery:
@@ -35,8 +34,7 @@ class StatefulQuery:
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:
         """Wait for the end. Raises what ended it, if that was an error. At the end the state is let go."""
-        # Of one batch, timers that come due later wait for the next.
-        ended = self.floodplain._await_end(timeout, last_timers=not self._once)
+        ended = self.floodplain.await_termination(timeout)
         return None if timeout is None else ended
 
     def processAllAvailable(self) -> None:

@@ -1,7 +1,7 @@
 """``writeStream`` of a drop-in: Spark's builder methods, in front of our own sinks."""
 
-import tempfile
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,8 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from floodplain.errors import BadInput
+from floodplain.scratch import Scratch
 from floodplain.spark.compat_query import StatefulQuery
 from floodplain.spark.stream import Output, Stream
+from floodplain.spark.takeover import take_over
 from floodplain.state.tables import SEPARATOR
 from floodplain.store.store import Store
 from floodplain.versions.commit import commit
@@ -128,7 +130,7 @@ class StatefulWriter:
         if path is not None:
             self.option("path", path)
         self._check_mode()
-        location = self._location()
+        passing, location = self._location()
         access = {key.removeprefix(_STORE): value for key, value in self._options.items() if key.startswith(_STORE)}
         store = Store.open(location, create=True, options=access)
         self._purge(store)
@@ -136,7 +138,9 @@ class StatefulWriter:
         output = self._to(rows if self._trailing is None else rows.transform(self._trailing))
         slots = int(self._options[_SLOTS]) if _SLOTS in self._options else None
         started = output.start(state=location, slots=slots, trigger=self._trigger or None, options=access)
-        return StatefulQuery(started, self._name, once="once" in self._trigger)
+        if passing is not None:
+            started.then(passing.remove)
+        return StatefulQuery(started, self._name)
 
     def _check_mode(self) -> None:
         """What Spark refuses when a query starts, in Spark's own words."""
@@ -145,13 +149,16 @@ class StatefulWriter:
         plan = self._planned._jdf.queryExecution().analyzed()
         jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, mode)
 
-    def _location(self) -> str:
+    def _location(self) -> tuple[Scratch | None, str]:
+        """The place of the state, and the folder that it is, if that is thrown away."""
+        passing = None
         given = self._options.get("checkpointLocation")
         base = self._spark.conf.get(_CHECKPOINT, None)
         if given is None and base and self._name:
             given = str(Path(base) / self._name)
         if given is None and self._format in _PASSING:
-            given = tempfile.mkdtemp(prefix="floodplain-temporary-")
+            passing = Scratch("temporary")
+            given = str(passing.path)
         if given is None:
             raise AnalysisException(
                 "checkpointLocation must be specified either through option('checkpointLocation', …) or "
@@ -163,14 +170,14 @@ class StatefulWriter:
             raise BadInput(
                 f"{given} is a checkpoint of a query of Spark itself, whose state we cannot read: choose a new checkpointLocation"
             )
-        return given
+        return passing, given
 
     def _purge(self, store: Store) -> None:
         """Forget the states that ``init`` deletes and no longer declares."""
         ends = tuple(f"{SEPARATOR}{name}" for name in self._deleted)
         gone = [DropTable(table) for table in store.head.schemas if ends and table.endswith(ends)]
         if gone:
-            with store.writer("purge") as writer:
+            with take_over(store, f"purge_{store.history.chance.nonce()}") as writer:
                 commit(store.history, gone, token=writer.token)
 
     def _to(self, rows: Stream) -> Output:
@@ -181,7 +188,7 @@ class StatefulWriter:
             case "foreachBatch":
                 function = self._function
                 assert function is not None
-                return rows.foreach_batch(lambda made, epoch: function(made, epoch - 1))
+                return rows.foreach_batch(_numbered(function))
             case "memory":
                 return rows.foreach_batch(_TempView(self._spark, self._name, self._planned))
             case "noop":
@@ -195,6 +202,16 @@ class StatefulWriter:
                 return rows.write(self._spark.conf.get("spark.sql.sources.default", "parquet") or "parquet", **options)
             case _:
                 return rows.write(self._format, **options)
+
+
+def _numbered(function: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+    """Spark's batches begin with 0, our epochs with 1."""
+
+    @wraps(function)
+    def call(made: DataFrame, epoch: int) -> None:
+        function(made, epoch - 1)
+
+    return call
 
 
 def _kafka(options: dict[str, str], columns: list[str]) -> dict[str, Any]:

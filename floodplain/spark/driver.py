@@ -17,6 +17,7 @@ from floodplain.spark.epochs import Epochs
 from floodplain.spark.gate import Gate
 from floodplain.spark.migration import NO_CHANGES, StartChanges
 from floodplain.spark.plan import Plan
+from floodplain.spark.sessions import SPARKS
 from floodplain.spark.static import run_static
 
 NOTING_S = 5.0
@@ -49,6 +50,8 @@ class Driver:
         self._given_up = False
         self._closed = False
         self._checkpoint: Path | None = None
+        self.failure: Exception | None = None
+        """What ended the last batch, if it was no error of Spark itself. Spark hands it on as text, in an error of its own."""
         self.after_epoch: Callable[[], object] = lambda: None
         """Called when an epoch of rows is through."""
         self.running: Callable[[], bool] = lambda: True
@@ -72,11 +75,15 @@ class Driver:
 
     def on_batch(self, rows: DataFrame, batch_id: int) -> None:
         """What Spark calls for each micro-batch. Once the query is to stop, none begins: Spark will offer it again."""
-        with self._gate.alone() as may_begin:
-            if may_begin:
-                self._run_unless_given_up(rows, batch_id)
-        if not may_begin:
-            self._turn_away()
+        try:
+            with self._gate.alone() as may_begin:
+                if may_begin:
+                    self._run_unless_given_up(rows, batch_id)
+            if not may_begin:
+                self._turn_away()
+        except Exception as error:
+            self.failure = None if isinstance(error, (Interrupted, *SPARKS)) else error
+            raise
 
     def _run_unless_given_up(self, rows: DataFrame, batch_id: int) -> None:
         try:
@@ -123,6 +130,10 @@ class Driver:
             if not may_begin:
                 raise BadInput("a heartbeat is an epoch of its own, and this query has stopped: start it again")
             self.epochs.heartbeat(source, at_ms)
+
+    def check_outside(self) -> None:
+        """Raises ``BadInput`` if the caller is inside an epoch, which would wait for itself."""
+        self._gate.check_outside()
 
     def give_up(self) -> None:
         """No epoch begins any more, and how the running one ends does not matter: why the query ends is known already."""

@@ -13,14 +13,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from floodplain.errors import FloodplainError, UserError
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.operators.combining import Combiner
 from floodplain.spark.exchange import hashed, to_slots
+from floodplain.spark.failures import carried, ours
 from floodplain.spark.names import quoted
 from floodplain.spark.observe import observed
 from floodplain.spark.onepass import OnePass
 from floodplain.spark.plan import Rest
-from floodplain.spark.sessions import ToPython, settings
+from floodplain.spark.sessions import SPARKS, ToPython, settings
 from floodplain.spark.worker import REPORT_SCHEMA, Job, Staged, StageJob, TaskReport, Work, open_for, read_staged, work
 from floodplain.store.layout import HASH
 from floodplain.versions.edit import Assignment
@@ -62,7 +64,12 @@ class SparkEngine:
         return self._session.createDataFrame(self._session.sparkContext.emptyRDD(), from_arrow_schema(schema))
 
     def transform(self, rows: DataFrame, function: Callable[[DataFrame], DataFrame]) -> DataFrame:
-        return function(rows)
+        try:
+            return function(rows)
+        except (FloodplainError, *SPARKS):
+            raise
+        except Exception as error:
+            raise UserError.in_function("transform", function, error) from error
 
     def select(self, rows: DataFrame, columns: Sequence[tuple[str, Any]], only: tuple[str, str] | None) -> DataFrame:
         if only is not None:
@@ -133,7 +140,8 @@ class SparkEngine:
         return _reports(rows, job)
 
     def collect(self, rows: DataFrame) -> pa.Table:
-        return rows.toArrow().cast(self.schema(rows))
+        with ours():
+            return rows.toArrow().cast(self.schema(rows))
 
     def measure(self, rows: DataFrame, rule: WatermarkRule, now_ms: int) -> tuple[DataFrame, Callable[[], Mapping[str, Seen]]]:
         return observed(rows, rule, now_ms)
@@ -148,15 +156,23 @@ def _columns(rows: DataFrame, made: Any) -> list[Any]:
 
 
 def _reports(rows: DataFrame, job: Job | StageJob) -> list[TaskReport]:
-    found = rows.mapInArrow(partial(work, job), REPORT_SCHEMA).collect()
-    return [msgspec.msgpack.decode(row.report, type=TaskReport) for row in found]
+    """Raises the error of ours that a task failed with, the first by slot; then the epoch has no reports to commit."""
+    with ours():
+        found = rows.mapInArrow(partial(work, job), REPORT_SCHEMA).collect()
+    reports = [msgspec.msgpack.decode(row.report, type=TaskReport) for row in found]
+    failed = [report for report in reports if report.failure is not None]
+    for report in sorted(failed, key=lambda report: report.slot)[:1]:
+        assert report.failure is not None
+        raise report.failure.error()
+    return reports
 
 
 def _combine(combiner: Combiner, given: bytes, wanted: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Puts rows together where they are read, so many at a time. ``given``, ``wanted``: schemas of what comes in and goes out."""
     rows_schema, made_schema = (pa.ipc.read_schema(pa.py_buffer(each)) for each in (given, wanted))
-    for rows in in_tables(batches, COMBINED_ROWS):
-        yield from combiner(rows.cast(rows_schema)).cast(made_schema).to_batches()
+    with carried():
+        for rows in in_tables(batches, COMBINED_ROWS):
+            yield from combiner(rows.cast(rows_schema)).cast(made_schema).to_batches()
 
 
 def in_tables(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
@@ -172,10 +188,11 @@ def in_tables(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table
 
 
 def _read(staged: Staged, place: Work, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    blobs = open_for(place).blobs
-    for batch in numbers:
-        for number in batch.column(0).to_pylist():
-            yield from read_staged(replace(staged, files=staged.files[number : number + 1]), blobs).to_batches()
+    with carried():
+        blobs = open_for(place).blobs
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from read_staged(replace(staged, files=staged.files[number : number + 1]), blobs).to_batches()
 
 
 def tagged(inputs: Mapping[str, DataFrame]) -> DataFrame:

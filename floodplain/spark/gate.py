@@ -38,8 +38,14 @@ class Gate:
 
         Raises ``BadInput`` if that is the caller's own, which would wait for itself.
         """
-        if self._inside == threading.get_ident():
-            raise BadInput("an epoch cannot wait for its own end: stop the query from another thread, not from within its epoch")
+        self.check_outside()
         self.shut()
         with self._lock:
             return
+
+    def check_outside(self) -> None:
+        """Raises ``BadInput`` if the caller is inside."""
+        if self._inside == threading.get_ident():
+            raise BadInput(
+                "an epoch cannot wait for its own end: stop or await the query from another thread, not from within its epoch"
+            )

@@ -37,12 +37,13 @@ class Housekeeper:
     def __init__(self, driver: Driver, running: Callable[[], bool], end: Callable[[], None]) -> None:
         self._driver = driver
         self._running = running
-        self._end = end
+        self.end = end
+        """Has Spark end the query."""
         self._stopped = threading.Event()
         self._untidy = threading.Event()
         driver.after_epoch = self._untidy.set
         driver.running = running
-        driver.on_lost = self._fail
+        driver.on_lost = self.fail
         self._pause_s = driver.store.history.settings.lease_ms / 3000
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._beat, self._tidy)]
         self._put_off, self._again_at = 0, 0
@@ -64,14 +65,14 @@ class Housekeeper:
             try:
                 self._driver.tick()
             except Exception as error:
-                self._fail(error)
+                self.fail(error)
                 return
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """End the query at once, its running epoch with it, and say why."""
         self.failure = self.ended_by = self.ended_by or error
         self._driver.give_up()
-        self._end()
+        self.end()
 
     def _tidy(self) -> None:
         _give_way()

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.errors import BadInput
+from floodplain.errors import BadInput, FloodplainError, UserError
 from floodplain.eventtime.measure import seen_in, timed
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.keys import hash_columns, normalize_keys
@@ -46,7 +46,13 @@ class LocalEngine:
         return rows
 
     def transform(self, rows: pa.Table, function: Callable[[Any], Any]) -> pa.Table:
-        return self._functions[id(function)](rows)
+        known = self._functions[id(function)]
+        try:
+            return known(rows)
+        except FloodplainError:
+            raise
+        except Exception as error:
+            raise UserError.in_function("transform", known, error) from error
 
     def select(self, rows: pa.Table, columns: Sequence[tuple[str, Any]], only: tuple[str, str] | None) -> pa.Table:
         if only is not None:

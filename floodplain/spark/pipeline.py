@@ -1,7 +1,7 @@
 """A pipeline on Spark: started, running, stopped."""
 
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from functools import reduce
 from pathlib import Path
@@ -12,24 +12,28 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 from pyspark.sql.streaming.query import StreamingQuery
 
-from floodplain.errors import BadInput, LeaseHeld
+from floodplain.errors import BadInput
 from floodplain.eventtime.options import time_ms
+from floodplain.scratch import Scratch
 from floodplain.spark import checkpoint
 from floodplain.spark.contract import Place
 from floodplain.spark.driver import Driver
 from floodplain.spark.dry import dry_schemas
+from floodplain.spark.ending import Ending
 from floodplain.spark.engine import SparkEngine
 from floodplain.spark.epochs import EpochProgress
 from floodplain.spark.explain import About
 from floodplain.spark.explain_text import Form
 from floodplain.spark.housekeeper import Housekeeper
 from floodplain.spark.plan import Input, Plan
-from floodplain.spark.sessions import start_light
+from floodplain.spark.sessions import SPARKS, start_light
 from floodplain.spark.sink import Sink
 from floodplain.spark.stream import SOURCE, StartOptions, Stream
+from floodplain.spark.takeover import take_over
 from floodplain.state.descriptors import EVENT_TIME
-from floodplain.store.store import Store, Writer
+from floodplain.store.store import Store
 from floodplain.store.view import TableView
+from floodplain.tiers.open import folder_of
 from floodplain.versions.assignment import checked_slots
 from floodplain.versions.manifest import Manifest
 
@@ -66,24 +70,35 @@ class SparkRuntime:
             raise BadInput("some inputs of this pipeline are streaming and some are static: make them all the one or the other")
         if main.isStreaming:
             _check_fires(plan)
+        _check_shared(options.state)
         store = Store.open(options.state, create=True, settings=options.settings, options=options.options)
         slots = _slots(options.slots, store.head, main)
-        writer = _take_over(store, options.force)
-        try:
+        writer = take_over(store, f"driver_{store.history.chance.nonce()}", force=options.force)
+        with ExitStack() as undo:
+            undo.callback(writer.close)
+            for outlet in plan.outlets:
+                undo.callback(outlet.sink.close)
             place = Place(store, writer, options.state, options.settings, options.options)
             engine = SparkEngine(main.sparkSession, store.head.key_groups)
             driver = Driver(place, _with_event_time(plan, main), engine, slots, list(inputs))
             driver.prepare(inputs, options.changes)
-            sinks = {outlet.name: outlet.sink for outlet in plan.outlets}
-            if not main.isStreaming:
-                driver.run_static(inputs, options.batch, stream.delay_ms, options.finish)
-                return Query(None, driver, sinks, stream.about)
-            return Query(_follow(driver, inputs, options), driver, sinks, stream.about)
-        except BaseException:
-            for outlet in plan.outlets:
-                outlet.sink.close()
-            writer.close()
-            raise
+            query = self._run(driver, stream, plan, inputs, options)
+            undo.pop_all()
+        return query
+
+    def _run(self, driver: Driver, stream: Stream, plan: Plan, inputs: dict[str, DataFrame], options: StartOptions) -> "Query":
+        sinks = {outlet.name: outlet.sink for outlet in plan.outlets}
+        if not inputs[""].isStreaming:
+            driver.run_static(inputs, options.batch, stream.delay_ms, options.finish)
+            return Query(None, driver, sinks, stream.about)
+        beside = folder_of(options.state)
+        with ExitStack() as passing:
+            # Spark writes its checkpoint to a file system: beside a directory store, else to a place of this machine.
+            folder = passing.enter_context(Scratch("checkpoint")) if beside is None else beside.resolve() / "checkpoint"
+            followed = _follow(driver, inputs, options, folder)
+            query = Query(followed, driver, sinks, stream.about, ends="availableNow" in (options.trigger or {}))
+            query.then(passing.pop_all().close)
+        return query
 
 
 def _slots(asked: int | None, head: Manifest, rows: DataFrame) -> int:
@@ -95,8 +110,7 @@ def _slots(asked: int | None, head: Manifest, rows: DataFrame) -> int:
     return min(rows.sparkSession.sparkContext.defaultParallelism, head.key_groups)
 
 
-def _follow(driver: Driver, inputs: dict[str, DataFrame], options: StartOptions) -> StreamingQuery:
-    folder = _checkpoint_folder(options.state)
+def _follow(driver: Driver, inputs: dict[str, DataFrame], options: StartOptions, folder: Path) -> StreamingQuery:
     head = driver.store.head
     checkpoint.agree(folder, head.source, head.watermarks.get(EVENT_TIME, 0), head.left)
     rows = driver.follow(folder, inputs)
@@ -107,76 +121,94 @@ def _follow(driver: Driver, inputs: dict[str, DataFrame], options: StartOptions)
 class Query:
     """A running pipeline, or one over static input that has run."""
 
-    def __init__(self, query: StreamingQuery | None, driver: Driver, sinks: dict[str, Sink], about: About) -> None:
+    def __init__(
+        self, query: StreamingQuery | None, driver: Driver, sinks: dict[str, Sink], about: About, *, ends: bool = False
+    ) -> None:
+        """``ends``: it ends by itself, and timers that are due then fire."""
         self._query = query
         self._about = about
         self._driver = driver
         self.sinks = sinks
-        self._keeper = Housekeeper(driver, lambda: self.is_active, lambda: query.stop() if query is not None else None)
+        self._keeper = Housekeeper(driver, self._runs, self._end_spark)
+        self._ending: Ending | None = None
         if query is None:
             driver.close()
+            return
+        self._ending = Ending(query, driver, self._keeper, last_timers=ends)
+        self._keeper.start()
+        self._ending.start()
+
+    def _runs(self) -> bool:
+        """Whether Spark runs it. One that Spark no longer answers for has ended with it."""
+        try:
+            return self._query is not None and bool(self._query.isActive)
+        except (*SPARKS, OSError):
+            return False
+
+    def _end_spark(self) -> None:
+        with suppress(*SPARKS, OSError):
+            if self._query is not None:
+                self._query.stop()
+
+    def then(self, call: Callable[[], object]) -> None:
+        """Call this once the query has ended, however it does; now, if it has."""
+        if self._ending is None:
+            call()
         else:
-            self._keeper.start()
+            self._ending.then(call)
 
     @property
     def sink(self) -> Sink:
         """The first of its sinks."""
         return next(iter(self.sinks.values()))
 
-    def await_termination(self, seconds: int | None = None) -> bool:
-        """Wait for the end; whether it came. At the end the state is let go, as by ``stop``.
+    def await_termination(self, seconds: float | None = None) -> bool:
+        """Wait for the end; whether it came. Raises what ended the query, if it failed.
 
-        A query that has ended by itself, over what is available, first runs the epochs that timers still want. Raises what ended
-        the query, if it failed.
+        A query that ends by itself, over what is available, first runs the epochs that timers still want. In any case the state
+        is let go by then.
         """
-        return self._await_end(seconds, last_timers=True)
-
-    def _await_end(self, seconds: int | None, *, last_timers: bool) -> bool:
-        if self._query is None:
+        if self._ending is None:
             return True
-        ended = True
-        try:
-            ended = self._await_spark(seconds)
-            if ended and last_timers:
-                self._fire()
-            return ended
-        finally:
-            if ended and not self.is_active:  # one that ended only after the time was over still has its timers before it
-                self._close()
-
-    def _await_spark(self, seconds: int | None) -> bool:
-        assert self._query is not None
-        try:
-            return bool(self._query.awaitTermination(seconds) if seconds is not None else self._query.awaitTermination() or True)
-        finally:
-            if not self.is_active and self._keeper.ended_by is not None:
-                raise self._keeper.ended_by
+        ended = self._ending.wait(seconds)
+        if ended and self._ending.failure is not None:
+            raise self._ending.failure
+        return ended
 
     def process_all_available(self) -> None:
-        """Wait until all input that is there now is processed, and the timers that are due then."""
-        if self._query is not None:
+        """Wait until all input that is there now is processed, and the timers that are due then. Raises what ended the query, if
+        it failed."""
+        if self._query is None or self._ending is None:
+            return
+        try:
             self._query.processAllAvailable()
-            self._fire()
+        except SPARKS:
+            if not self._runs():
+                self.await_termination()
+            raise
+        self._fire()
+        if self._ending.failure is not None:
+            raise self._ending.failure
 
     def _fire(self) -> None:
-        while self._driver.tick():
-            pass
-        if self._keeper.ended_by is not None:
-            raise self._keeper.ended_by
+        try:
+            while self._driver.tick():
+                pass
+        except Exception as error:
+            self._keeper.fail(error)
+            raise
 
     def stop(self) -> None:
         """Finish the running epoch, commit and publish it, and let go of the state. No epoch begins and no timer fires any more.
 
         May be called again, and from any thread but one that is inside an epoch: there ``BadInput`` is raised.
         """
-        if self._query is not None:
-            self._driver.drain()
-            self._query.stop()
-            self._close()
-
-    def _close(self) -> None:
-        self._keeper.stop()
-        self._driver.close()
+        if self._query is None or self._ending is None:
+            return
+        self._driver.drain()
+        if not self._ending.over:
+            self._end_spark()
+        self._ending.wait()
 
     @property
     def status(self) -> dict[str, Any]:
@@ -187,7 +219,8 @@ class Query:
 
     @property
     def is_active(self) -> bool:
-        return self._query is not None and bool(self._query.isActive)
+        """Whether it runs. One that does not has let go of its state."""
+        return self._ending is not None and not self._ending.over
 
     @property
     def progress(self) -> list[EpochProgress]:
@@ -203,9 +236,7 @@ class Query:
     @property
     def exception(self) -> Exception | None:
         """What ended the query, or, while it runs, what ended its compaction; None if it is well or was stopped."""
-        if self._query is None:
-            return None
-        return self._keeper.ended_by or self._query.exception() or self._keeper.failure
+        return None if self._ending is None else self._ending.failure or self._keeper.failure
 
     def explain(self, format: Form = "text") -> str:  # noqa: A002 — as Spark calls it
         """The dataflow and how it runs now, with slots and tables, as text or as a picture (``"mermaid"``, ``"svg"``)."""
@@ -268,25 +299,9 @@ def _with_event_time(plan: Plan, main: DataFrame) -> Plan:
     return Plan(plan.outlets, marked[0], plan.watermark) if marked else plan
 
 
-def _take_over(store: Store, force: bool) -> Writer:
-    """The lease; of a driver that died, once it has run out. A driver that lives renews it and is left alone."""
-    history = store.history
-    owner = f"driver_{history.chance.nonce()}"
-    seen_ms = history.head.lease.expires_ms
-    while True:
-        try:
-            return store.writer(owner, force=force)
-        except LeaseHeld:
-            lease = history.refresh().lease
-            if lease.expires_ms > seen_ms:
-                raise
-            history.clock.sleep_s(max(lease.expires_ms - history.clock.now_ms(), 10) / 1000)
-
-
-def _checkpoint_folder(location: str) -> Path:
-    """Spark writes its checkpoint to a file system; beside a directory store, else in a place of this machine."""
-    if "://" not in location:
-        return Path(location).resolve() / "checkpoint"
-    if location.startswith("file://"):
-        return Path(location.removeprefix("file://")) / "checkpoint"
-    return Path(tempfile.mkdtemp(prefix="floodplain-checkpoint-"))
+def _check_shared(location: str) -> None:
+    if location.startswith("memory://"):
+        raise BadInput(
+            f"the state at {location} would be in the memory of this process, and the tasks of Spark run in others: use a "
+            "directory, which may be temporary, or an object store. fp.PipelineKit runs a pipeline in memory, without Spark"
+        )

@@ -3,12 +3,14 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+SPARKS = (PySparkException, Py4JError)
+"""Errors of Spark itself."""
 _MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _LIGHT = {
     _MANAGER: "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
@@ -50,8 +52,12 @@ def start_light(writing: DataStreamWriter, session: SparkSession) -> StreamingQu
         return writing.start()
     with settings(session, _LIGHT):
         query = writing.start()
-        with suppress(Py4JJavaError, PySparkException):  # what keeps a source from being opened is for the query to say
-            query._jsq.streamingQuery().awaitInitialization(_OPENING_MS)
+        try:
+            with suppress(Py4JJavaError, PySparkException):  # what keeps a source from being opened is for the query to say
+                query._jsq.streamingQuery().awaitInitialization(_OPENING_MS)
+        except BaseException:  # as an interrupt by the user: nobody would have the query to stop it
+            query.stop()
+            raise
         return query
 
 

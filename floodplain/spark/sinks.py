@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from floodplain.errors import BadInput
+from floodplain.errors import BadInput, UserError
 from floodplain.spark.sink import Sink, read_staged, staged_batches, staged_path
 from floodplain.spark.sink_delta import DeltaSink
 from floodplain.spark.sink_files import ParquetSink
@@ -111,7 +111,11 @@ class ForeachBatchSink(Sink):
         self._spark = spark
 
     def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
-        self._function(self._rows(staged, blobs, schema), epoch)
+        rows = self._rows(staged, blobs, schema)
+        try:
+            self._function(rows, epoch)
+        except Exception as error:
+            raise UserError.in_function("foreach_batch", self._function, error, epoch) from error
 
     def _rows(self, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> "DataFrame":
         from pyspark.sql.pandas.types import from_arrow_schema  # here only, so that sinks are there without Spark

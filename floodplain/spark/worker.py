@@ -28,6 +28,7 @@ from floodplain.operators.spill import Spill, run_buckets
 from floodplain.operators.tasklevel import TaskLevel
 from floodplain.settings import StoreSettings
 from floodplain.spark.conditions import Comparison
+from floodplain.spark.failures import FINAL, Failure, carried
 from floodplain.spark.plan import MAIN
 from floodplain.spark.sink import open_staged
 from floodplain.store.readers import Readers
@@ -87,6 +88,8 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     warnings: tuple[str, ...] = ()
     max_event_ms: int | None = None
     busy_ms: int = 0
+    failure: Failure | None = None
+    """What the task ended with instead of all the rest, where trying it again would not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +172,19 @@ def work(job: Job | StageJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
 
     context: Any = TaskContext.get()
     slot, part = context.partitionId(), f"{context.partitionId()}-{context.taskAttemptId()}"
-    report = run_task(job, slot, part, batches) if isinstance(job, Job) else stage_task(job, slot, part, batches)
+    report = _report(job, slot, part, batches)
     for _ in batches:
         pass  # Spark ends a worker that leaves some of its input unread, and starting the next one takes a second
     _leave_out_what_stays()
     yield pa.record_batch({"report": pa.array([msgspec.msgpack.encode(report)], pa.binary())})
+
+
+def _report(job: Job | StageJob, slot: int, part: str, batches: Iterable[pa.RecordBatch]) -> TaskReport:
+    with carried():
+        try:
+            return run_task(job, slot, part, batches) if isinstance(job, Job) else stage_task(job, slot, part, batches)
+        except FINAL as error:
+            return TaskReport(slot=slot, failure=Failure.of(error))
 
 
 def _leave_out_what_stays() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from pyspark import TaskContext
 
+from floodplain.errors import Unavailable
 from floodplain.operators.process import KeyedProcess
 from floodplain.spark import worker
 from floodplain.state.descriptors import Map, Value
@@ -61,9 +62,9 @@ class Fault:
             released = Path(self.folder, "release")
             wait_for(str(released), released.exists)
             if released.read_text() == "raise":
-                raise RuntimeError("told to fail")
+                raise Unavailable("told to fail")
         elif number == 1 and self.act == "raise":
-            raise RuntimeError("fails once")
+            raise Unavailable("fails once")
         elif number == 1 and self.act == "exit":
             os._exit(1)
         elif number == 1 and self.act == "kill":

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import ClassVar
 
+from floodplain.errors import Unavailable
 from floodplain.operators.process import KeyedProcess
 from floodplain.state.descriptors import Broadcast, List, TaskValue, Value
 from tests.waiting import wait_for
@@ -197,3 +198,24 @@ class Rearmed(KeyedProcess):
         self.n.set(self.n.get() + 1)
         ctx.timer(at)
         yield key.user, self.n.get()
+
+
+class Grumpy(KeyedProcess):
+    """Fails when its timer fires."""
+
+    output = "user string"
+
+    def process(self, key, rows, ctx):
+        ctx.processing_timer(ctx.processing_time + 10)
+
+    def on_timer(self, key, at, ctx):
+        raise LookupError(f"nothing for {key.user}")
+
+
+class OutOfReach(KeyedProcess):
+    """Meets a tier that does not answer."""
+
+    output = "user string"
+
+    def process(self, key, rows, ctx):
+        raise Unavailable("the tier sleeps")
