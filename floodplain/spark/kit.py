@@ -241,13 +241,14 @@ class PipelineKit:
         """As ``Query.heartbeat``."""
         self._epochs.heartbeat(source, time_ms(at))
 
-    def rollback(self, epoch: int) -> None:
-        """Go back to an epoch and start anew, as after ``floodplain rollback``. What came after it is to be given again."""
+    def rollback(self, epoch: int, build: Callable[..., Output] | None = None, **changes: Any) -> None:
+        """Go back to an epoch and start anew, as after ``floodplain rollback``. What came after it is to be given again. Further
+        arguments as of ``restart``."""
         self.restart()
         self.store.rollback(epoch, force=True)
         head = self.store.head
         self._batch_id, self._watermark_ms = head.source.batch_id, max(head.watermarks.get(EVENT_TIME, 0), 0)
-        self.restart()
+        self.restart(build, **changes)
 
     def rescale(self, slots: int) -> None:
         """Use this many slots from the next epoch on."""

@@ -2,12 +2,16 @@
 
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
 import pytest
 
 import floodplain as fp
 from floodplain.errors import BadInput, IncompatibleChange, SchemaMismatch, UserError
 from floodplain.operators.definition import canonical
-from floodplain.spark.kit import PipelineKit
+from floodplain.spark.kit import KitEpoch, PipelineKit
+from floodplain.spark.kit_faults import Crashed, CrashPoint
+from floodplain.store.store import Store
+from tests.spark.files import put_table
 
 ROWS = "user string, v long, w long, big boolean, odd boolean, s struct<a: long, b: long>, ts timestamp"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -387,7 +391,7 @@ def test_lateness_may_grow_and_what_was_over_stays_over(kind):
     assert left == [], "nothing is left behind"
 
 
-def test_dry_notes_and_definitions_stand_in_the_manifest():
+def test_definitions_stand_in_the_manifest():
     kit = PipelineKit(windows(fp.tumbling("5 minutes")), rows=ROWS)
     definition = kit.store.head.definitions["windows"]
     assert definition.kind == "window aggregate"
@@ -395,3 +399,91 @@ def test_dry_notes_and_definitions_stand_in_the_manifest():
         *("tumbling windows of 5 min", "n = count()", "lateness 0 ms", "accumulating", "by user", "event time ts"),
     ]
     assert all(fact in kit.explain() for fact in definition.facts)
+
+
+@pytest.mark.parametrize(
+    ("after", "changes"),
+    [
+        (process(Totals(), "sums"), {"rename": {"totals": "sums"}}),
+        (process(Was()), {}),
+        (keyed(lambda rows: rows.agg(n=fp.count(), name="totals")), {"reset": ["totals"]}),
+        (keyed(lambda rows: rows.agg(n=fp.count())), {"drop": ["totals"]}),
+        (process(Text()), {"evolve": {"total": str}, "drop": ["totals.seen"]}),
+    ],
+    ids=lambda given: "-".join(given) if isinstance(given, dict) else "",
+)
+def test_going_back_to_the_epoch_before_undoes_it(after, changes):
+    before = process(Totals())
+    kit = PipelineKit(before, rows=ROWS)
+    kit.epoch(BEFORE)
+    kit.stop()
+    epoch = kit.store.head.epoch
+    kit.restart(after, **changes)
+    assert kit.store.head.changes[-1].epoch == epoch
+    kit.epoch([row(8, v=10)])
+    kit.rollback(epoch, before)
+    assert kit.store.head.changes == ()
+    assert kit.epoch([row(8, v=10)])["output"] == [{"user": "a", "total": 16, "seen": 4}]
+
+
+SCRIPT = [KitEpoch([row(8, v=10)], watermark_ms=at(5)), KitEpoch([row(9, "b", v=1)], watermark_ms=at(8))]
+
+
+@pytest.mark.parametrize(
+    ("after", "changes"),
+    [
+        (process(Totals(), "sums"), {"rename": {"totals": "sums"}}),
+        (keyed(lambda rows: rows.agg(n=fp.count(), name="totals")), {"reset": ["totals"]}),
+        (process(Text()), {"evolve": {"total": str}, "drop": ["totals.seen"]}),
+    ],
+    ids=lambda given: "-".join(given) if isinstance(given, dict) else "",
+)
+def test_a_crash_at_any_point_of_the_change_leaves_all_of_it_or_nothing(after, changes):
+    """Found out by dying before each step that the changed start takes, and starting it again."""
+
+    def fresh() -> PipelineKit:
+        kit = PipelineKit(process(Totals()), rows=ROWS)
+        kit.epoch(BEFORE)
+        kit.stop()
+        return kit
+
+    def went_on(kit: PipelineKit) -> dict:
+        kit.play(SCRIPT)
+        return kit.outcome()
+
+    kit = fresh()
+    first = len(kit.steps.taken)
+    kit.restart(after, **changes)
+    steps = range(first, len(kit.steps.taken))
+    untouched = went_on(kit)
+    for step in steps:
+        kit = fresh()
+        kit.crash_at(CrashPoint(step, "before"))
+        with pytest.raises(Crashed):
+            kit.restart(after, **changes)
+        kit.restart(after, **changes)
+        assert went_on(kit) == untouched, kit.steps.taken[step]
+
+
+@pytest.mark.spark
+def test_a_changed_job_on_spark(spark, tmp_path):
+    put_table(tmp_path / "in", 0, pa.table({"user": ["a", "a"], "v": [1, 2]}))
+    rows = spark.readStream.schema("user string, v long").parquet(str(tmp_path / "in"))
+
+    def finish(aggregate, **changes):
+        output = fp.stream(rows).key_by("user").agg(x=aggregate, name="sums").write("memory")
+        query = output.start(state=tmp_path / "state", slots=1, trigger={"availableNow": True}, **changes)
+        query.await_termination()
+        query.stop()
+        return query.sink.table().to_pylist()
+
+    assert finish(fp.sum("v")) == [{"user": "a", "x": 3}]
+    put_table(tmp_path / "in", 1, pa.table({"user": ["a"], "v": [10]}))
+    with pytest.raises(IncompatibleChange, match=r"aggregate x: was x = sum\(v\), is x = max\(v \* 2\)"):
+        finish(fp.max("v * 2"))
+    assert finish(fp.sum("v")) == [{"user": "a", "x": 13}]
+    put_table(tmp_path / "in", 2, pa.table({"user": ["a"], "v": [1]}))
+    assert finish(fp.max("v * 2"), reset=["sums"]) == [{"user": "a", "x": 2}]
+    store = Store.open(tmp_path / "state")
+    assert [change.what for change in store.head.changes] == ["reset sums"]
+    assert store.head.definitions["sums"].facts[1] == "x = max(v * 2)"
