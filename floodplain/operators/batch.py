@@ -7,13 +7,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from floodplain.errors import BadInput, SchemaMismatch
+from floodplain.errors import BadInput, SchemaMismatch, short
 from floodplain.eventtime.times import as_ms
+from floodplain.lossless import UNFIT
 from floodplain.operators.frames import as_column, as_table, is_frame, pandas_frame, polars_frame
 from floodplain.operators.grouping import Grouped
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS
 from floodplain.state.columns import EntryColumns, ListColumns, TimerColumns
-from floodplain.state.fit import UNFIT
 from floodplain.state.handles import ReducingHandle, ValueHandle
 from floodplain.state.lists import ListHandle
 from floodplain.state.maps import MapHandle, SetHandle
@@ -297,11 +297,31 @@ class Batch:
             self._entries[name] = ListColumns(*at, handle.epoch) if listed else EntryColumns(*at)
         return self._entries[name]
 
-    def _column(self, name: str, values: ColumnLike, type_: pa.DataType) -> pa.Array:
+    def _column(self, name: str, values: ColumnLike, type_: pa.DataType, key_of: ColumnLike = None) -> pa.Array:
         try:
             return as_column(values, type_)
         except UNFIT as error:
-            raise SchemaMismatch(f"{self._where(name)}: what was given does not fit {type_}: {error}") from error
+            reason = str(error).partition("\n")[0]
+            told = self._told(values, type_, key_of)
+            raise SchemaMismatch(f"{self._where(name)}: {told} does not fit {type_}: {reason}") from error
+
+    def _told(self, values: ColumnLike, type_: pa.DataType, key_of: ColumnLike) -> str:
+        """The first value that does not fit, and whose it is, as far as that can be told."""
+        plain: Any = list(values) if isinstance(values, list | tuple) else values
+        for at in range(len(plain)):
+            try:
+                as_column(plain[at : at + 1], type_)
+            except UNFIT:
+                one = plain[at : at + 1].tolist()[0] if hasattr(plain, "tolist") else plain[at]
+                return f"{short(one.as_py() if isinstance(one, pa.Scalar) else one)}{self._of_key(at, key_of)}"
+        return "what was given"
+
+    def _of_key(self, at: int, key_of: ColumnLike) -> str:
+        try:
+            number = at if key_of is None else int(as_column(key_of, pa.int64())[at].as_py())
+            return f" of key {short(self.keys.slice(number, 1).to_pylist()[0])}"
+        except (*UNFIT, IndexError):
+            return ""
 
     def _numbers(self, name: str, key_of: ColumnLike) -> np.ndarray:
         column = self._column(name, key_of, pa.int64())
@@ -318,7 +338,7 @@ class Batch:
                 raise BadInput(f"{self._where(name)}: the frame has no column {name!r}; it has {', '.join(frame.column_names)}")
             key_of = frame.column(KEY_OF) if key_of is None and KEY_OF in frame.column_names else key_of
             values = frame.column(name)
-        column = self._column(name, values, type_)
+        column = self._column(name, values, type_, key_of)
         return column, self._checked(name, len(column), key_of)
 
     def _checked(self, name: str, length: int, key_of: ColumnLike) -> np.ndarray | None:
@@ -334,7 +354,7 @@ class Batch:
         return np.arange(len(self.keys)) if numbers is None else numbers
 
     def _entry_keys(self, name: str, keys: ColumnLike, key_of: ColumnLike) -> tuple[pa.Array, np.ndarray]:
-        column = self._column(name, keys, self._handle(name, MapHandle, SetHandle).key_type)
+        column = self._column(name, keys, self._handle(name, MapHandle, SetHandle).key_type, key_of)
         return column, self._all_if_none(self._checked(name, len(column), key_of))
 
     def _some(self, name: str, keys: ColumnLike, key_of: ColumnLike) -> tuple[np.ndarray, pa.Table]:
@@ -344,7 +364,7 @@ class Batch:
     def _change_map(self, op: str, name: str, keys: ColumnLike, values: ColumnLike, key_of: ColumnLike) -> None:
         handle = self._handle(name, MapHandle)
         column, numbers = self._entry_keys(name, keys, key_of)
-        given = self._column(name, values, handle.state.arrow_value)
+        given = self._column(name, values, handle.state.arrow_value, key_of)
         if len(given) != len(column):
             raise BadInput(f"{self._where(name)}: {len(column)} entry keys and {len(given)} values were given")
         entries = self._columns(name)

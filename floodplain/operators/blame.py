@@ -5,7 +5,7 @@ from types import FrameType
 from typing import Final
 
 from floodplain.errors import BadInput, FloodplainError, MergeUnavailable, UserError
-from floodplain.state.fit import UNFIT
+from floodplain.lossless import UNFIT
 
 _REFUSED: Final = (*UNFIT, NotImplementedError)
 """What we raise for what a user gave, beside errors of our own kinds: for values that do not fit, and methods that lack."""

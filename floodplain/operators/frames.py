@@ -7,17 +7,20 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.errors import BadInput
+from floodplain.lossless import cast
+from floodplain.state.fit import array_of
 from floodplain.store.layout import one_array
 
 
 def as_column(values: Any, type_: pa.DataType) -> pa.Array:
-    """One array of this type. Raises what Arrow raises where a value does not fit."""
+    """One array of this type. Raises one of ``UNFIT`` where a value does not fit."""
     if hasattr(values, "to_arrow"):
         values = values.to_arrow()
     if not isinstance(values, pa.Array | pa.ChunkedArray):
-        values = pa.array(values, type_) if isinstance(values, list | tuple) else pa.array(values, from_pandas=_is_pandas(values))
-    values = one_array(values)
-    return values if values.type == type_ else values.cast(type_)
+        if isinstance(values, list | tuple):
+            return array_of(values, type_)
+        values = pa.array(values, from_pandas=_is_pandas(values))
+    return one_array(cast(one_array(values), type_))
 
 
 def is_frame(values: Any) -> bool:

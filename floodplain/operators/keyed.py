@@ -82,6 +82,8 @@ class KeyedTask:
         due = {name: self._due(name) for name in self._until}
         grouped = group(rows, self._tables.key_columns, order_by, _keys_of(due, self._tables))
         handles = self._handles(grouped, due)
+        if operator.process.caller is not None:
+            _trust(handles)
         sides = Sides(operator.name, operator.sides, closely=operator.on_error == "dead_letter")
         context = Context(epoch, self._times, {name: handles[name] for name in self._until}, sides)
         letters = DeadLetters(operator.name, grouped.space, self._writer, self._times.processing_ms)
@@ -234,6 +236,12 @@ def _hears_timers(process: Process) -> bool:
 
 def _as_it_is(kind: type, state: object) -> type:  # noqa: ARG001
     return kind
+
+
+def _trust(handles: Mapping[str, Any]) -> None:
+    for handle in handles.values():
+        if not isinstance(handle, TimersHandle):
+            handle.trust()
 
 
 def _named_by(state: Map | Set, grouped: Grouped) -> pa.Table:

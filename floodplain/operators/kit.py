@@ -24,6 +24,7 @@ from floodplain.operators.tasklevel import TaskLevel, put_task_values, task_valu
 from floodplain.settings import StoreSettings
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.durations import to_ms
+from floodplain.state.fit import table_of
 from floodplain.state.forms import rows_in_form
 from floodplain.state.tables import define
 from floodplain.state.types import as_fields
@@ -109,12 +110,12 @@ class ProcessKit:
         now_ms: int = 0,
     ) -> list[dict[str, Any]]:
         """Process rows at these times and commit; returns the output rows, slot by slot."""
-        table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), self._rows)
+        table = self._given("rows", rows, self._rows)
         watermark_ms = self._watermark_ms if watermark_ms is None else max(watermark_ms, self._watermark_ms)
         times = EpochTimes(processing_ms=now_ms, late_ms=self._watermark_ms, watermark_ms=watermark_ms)
         watermarks = {EVENT_TIME: watermark_ms} if watermark_ms > NONE_MS else {}
         epoch = self.writer.epoch(now_ms=now_ms, watermarks=watermarks)
-        outcome = self._run(epoch, times, table, pa.Table.from_pylist(list(broadcast), self._broadcast))
+        outcome = self._run(epoch, times, table, self._given("broadcast rows", broadcast, self._broadcast))
         self._watermark_ms = watermark_ms
         self.late += outcome.late
         self.dead += outcome.dead
@@ -122,6 +123,9 @@ class ProcessKit:
         self.warnings = outcome.warnings
         self.sides = {side: rows_in_form(found) for side, found in outcome.sides.items()}
         return rows_in_form(outcome.output)
+
+    def _given(self, what: str, rows: Sequence[Mapping[str, Any]] | pa.Table, schema: pa.Schema) -> pa.Table:
+        return rows if isinstance(rows, pa.Table) else table_of(list(rows), schema, f"operator {self.operator.name}, {what}")
 
     def _run(self, epoch: Epoch, times: EpochTimes, rows: pa.Table, broadcast: pa.Table) -> Outcome:
         operator, snapshot, key_groups = self.operator, self.store.snapshot(), self.store.head.key_groups

@@ -5,9 +5,11 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from floodplain import lossless
 from floodplain.errors import BadInput, UserError, short
+from floodplain.lossless import UNFIT
 from floodplain.operators.lateness import LATE
-from floodplain.state.fit import UNFIT, surely_fits
+from floodplain.state.fit import array_of, first_unfit, surely_fits
 
 Whose: TypeAlias = Callable[[int], str]
 """For the number of a row that was given out, in words: in which epoch, for which key."""
@@ -72,13 +74,13 @@ class Target:
                 return
 
     def fit(self, made: pa.Table | pa.RecordBatch) -> pa.Table:
-        """A table's columns by name, cast."""
+        """A table's columns by name, cast; what would not survive that is refused."""
         if not isinstance(made, pa.Table | pa.RecordBatch):
             raise UserError(f"{self._where}: {short(made)} is not an Arrow table")
         missing = [name for name in self.schema.names if name not in made.schema.names]
         if missing:
             raise UserError(f"{self._where}: column {missing[0]} is missing; there are: {', '.join(made.schema.names)}")
-        return pa.Table.from_arrays([self._cast(made.column(field.name), field) for field in self.schema], schema=self.schema)
+        return pa.Table.from_arrays([self._cast(made, field) for field in self.schema], schema=self.schema)
 
     def _rows(self, rows: Sequence[Any]) -> pa.Table:
         if not rows:
@@ -100,38 +102,43 @@ class Target:
     def _from_dict(self, row: Any) -> tuple[Any, ...]:
         if not isinstance(row, Mapping):
             raise UserError(f"{self._where}: {short(row)} is not a row: give rows as tuples or dicts")
+        names = self.schema.names
         unknown = row.keys() - self._names
         if unknown:
+            raise UserError(f"{self._where}: there is no column {min(map(str, unknown))}; the columns are {', '.join(names)}")
+        missing = [name for name in names if name not in row]
+        if missing:
             raise UserError(
-                f"{self._where}: there is no column {min(map(str, unknown))}; the columns are {', '.join(self.schema.names)}"
+                f"{self._where}: row {short(row)} has no {', '.join(missing)}; the columns are {', '.join(names)}: "
+                "give all of them, None where there is nothing"
             )
-        return tuple(map(row.get, self.schema.names))
+        return tuple(row[name] for name in names)
 
     def _array(self, values: Any, field: pa.Field) -> pa.Array:
         try:
-            return pa.array(list(values), field.type)
+            return array_of(values, field.type)
         except UNFIT as error:
-            for value in values:
-                try:
-                    pa.array([value], field.type)
-                except UNFIT as reason:
-                    raise self._unfit(field, value, reason) from reason
+            found = first_unfit(values, field.type)
+            if found is not None:
+                raise self._unfit(field, values[found[0]], found[1]) from found[1]
             raise self._unfit(field, values, error) from error
 
-    def _cast(self, column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | pa.ChunkedArray:
+    def _cast(self, made: pa.Table | pa.RecordBatch, field: pa.Field) -> pa.Array | pa.ChunkedArray:
+        column = made.column(field.name)
         try:
-            return column.cast(field.type)
+            return lossless.cast(column, field.type)
         except UNFIT as error:
-            for value in column:
-                try:
-                    value.cast(field.type)
-                except UNFIT as reason:
-                    raise self._unfit(field, value.as_py(), reason) from reason
-            raise self._unfit(field, column.type, error) from error
+            if not len(column):
+                raise self._unfit(field, column.type, error) from error
+            at = lossless.first_unfit(column, field.type)
+            row = made.slice(at, 1).to_pylist()[0]
+            raise self._unfit(field, row[field.name], error, row) from error
 
-    def _unfit(self, field: pa.Field, value: Any, reason: Exception) -> UserError:
+    def _unfit(self, field: pa.Field, value: Any, reason: Exception, row: Any = None) -> UserError:
+        """``row``: the one that it stands in, where nothing else tells the key."""
         line = str(reason).partition("\n")[0]
-        return UserError(f"{self._where}: {short(value)} does not fit column {field.name} of type {field.type}: {line}")
+        told = f"{self._where}: {short(value)} does not fit column {field.name} of type {field.type}: {line}"
+        return UserError(told if row is None else f"{told} (in row {short(row)})")
 
 
 class Sides:

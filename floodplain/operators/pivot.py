@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
 from floodplain.keys import columns_equal
+from floodplain.lossless import UNFIT
 from floodplain.operators.aggregate import groups_are
 from floodplain.operators.changes import NO_COLUMNS, WEIGHT, Mode, check_mode, no_changes, retracted, with_columns
 from floodplain.operators.definition import Described, Given, Written, canonical, free
@@ -18,7 +19,6 @@ from floodplain.operators.process import KeyedBatchProcess
 from floodplain.operators.reducing import summed
 from floodplain.operators.structs import as_struct, field_of
 from floodplain.state.descriptors import State, Value
-from floodplain.state.fit import UNFIT
 from floodplain.store import folds
 from floodplain.store.identity import starts_of
 from floodplain.store.layout import one_array

@@ -9,13 +9,14 @@ import pyarrow.compute as pc
 
 from floodplain.errors import UserError
 from floodplain.eventtime.times import EpochTimes
+from floodplain.lossless import UNFIT
 from floodplain.operators.blame import is_users_fault
 from floodplain.operators.context import EpochContext
 from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.operators.rows import Rows, failed_at, tuple_type
 from floodplain.state.descriptors import Broadcast, TaskValue
-from floodplain.state.fit import UNFIT
+from floodplain.state.fit import fit_of
 from floodplain.state.forms import in_form, rows_in_form
 from floodplain.state.shared import BroadcastHandle, TaskValueHandle
 from floodplain.state.tables import SLOT, SLOTS
@@ -167,7 +168,8 @@ def _moved(operator: str, name: str, state: TaskValue, values: list[Any], slots:
     if not there:
         return [None] * slots
     try:
-        parts = list(state.split(state.merge(there), slots))
+        fit = fit_of(state.arrow)
+        parts = list(map(fit, state.split(fit(state.merge(there)), slots)))
         pa.array(parts, state.arrow)
     except Exception as error:
         raise UserError(f"operator {operator}, task value {name}: {type(error).__name__} in split or merge: {error}") from error

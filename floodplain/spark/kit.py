@@ -14,6 +14,7 @@ from floodplain.clock import ManualClock, SeededChance
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import time_ms
 from floodplain.eventtime.times import NONE_MS, as_ms
+from floodplain.lossless import cast_table
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
 from floodplain.spark import checkpoint
@@ -27,6 +28,7 @@ from floodplain.spark.plan import Input, Plan
 from floodplain.spark.static import run_static
 from floodplain.spark.stream import SOURCE, Output, StartOptions, Stream
 from floodplain.state.descriptors import EVENT_TIME
+from floodplain.state.fit import table_of
 from floodplain.state.forms import rows_in_form
 from floodplain.state.types import as_fields
 from floodplain.store.store import Store
@@ -353,7 +355,8 @@ def _points(kit: PipelineKit, part: range) -> list[CrashPoint]:
 
 
 def _table(rows: Rows, schema: pa.Schema) -> pa.Table:
-    return rows.cast(schema) if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), schema)
+    """Requires: a table has all columns of the schema."""
+    return cast_table(rows, schema) if isinstance(rows, pa.Table) else table_of(list(rows), schema, "rows of the kit")
 
 
 def _bag(*tables: pa.Table) -> Counter[str]:

@@ -12,8 +12,10 @@ import pyarrow as pa
 
 from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.keys import check_key_type
+from floodplain.lossless import UNFIT
 from floodplain.state.durations import to_ms
 from floodplain.state.expressions import ALL, LAZY, parse_paths
+from floodplain.state.fit import fit_of
 from floodplain.state.types import as_arrow
 from floodplain.store import folds
 from floodplain.store.folds import Combine, register_merge
@@ -77,7 +79,7 @@ class Value(Descriptor):
 
     def __post_init__(self) -> None:
         Descriptor.__post_init__(self)
-        _check_default(self.default, self.arrow)
+        object.__setattr__(self, "default", _fitted_default(self.default, self.arrow))
 
     @property
     def arrow(self) -> pa.DataType:
@@ -96,7 +98,7 @@ class Reducing(Descriptor):
 
     def __post_init__(self) -> None:
         Descriptor.__post_init__(self)
-        _check_default(self.default, self.arrow)
+        object.__setattr__(self, "default", _fitted_default(self.default, self.arrow))
         _check_merge(self.merge_name, self.arrow)
 
     @property
@@ -128,7 +130,7 @@ class Aggregating(Descriptor):
     def __post_init__(self) -> None:
         Descriptor.__post_init__(self)
         _ = self.arrow_input
-        _check_default(self.default, self.arrow_output)
+        object.__setattr__(self, "default", _fitted_default(self.default, self.arrow_output))
         _check_merge(self.merge_name, self.arrow)
 
     @property
@@ -254,7 +256,7 @@ class TaskValue:
     """``merge(values)``: one value of those that the slots had."""
 
     def __post_init__(self) -> None:
-        _check_default(self.default, self.arrow)
+        object.__setattr__(self, "default", _fitted_default(self.default, self.arrow))
 
     @property
     def arrow(self) -> pa.DataType:
@@ -301,13 +303,16 @@ def _check_time_kind(kind: str) -> None:
         raise BadInput(f"there is no time {kind!r}: use 'processing' or 'event'")
 
 
-def _check_default(default: Any, type_: pa.DataType) -> None:
+def _fitted_default(default: Any, type_: pa.DataType) -> Any:
+    """As the store would give it back."""
     if default is None:
-        return
+        return None
     try:
-        pa.scalar(default, type_)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        fitted = fit_of(type_)(default)
+        pa.array([fitted], type_)
+    except UNFIT as error:
         raise SchemaMismatch(f"default {default!r} is not a {type_}: {error}") from error
+    return fitted
 
 
 def _merge_name(merge: str | Combine) -> str:

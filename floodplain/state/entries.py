@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.keys import hash_columns, normalize_keys
+from floodplain.lossless import UNFIT, cast
 from floodplain.state.descriptors import Map, Set
 from floodplain.state.expressions import ALL, LAZY, Path, evaluate, parse_paths
 from floodplain.state.keyspace import TableCursor
@@ -48,7 +49,7 @@ class Entries:
         self._near_number = -1
         self._near: dict[Frozen, Any] = {}
         self._near_whole = False
-        self.freeze: Callable[[Any], Frozen] = frozen if _is_plain(self._type) else self._frozen_by_type
+        self.freeze: Callable[[Any], Frozen] = frozen if is_plain(self._type) else self._frozen_by_type
 
     def value(self, number: int, key: Any, frozen_key: Frozen) -> Any:
         """The value of an entry; ``ABSENT`` if there is none."""
@@ -122,10 +123,10 @@ class Entries:
         operator, _, state = self._cursor.name.partition("__")
         where = f"operator {operator}, state {state}, prefetch {self._prefetch!r}"
         try:
-            return evaluate(path, self._rows).cast(self._type)
+            return cast(evaluate(path, self._rows), self._type)
         except BadInput as error:
             raise BadInput(f"{where}: {error}") from error
-        except pa.ArrowException as error:
+        except UNFIT as error:
             raise SchemaMismatch(f"{where}: {'.'.join(path)} cannot name an entry of type {self._type}: {error}") from error
 
     def _frozen_by_type(self, key: Any) -> Frozen:
@@ -147,7 +148,7 @@ def frozen(key: Any) -> Frozen:
     return key
 
 
-def _is_plain(type_: pa.DataType) -> bool:
+def is_plain(type_: pa.DataType) -> bool:
     """Whether all Python values of one entry key are equal."""
     kinds = (pa.types.is_string, pa.types.is_binary, pa.types.is_integer, pa.types.is_boolean, pa.types.is_float64)
     return any(is_one(type_) for is_one in kinds)

@@ -11,9 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from floodplain.lossless import cast
 from floodplain.state.descriptors import Aggregating, Reducing, Value
-from floodplain.state.fit import surely_fits
+from floodplain.state.fit import as_it_is, check_each, fitting, surely_fits
 from floodplain.state.keyspace import TableCursor
+from floodplain.state.kinds import plain_kind
 from floodplain.state.pythonic import to_python
 from floodplain.state.tables import Place
 from floodplain.store import folds
@@ -46,6 +48,11 @@ class ValueHandle:
         self._touched = bytearray(len(cursor.space))
         self._renewed = np.zeros(len(cursor.space), bool)
         self._fits = surely_fits(state.arrow)
+        self._kind, self._fit = plain_kind(state.arrow), fitting(f"state {place.column}", state.arrow)
+
+    def trust(self) -> None:
+        """What is given is as the store has it: made by code of ours, which checks it."""
+        self._fit = as_it_is
 
     def get(self) -> Any:
         """The value, or the default where there is none."""
@@ -56,7 +63,9 @@ class ValueHandle:
         return (self._values or self._load())[self.i] is not ABSENT
 
     def set(self, value: Any) -> None:
-        (self._values or self._load())[self.i] = self._null if value is None else value
+        if type(value) is not self._kind:
+            value = self._null if value is None else self._fit(value)
+        (self._values or self._load())[self.i] = value
         self._touched[self.i] = 1
 
     def clear(self) -> None:
@@ -172,7 +181,7 @@ class ValueHandle:
         if self._touched[self.i] and self._values is not None:
             value = self._values[self.i]
             if value is not ABSENT and not self._fits(value):
-                pa.array([value], self.state.arrow)
+                check_each([value], self.state.arrow)
 
     def _stored(self, number: int) -> Any:
         before = self._cursor.aligned()
@@ -194,8 +203,15 @@ class ReducingHandle:
         self._added: dict[int, list[Any]] = {}
         self._added_many: list[tuple[np.ndarray, pa.Array]] = []
         self._cleared = bytearray(len(cursor.space))
+        self._kind, self._fit = plain_kind(self.operand_type), fitting(f"state {place.column}", self.operand_type)
+
+    def trust(self) -> None:
+        """What is given is as the store has it: made by code of ours, which checks it."""
+        self._fit = as_it_is
 
     def add(self, operand: Any) -> None:
+        if type(operand) is not self._kind:
+            operand = self._fit(operand)
         added = self._added.get(self.i)
         if added is None:
             self._added[self.i] = [operand]
@@ -232,7 +248,7 @@ class ReducingHandle:
         return self.state.arrow_input if isinstance(self.state, Aggregating) else self.state.arrow
 
     def _lifted(self, given: pa.Array) -> pa.Array:
-        return one_array(self.state.lift(given)).cast(self.state.arrow) if isinstance(self.state, Aggregating) else given
+        return cast(one_array(self.state.lift(given)), self.state.arrow) if isinstance(self.state, Aggregating) else given
 
     def add_many(self, operands: pa.Array, numbers: np.ndarray) -> None:
         """Fold operand i into the value of key ``numbers[i]``, without reading it."""
@@ -327,6 +343,7 @@ class ReducingHandle:
 
     def check(self) -> None:
         if self.i in self._added:
+            check_each(self._added[self.i], self.operand_type)
             self._operands([self.i])
 
 

@@ -9,11 +9,13 @@ import pyarrow as pa
 
 from floodplain.state.descriptors import List
 from floodplain.state.expressions import ALL
+from floodplain.state.fit import as_it_is, check_each, fitting
 from floodplain.state.handles import restore
 from floodplain.state.keyspace import TableCursor
+from floodplain.state.kinds import plain_kind
 from floodplain.state.positions import pack
 from floodplain.state.prefetch import Held
-from floodplain.state.tables import Place
+from floodplain.state.tables import Place, state_of
 
 
 class ListHandle:
@@ -29,6 +31,11 @@ class ListHandle:
         self._all = state.prefetch == ALL
         self._appended: dict[int, list[Any]] = {}
         self._cleared: set[int] = set()
+        self._kind, self._fit = plain_kind(state.arrow), fitting(f"state {state_of(place)}", state.arrow)
+
+    def trust(self) -> None:
+        """What is given is as the store has it: made by code of ours, which checks it."""
+        self._fit = as_it_is
 
     def get(self) -> list[Any]:
         """The elements, oldest first."""
@@ -45,6 +52,8 @@ class ListHandle:
         return bool(self._appended.get(self.i)) or any(self._kept())
 
     def append(self, value: Any) -> None:
+        if type(value) is not self._kind:
+            value = self._fit(value)
         appended = self._appended.get(self.i)
         if appended is None:
             self._appended[self.i] = [value]
@@ -52,7 +61,8 @@ class ListHandle:
             appended.append(value)
 
     def extend(self, values: Iterable[Any]) -> None:
-        values = list(values)
+        kind, fit = self._kind, self._fit
+        values = [value if type(value) is kind else fit(value) for value in values]
         if values:
             self._appended.setdefault(self.i, []).extend(values)
 
@@ -95,4 +105,4 @@ class ListHandle:
 
     def check(self) -> None:
         if self.i in self._appended:
-            pa.array(self._appended[self.i], self.state.arrow)
+            check_each(self._appended[self.i], self.state.arrow)

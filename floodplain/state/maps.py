@@ -8,10 +8,12 @@ import pyarrow as pa
 
 from floodplain.errors import BadInput
 from floodplain.state.descriptors import Map, Set
-from floodplain.state.entries import ABSENT, Entries, Frozen
+from floodplain.state.entries import ABSENT, Entries, Frozen, is_plain
+from floodplain.state.fit import as_it_is, check_each, fitting
 from floodplain.state.handles import restore
 from floodplain.state.keyspace import TableCursor
-from floodplain.state.tables import Place
+from floodplain.state.kinds import plain_kind
+from floodplain.state.tables import Place, state_of
 from floodplain.store import folds
 
 _STORED: Final = object()
@@ -41,6 +43,16 @@ class _EntriesHandle:
         self._freeze = self._entries.freeze
         self._changes: dict[int, dict[Frozen, _Change]] = {}
         self._cleared: set[int] = set()
+        where = f"state {state_of(place)}"
+        plain = is_plain(self.key_type)
+        self._key_kind = plain_kind(self.key_type) if plain else None
+        self._fit_key = fitting(f"{where}, entry key", self.key_type, wholly=not plain)
+        if isinstance(state, Map):
+            self._kind, self._fit = plain_kind(state.arrow_value), fitting(where, state.arrow_value)
+
+    def trust(self) -> None:
+        """What is given is as the store has it: made by code of ours, which checks it."""
+        self._fit = self._fit_key = as_it_is
 
     @property
     def key_type(self) -> pa.DataType:
@@ -73,9 +85,13 @@ class _EntriesHandle:
         return self.contains(key)
 
     def _change(self, key: Any, value: Any) -> None:
+        if type(key) is not self._key_kind:
+            key = self._fit_key(key)
         self._changes.setdefault(self.i, {})[self._freeze(key)] = _Change(key, value, [])
 
     def _now(self, key: Any) -> Any:
+        if type(key) is not self._key_kind:
+            key = self._fit_key(key)
         name = self._freeze(key)
         change = self._changes.get(self.i, _NONE).get(name)
         if change is None:
@@ -131,10 +147,10 @@ class _EntriesHandle:
 
     def check(self) -> None:
         changes = self._changes.get(self.i, _NONE).values()
-        pa.array([change.key for change in changes], self.key_type)
+        check_each([change.key for change in changes], self.key_type)
         if isinstance(self.state, Map):
             given = [value for change in changes for value in (change.value, *change.operands)]
-            pa.array([value for value in given if value is not ABSENT and value is not _STORED], self.state.arrow_value)
+            check_each([value for value in given if value is not ABSENT and value is not _STORED], self.state.arrow_value)
 
     def write(self) -> None:
         if self._cleared:
@@ -178,6 +194,8 @@ class MapHandle(_EntriesHandle):
 
     def put(self, key: Any, value: Any) -> None:
         """Reads nothing."""
+        if type(value) is not self._kind:
+            value = self._fit(value)
         self._change(key, value)
 
     def merge(self, key: Any, operand: Any) -> None:
@@ -188,6 +206,10 @@ class MapHandle(_EntriesHandle):
             raise BadInput(
                 f"operator {operator}, state {state}: values of type {self.state.arrow_value} have no merge: declare one"
             )
+        if type(key) is not self._key_kind:
+            key = self._fit_key(key)
+        if type(operand) is not self._kind:
+            operand = self._fit(operand)
         changes = self._changes.setdefault(self.i, {})
         name = self._freeze(key)
         change = changes.get(name)

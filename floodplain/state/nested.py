@@ -3,7 +3,7 @@
 Values of other states are given and kept as they are, by the handles that these build on.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,17 +30,11 @@ class NestedValueHandle(ValueHandle):
         value = (self._values or self._load())[self.i]
         return self._fresh(self._default if value is ABSENT else value)
 
-    def set(self, value: Any) -> None:
-        super().set(self._fresh(value))
-
 
 class NestedReducingHandle(ReducingHandle):
     def __init__(self, state: Reducing | Aggregating, place: Place, cursor: TableCursor) -> None:
         super().__init__(state, place, cursor)
-        self._fresh_in, self._fresh_out = fresh_by(self.operand_type), fresh_by(_result_type(state))
-
-    def add(self, operand: Any) -> None:
-        super().add(self._fresh_in(operand))
+        self._fresh_out = fresh_by(_result_type(state))
 
     def get(self) -> Any:
         return self._fresh_out(super().get())
@@ -57,12 +51,6 @@ class NestedListHandle(ListHandle):
     def __iter__(self) -> Iterator[Any]:
         return map(self._fresh, super().__iter__())
 
-    def append(self, value: Any) -> None:
-        super().append(self._fresh(value))
-
-    def extend(self, values: Iterable[Any]) -> None:
-        super().extend(map(self._fresh, values))
-
 
 class NestedMapHandle(MapHandle):
     def __init__(self, state: Map, place: Place, cursor: TableCursor, rows: pa.Table, starts: np.ndarray) -> None:
@@ -73,15 +61,6 @@ class NestedMapHandle(MapHandle):
         value = self._now(key)
         return default if value is NO_ENTRY else self._fresh(value)
 
-    def put(self, key: Any, value: Any) -> None:
-        super().put(self._fresh_key(key), self._fresh(value))
-
-    def merge(self, key: Any, operand: Any) -> None:
-        super().merge(self._fresh_key(key), self._fresh(operand))
-
-    def remove(self, key: Any) -> None:
-        super().remove(self._fresh_key(key))
-
     def _all(self) -> Iterator[tuple[Any, Any]]:
         return ((self._fresh_key(key), self._fresh(value)) for key, value in super()._all())
 
@@ -90,12 +69,6 @@ class NestedSetHandle(SetHandle):
     def __init__(self, state: Set, place: Place, cursor: TableCursor, rows: pa.Table, starts: np.ndarray) -> None:
         super().__init__(state, place, cursor, rows, starts)
         self._fresh = fresh_by(state.arrow)
-
-    def add(self, element: Any) -> None:
-        super().add(self._fresh(element))
-
-    def remove(self, key: Any) -> None:
-        super().remove(self._fresh(key))
 
     def _all(self) -> Iterator[tuple[Any, Any]]:
         return ((self._fresh(key), value) for key, value in super()._all())

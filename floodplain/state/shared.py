@@ -6,9 +6,10 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.errors import BadInput, UserError, short
+from floodplain.lossless import UNFIT
 from floodplain.state.descriptors import Broadcast, TaskValue
 from floodplain.state.entries import Frozen, frozen
-from floodplain.state.fit import UNFIT
+from floodplain.state.fit import fitting
 from floodplain.state.forms import fresh_by
 from floodplain.state.tables import Place
 from floodplain.store.task import TaskWriter
@@ -23,7 +24,7 @@ class TaskValueHandle:
         self._name = name
         self._state = state
         self._value = value
-        self._fresh = fresh_by(state.arrow)
+        self._fresh, self._fit = fresh_by(state.arrow), fitting(f"task value {name}", state.arrow, wholly=True)
         self.changed = False
 
     def get(self) -> Any:
@@ -33,7 +34,7 @@ class TaskValueHandle:
         return self._value is not None
 
     def set(self, value: Any) -> None:
-        self._value = self._fresh(value)
+        self._value = None if value is None else self._fit(value)
         self.changed = True
 
     def clear(self) -> None:
@@ -69,6 +70,9 @@ class BroadcastHandle:
         self._place = place
         self._snapshot = snapshot
         self._fresh_key, self._fresh = fresh_by(state.arrow_key), fresh_by(state.arrow_value)
+        where = f"broadcast state {name}"
+        self._fit_key = fitting(f"{where}, entry key", state.arrow_key, wholly=True)
+        self._fit = fitting(where, state.arrow_value, wholly=True)
         self._entries: dict[Any, tuple[Any, Any]] | None = None
         self._changed: dict[Any, Any] = {}
 
@@ -104,13 +108,13 @@ class BroadcastHandle:
 
     def put(self, key: Any, value: Any) -> None:
         self._check_writable()
-        key = self._fresh_key(key)
-        self._all()[frozen(key)] = (key, self._fresh(value))
+        key = self._fit_key(key)
+        self._all()[frozen(key)] = (key, self._fit(value))
         self._changed[frozen(key)] = key
 
     def remove(self, key: Any) -> None:
         self._check_writable()
-        key = self._fresh_key(key)
+        key = self._fit_key(key)
         if self._all().pop(frozen(key), None) is not None:
             self._changed[frozen(key)] = key
 
@@ -119,7 +123,7 @@ class BroadcastHandle:
             self.remove(key)
 
     def _frozen(self, key: Any) -> Frozen:
-        return frozen(self._fresh_key(key))
+        return frozen(self._fit_key(key))
 
     def _check_writable(self) -> None:
         if not self.writable:

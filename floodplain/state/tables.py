@@ -70,6 +70,11 @@ class Place:
     """Whether fields inside its values mean nothing without each other."""
 
 
+def state_of(place: Place) -> str:
+    """The name of the state that is kept here."""
+    return place.table.partition(SEPARATOR)[2] if place.subkey else place.column or ""
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorTables:
     """The tables of one operator."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from floodplain import lossless
 from floodplain.errors import BadName, Corrupt, SchemaMismatch
 from floodplain.keys import check_key_type
 from floodplain.store import folds
@@ -171,12 +172,22 @@ def _value(table: str, id_: int, name: str, column: Column) -> Field:
         if problem:
             raise SchemaMismatch(f"table {table}: column {name}: {problem}")
     try:
-        default = b"" if column.default is None else value_to_bytes(pa.scalar(column.default, column.type))
-    except (pa.ArrowException, TypeError, ValueError) as error:
+        default = b"" if column.default is None else value_to_bytes(_default(column.default, column.type))
+    except lossless.UNFIT as error:
         raise SchemaMismatch(
             f"table {table}: default {column.default!r} of column {name} is not a {column.type}: {error}"
         ) from error
     return Field(id_, name, type_to_bytes(column.type), default, column.merge, column.ttl_ms)
+
+
+def _default(given: Any, type_: pa.DataType) -> pa.Scalar:
+    """Raises one of ``UNFIT`` if the type would keep another value."""
+    made = pa.scalar(given, type_)
+    try:
+        lossless.cast(pa.array([given]), type_)
+    except pa.ArrowNotImplementedError:
+        return made  # given in a way that Arrow takes for another kind, as a tuple for a struct
+    return made
 
 
 def _check_ttl(table: str, what: str, ttl_ms: int) -> None:

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from floodplain import lossless
 from floodplain.errors import BadInput, SchemaMismatch, UserError
 from floodplain.keys import hash_columns, key_group, normalize_keys
 from floodplain.store import layout
@@ -147,9 +147,9 @@ def cast_column(schema: TableSchema, rows: pa.Table, field: Field) -> pa.Array:
 def _cast(table: str, rows: pa.Table, name: str, type_: pa.DataType) -> pa.Array:
     given = layout.one_array(rows.column(name))
     try:
-        array = given if given.type == type_ else layout.one_array(pc.cast(given, type_, safe=True))
+        array = given if given.type == type_ else layout.one_array(lossless.cast(given, type_))
         validate(array)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, lossless.Lossy) as error:
         reason = str(error).partition("\n")[0]
         raise SchemaMismatch(f"table {table}: column {name} is {type_}, and {given.type} was given: {reason}") from error
     return array

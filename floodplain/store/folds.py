@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from floodplain import lossless
 from floodplain.errors import BadInput, MergeUnavailable, UserError
 
 
@@ -122,7 +123,7 @@ def _pairwise(combine: Combine) -> Fold:
             source = np.arange(len(segment))
             source[older] = len(segment) + np.arange(len(older))
             kept = place % 2 == 0
-            operands = pa.concat_arrays([operands, merged.cast(operands.type)]).take(pa.array(source[kept]))
+            operands = pa.concat_arrays([operands, _typed(combine, merged, operands.type)]).take(pa.array(source[kept]))
             segment = segment[kept]
         return operands
 
@@ -134,6 +135,15 @@ def _called(combine: Combine, older: pa.Array, newer: pa.Array) -> pa.Array:
         return combine(older, newer)
     except Exception as error:
         raise UserError(f"{type(error).__name__} in merge {combine.__module__}:{combine.__qualname__}: {error}") from error
+
+
+def _typed(combine: Combine, merged: pa.Array, type_: pa.DataType) -> pa.Array:
+    try:
+        return lossless.cast(merged, type_)
+    except lossless.UNFIT as error:
+        raise UserError(
+            f"merge {combine.__module__}:{combine.__qualname__} returned {merged.type}, which does not fit {type_}: {error}"
+        ) from error
 
 
 _BUILTIN: dict[str, Fold] = {

@@ -331,8 +331,14 @@ class Broken(KeyedProcess):
         ([row("ada", "after"), row("ada")], "one of 2 rows, the first being Row(user='ada', page='after', at=0): no such page"),
         ([row("ada", "first"), row("ada")], "one of 2 rows, the first being Row(user='ada', page='first', at=0): no such page"),
         ([row("ada", "timer")], "KeyError in operator broken, epoch 1, key Key(user='ada'), timer at 50 ms: 'gone'"),
-        ([row("bob"), row("ada", "value")], "operator broken, epoch 1, key Key(user='ada'), state n: "),
-        ([row("bob"), row("ada", "element")], "operator broken, epoch 1, key Key(user='ada'), state trail: "),
+        (
+            [row("bob"), row("ada", "value")],
+            "Row(user='ada', page='value', at=0): state n: 'many' does not fit type int64: ",
+        ),
+        (
+            [row("bob"), row("ada", "element")],
+            "page='element', at=0): state trail: 'far' does not fit type int64: ",
+        ),
         ([row("ada", "x" * 5000 + "broken"), row("ada", "broken")], "row Row(user='ada', page='broken', at=0): no such page"),
     ],
 )

@@ -97,7 +97,7 @@ class Gives(KeyedProcess):
         ([("a", 1), ("a", 1, 2)], "operator gives, output: row ('a', 1, 2) has 3 values for the columns user, n"),
         ([{"user": "a", "m": 1}], "operator gives, output: there is no column m; the columns are user, n"),
         (["ab"], "operator gives, output: 'ab' is not a row"),
-        ([{"n": 1}, {"user": 5}], "operator gives, output: 5 does not fit column user of type string"),
+        ([{"user": "a", "n": 1}, {"user": 5, "n": 1}], "operator gives, output: 5 does not fit column user of type string"),
     ],
 )
 def test_what_does_not_fit_the_output_is_named(given, message):
@@ -151,12 +151,13 @@ def test_what_does_not_fit_is_named_with_epoch_key_and_row(rows, what, where):
     assert f" (epoch 1, {where}" in str(caught.value)
 
 
-def test_dicts_may_leave_columns_out():
-    assert ProcessKit(Gives({"n": 1}, {"user": "b"}, ("c", 3)), rows=ROWS, keys=["user"]).epoch([row("ada")]) == [
-        {"user": None, "n": 1},
-        {"user": "b", "n": None},
-        {"user": "c", "n": 3},
-    ]
+def test_a_dict_names_every_column():
+    kit = ProcessKit(Gives({"n": 1, "user": None}, {"user": "b", "n": None}, ("c", 3)), rows=ROWS, keys=["user"])
+    assert [tuple(made.values()) for made in kit.epoch([row("ada")])] == [(None, 1), ("b", None), ("c", 3)]
+    for given, lacks in (({"n": 1}, "user"), ({"user": "b"}, "n"), ({}, "user, n")):
+        for gives in (Gives(given), Gives(("a", 1), given)):
+            with pytest.raises(UserError, match=rf"operator kit, output: row {given} has no {lacks}; the columns are user, n"):
+                ProcessKit(gives, rows=ROWS, keys=["user"]).epoch([row("ada")])
 
 
 class Batched(KeyedBatchProcess):

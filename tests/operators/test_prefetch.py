@@ -218,7 +218,7 @@ class Odd(KeyedProcess):
             self.f.put(0.1, 1)
             self.d.put(float("nan"), 1)
             self.d.put(0.0, 2)
-            self.t.put(dt.datetime(2026, 1, 1), "new year")  # noqa: DTZ001
+            self.t.put(dt.datetime(2026, 1, 1, 2, tzinfo=dt.timezone(dt.timedelta(hours=2))), "new year")
         at = [self.at.get(key) for key in ({"b": "x", "a": 1}, (1, "x"))]
         floats = self.f.get(0.1), self.d.get(float("nan")), self.d.get(-0.0)
         yield (repr([*at, *floats, self.t.get(dt.datetime(2026, 1, 1, tzinfo=dt.UTC))]),)
