@@ -208,7 +208,7 @@ def view(query: fp.Query, events: Events, notes: list[str]) -> Table:
         table.add_column(heading, justify="right")
     state = f"{sum(run.length for runs in query.manifest.runs.values() for run in runs) / 1e6:.1f} MB"
     for epoch in query.progress[-8:]:
-        behind = f"+{(epoch.watermark_ms - START_MS) / 1000:.1f} s" if epoch.watermark_ms > 0 else "none"
+        behind = f"+{(epoch.watermark_ms - START_MS) / 1000:.1f} s" if epoch.watermark_ms is not None else "none"
         latency = f"{epoch.duration_ms} ms"
         table.add_row(str(epoch.epoch), f"{epoch.rows:,}", f"{epoch.output_rows:,}", latency, str(epoch.slots), behind, state)
     done = query.progress

@@ -15,6 +15,11 @@ END_MS = 1 << 62
 """After every event: nothing comes any more."""
 
 
+def known_ms(at_ms: int) -> int | None:
+    """A time as users see it: None for one that stands for none."""
+    return None if at_ms in (NONE_MS, END_MS) else at_ms
+
+
 class EpochTimes(msgspec.Struct, frozen=True):
     """In milliseconds."""
 
@@ -23,6 +28,8 @@ class EpochTimes(msgspec.Struct, frozen=True):
     """Rows of this time or older are late: the watermark of the epoch before."""
     watermark_ms: int = NONE_MS
     """Event-time timers up to here are due, after the rows of the epoch."""
+    ends: bool = False
+    """Whether all event-time timers fire after this epoch, because no more rows come."""
 
     def behind(self, lateness_ms: int, before: Sequence[tuple[int, int]] = ()) -> "EpochTimes":
         """As an operator has them that still takes rows so late: its watermark is that much behind.
@@ -30,7 +37,7 @@ class EpochTimes(msgspec.Struct, frozen=True):
         ``before`` as in ``gone_ms``.
         """
         late_ms, watermark_ms = (gone_ms(at, lateness_ms, before) for at in (self.late_ms, self.watermark_ms))
-        return EpochTimes(self.processing_ms, late_ms, watermark_ms)
+        return EpochTimes(self.processing_ms, late_ms, watermark_ms, self.ends)
 
 
 def gone_ms(watermark_ms: int, lateness_ms: int, before: Sequence[tuple[int, int]]) -> int:

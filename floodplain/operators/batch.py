@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import BadInput, SchemaMismatch, short
+from floodplain.eventtime.points import point_ms
 from floodplain.eventtime.times import as_ms
 from floodplain.lossless import UNFIT
 from floodplain.operators.frames import as_column, as_table, is_frame, pandas_frame, polars_frame
@@ -36,7 +37,8 @@ class Batch:
     Without ``key_of``, there is one value per key. Reading sees what was written before.
     """
 
-    def __init__(self, operator: str, grouped: Grouped, handles: Mapping[str, Any]) -> None:
+    def __init__(self, operator: str, grouped: Grouped, handles: Mapping[str, Any], *, naive: bool = False) -> None:
+        """``naive``: event times have no zone."""
         self._grouped = grouped
         self.keys = grouped.space.keys
         """One row per key: first those that have rows, then those that are here for a timer only."""
@@ -45,6 +47,8 @@ class Batch:
         self._operator = operator
         self._handles = {name: handle for name, handle in handles.items() if not isinstance(handle, TimersHandle)}
         self._entries: dict[str, EntryColumns] = {}
+        self._refusals = {name: handle.refusal for name, handle in handles.items() if isinstance(handle, TimersHandle)}
+        self._naive = naive
         self._timers = {
             name: TimerColumns(handle.place, handle.cursor, handle.due, handle.until_ms)
             for name, handle in handles.items()
@@ -370,11 +374,24 @@ class Batch:
         entries = self._columns(name)
         entries.change(op, numbers, {entries.subkey: column, handle.place.column: given})
 
-    def _change_timers(self, name: str, times: ColumnLike, key_of: ColumnLike, there: bool) -> None:
+    def _points(self, name: str, times: ColumnLike) -> Any:
+        """Points in time as milliseconds, where they are given in another way."""
+        naive = self._naive and name == EVENT_TIMERS
         plain = times.to_arrow() if hasattr(times, "to_arrow") else times
-        timed = isinstance(plain, pa.Array | pa.ChunkedArray) and pa.types.is_timestamp(plain.type)
-        column = as_ms(pa.chunked_array([plain]) if isinstance(plain, pa.Array) else plain) if timed else plain
-        column = self._column(name, column, pa.int64())
+        if isinstance(plain, list | tuple):
+            return [at if at is None else point_ms(at, naive=naive) for at in plain]
+        if not isinstance(plain, pa.Array | pa.ChunkedArray):
+            plain = pa.array(plain)
+        if not pa.types.is_timestamp(plain.type):
+            return plain
+        if plain.type.tz is None and not naive and plain.null_count < len(plain):
+            raise BadInput(f"{self._where(name)}: a time without a time zone is no point in time: give it one, or milliseconds")
+        return as_ms(pa.chunked_array([plain]) if isinstance(plain, pa.Array) else plain)
+
+    def _change_timers(self, name: str, times: ColumnLike, key_of: ColumnLike, there: bool) -> None:
+        column = self._column(name, self._points(name, times), pa.int64())
+        if there and len(column) and self._refusals[name] is not None:
+            raise BadInput(f"{self._where(name)}: a timer is set for {column[0]} ms, and {self._refusals[name]}")
         if column.null_count:
             raise BadInput(f"{self._where(name)}: a timer needs a time, and null was given")
         numbers = self._all_if_none(self._checked(name, len(column), key_of))

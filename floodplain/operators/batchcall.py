@@ -42,7 +42,7 @@ class BatchCall:
         self._operator, self._grouped, self._epoch = operator, grouped, context.epoch
         self._process: Any = operator.process
         self._context = BatchContext(context)
-        self._batch = Batch(operator.name, grouped, handles)
+        self._batch = Batch(operator.name, grouped, handles, naive=context.naive)
 
     def run(self) -> pa.Table:
         made = [self._call("process", self._batch, self._context)]

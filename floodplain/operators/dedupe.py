@@ -68,7 +68,7 @@ class Dedup(KeyedBatchProcess):
     def process(self, batch: Any, ctx: Any) -> pa.Table | None:
         if not len(batch.key_of_row):
             return None
-        return batch.take(self._once(batch) if self.within_ms is None else self._again(batch, self.within_ms, ctx.watermark))
+        return batch.take(self._once(batch) if self.within_ms is None else self._again(batch, self.within_ms, ctx.watermark_ms))
 
     def _once(self, batch: Any) -> np.ndarray:
         seen = np.asarray(batch.exists("seen"))

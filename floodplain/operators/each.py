@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import UserError, place_of
-from floodplain.eventtime.times import as_ms
+from floodplain.eventtime.times import NONE_MS, as_ms
 from floodplain.operators.blame import is_users_fault
 from floodplain.operators.context import Context
 from floodplain.operators.grouping import Grouped
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
 from floodplain.operators.outputs import Target
+from floodplain.operators.process import give_handle
 from floodplain.operators.rows import Rows, failed_at, tuple_type
 from floodplain.state.forms import in_form
 
@@ -37,7 +38,7 @@ class EachKey:
         self._timer_ends: list[tuple[int, int, int]] = []
         """How much was given out after each timer, the number of its key, and its time."""
         for name, handle in handles.items():
-            setattr(self._process, name, handle)
+            give_handle(self._process, name, handle)
 
     def run(self) -> pa.Table:
         keys = keys_of(self._operator, self._grouped)
@@ -49,12 +50,12 @@ class EachKey:
                 self._timer_ends.append((len(self._out), number, at_ms))
         return self._target.table(self._out, self._whose)
 
-    def _point(self, number: int, event_ms: int) -> None:
+    def _point(self, number: int, event_ms: int | None) -> None:
         for handle in self._handles:
             handle.i = number
         self._context.event_time = event_ms
 
-    def _given(self) -> tuple[list[Any], list[int], list[int]]:
+    def _given(self) -> tuple[list[Any], list[int], list[int | None]]:
         """All rows, where those of each key start, and the newest event time of each key."""
         table = self._grouped.rows
         row = tuple_type("Row", table.column_names)
@@ -111,13 +112,14 @@ class EachKey:
         table = self._grouped.rows.slice(low, 1)
         return tuple_type("Row", table.column_names)(*(in_form(column)[0] for column in table.columns)), high - low
 
-    def _newest(self) -> list[int]:
+    def _newest(self) -> list[int | None]:
         count = len(self._grouped.starts) - 1
         if self._operator.event_time is None or not count:
             return [self._context.watermark] * count
         event_ms = as_ms(self._grouped.rows.column(self._operator.event_time))
-        values = pc.fill_null(event_ms, self._context.watermark).to_numpy()
-        return np.maximum.reduceat(values, self._grouped.starts[:-1]).tolist()
+        values = pc.fill_null(event_ms, self._context.watermark_ms).to_numpy()
+        newest: list[int | None] = np.maximum.reduceat(values, self._grouped.starts[:-1]).tolist()
+        return [None if at == NONE_MS else at for at in newest] if event_ms.null_count else newest
 
 
 def keys_of(operator: KeyedOperator, grouped: Grouped) -> list[Any]:

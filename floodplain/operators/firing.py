@@ -63,9 +63,9 @@ class Rules:
 
     def fires(self, held: Held, due: "Due", ctx: Any) -> np.ndarray:
         """Which windows give a result now."""
-        reached = held.end <= ctx.watermark
+        reached = held.end <= ctx.watermark_ms
         first = reached & (due.ended | ~held.stored)
-        again = (held.unfired > 0) & (held.end + self.lateness_ms <= ctx.watermark)
+        again = (held.unfired > 0) & (held.end + self.lateness_ms <= ctx.watermark_ms)
         early = self._ripe(self.early, held, due.early) & ~reached
         late = self._ripe(self.late, held, due.late) & reached & ~first
         fires: np.ndarray = first | again | early | late
@@ -110,7 +110,7 @@ def _ticked(trigger: Trigger | None, due: pa.Table, key_of: np.ndarray, ctx: Any
     if trigger is None or not trigger.interval_ms:
         return np.zeros(len(key_of), bool)
     if trigger.clock == "event":
-        return np.full(len(key_of), ctx.late_ms // trigger.interval_ms < ctx.watermark // trigger.interval_ms)
+        return np.full(len(key_of), ctx.late_ms // trigger.interval_ms < ctx.watermark_ms // trigger.interval_ms)
     mine = pc.equal(due.column("clock"), "processing").to_numpy()
     times, of = due.column("time").to_numpy()[mine], due.column("key_of").to_numpy()[mine]
     return np.isin(key_of, of[times % trigger.interval_ms == 0])
@@ -118,12 +118,12 @@ def _ticked(trigger: Trigger | None, due: pa.Table, key_of: np.ndarray, ctx: Any
 
 def set_ticks(rules: Rules, batch: Any, held: Held, open_: np.ndarray, ctx: Any) -> None:
     """Wake the keys of windows that have rows without a result when their interval is over."""
-    reached = held.end <= ctx.watermark
+    reached = held.end <= ctx.watermark_ms
     for trigger, mask in ((rules.early, ~reached), (rules.late, reached)):
         if trigger is None or not trigger.interval_ms:
             continue
         keys = np.unique(held.key_of[open_ & mask & (held.unfired > 0)])
-        now_ms = ctx.processing_time if trigger.clock == "processing" else max(ctx.watermark, 0)
+        now_ms = ctx.processing_time if trigger.clock == "processing" else max(ctx.watermark_ms, 0)
         at_ms = np.full(len(keys), (now_ms // trigger.interval_ms + 1) * trigger.interval_ms)
         (batch.processing_timer if trigger.clock == "processing" else batch.timer)(at_ms, keys)
 

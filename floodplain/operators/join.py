@@ -96,7 +96,7 @@ class RunningJoin(KeyedBatchProcess):
         hits = np.zeros(len(left), bool), np.zeros(len(right), bool)
         made = [self._pairs(batch, left, right, *hits)]
         for state, rows, hit in ((self._left, left, hits[0]), (self._right, right, hits[1])):
-            made += self._settled(batch, state, rows, hit, ctx.watermark)
+            made += self._settled(batch, state, rows, hit, ctx.watermark_ms)
             if state.name in self._padded:
                 made += self._hopeless(batch, state, came, ctx.late_ms)
         return pa.concat_tables(made)

@@ -69,10 +69,10 @@ class RunningAsOfJoin(KeyedBatchProcess):
     def process(self, batch: Batch, ctx: BatchContext) -> pa.Table:
         came = Came.of(batch, timed=True)
         left = self._left.rows(batch, came.left, came.at[came.left], batch.keys_due(), ctx.late_ms)
-        ready = left.ends <= ctx.watermark
+        ready = left.ends <= ctx.watermark_ms
         self._left.keep(batch, left, np.flatnonzero(~ready[: left.new]), ready)
         wake(batch, left.of[~ready], left.ends[~ready])
-        made = self._answered(batch, left, np.flatnonzero(ready), came, ctx.watermark)
+        made = self._answered(batch, left, np.flatnonzero(ready), came, ctx.watermark_ms)
         hopeless = came.hopeless[~came.of_right[came.hopeless]]
         if self._padded and len(hopeless):
             rows = self._left.timeless(batch, hopeless)

@@ -21,7 +21,7 @@ from floodplain.operators.grouping import Grouped, group
 from floodplain.operators.guarded import GuardedKeys
 from floodplain.operators.lateness import LATE, with_reasons
 from floodplain.operators.letters import DeadLetters
-from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator, Outcome, declared_states
+from floodplain.operators.operator import EVENT_TIMERS, NO_WATERMARK, PROCESSING_TIMERS, KeyedOperator, Outcome, declared_states
 from floodplain.operators.outputs import Sides
 from floodplain.operators.process import KeyedBatchProcess, KeyedProcess, Process
 from floodplain.operators.reorder import Ordered, Reorder
@@ -34,7 +34,7 @@ from floodplain.state.lists import ListHandle
 from floodplain.state.maps import MapHandle, SetHandle
 from floodplain.state.nested import copying
 from floodplain.state.tables import OperatorTables
-from floodplain.state.timers import TimersHandle, UnheardTimers
+from floodplain.state.timers import TimersHandle
 from floodplain.store.layout import BEGINNING
 from floodplain.store.task import TaskWriter
 from floodplain.store.view import Snapshot
@@ -85,7 +85,8 @@ class KeyedTask:
         if operator.process.caller is not None:
             _trust(handles)
         sides = Sides(operator.name, operator.sides, closely=operator.on_error == "dead_letter")
-        context = Context(epoch, self._times, {name: handles[name] for name in self._until}, sides)
+        naive = operator.event_time is not None and _is_naive(grouped.given.schema.field(operator.event_time).type)
+        context = Context(epoch, self._times, {name: handles[name] for name in self._until}, sides, naive=naive)
         letters = DeadLetters(operator.name, grouped.space, self._writer, self._times.processing_ms)
         output = self._call(grouped, handles, context, letters)
         self._write(grouped, handles)
@@ -158,7 +159,6 @@ class KeyedTask:
         offset = 0
         # A caller of its own makes what users see of what handles hold.
         kind: Any = copying if self._operator.process.caller is None else _as_it_is
-        timers = TimersHandle if _hears_timers(self._operator.process) else UnheardTimers
         for name, state in declared_states(self._operator.process).items():
             if isinstance(state, TaskValue | Broadcast):
                 continue
@@ -181,9 +181,18 @@ class KeyedTask:
                     numbers = grouped.more[offset : offset + len(due[name])]
                     offset += len(numbers)
                     times = due[name].column(place.subkey).to_numpy()
-                    handles[name] = timers(place, cursor, (numbers, times), self._until[name])
+                    handles[name] = TimersHandle(place, cursor, (numbers, times), self._until[name])
+                    handles[name].refusal = self._refusal(name)
         self._cursors = cursors
         return handles
+
+    def _refusal(self, timers: str) -> str | None:
+        """Why no timer of this clock can be set, if none can: it would never be heard of again."""
+        if not _hears_timers(self._operator.process):
+            return "there is no on_timer(self, key, at, ctx) to be called then: add it"
+        if timers == EVENT_TIMERS and not (self._operator.has_watermark or self._times.ends):
+            return f"it would never fire: {NO_WATERMARK}, or set a processing timer"
+        return None
 
     def _whose(self, grouped: Grouped) -> Callable[[int], str] | None:
         """For a row that a call for a key gave out, in words: which key that was. None if calls are not for one key."""
@@ -232,6 +241,10 @@ class KeyedTask:
 
 def _hears_timers(process: Process) -> bool:
     return not isinstance(process, KeyedProcess) or type(process).on_timer is not KeyedProcess.on_timer
+
+
+def _is_naive(type_: pa.DataType) -> bool:
+    return pa.types.is_timestamp(type_) and type_.tz is None
 
 
 def _as_it_is(kind: type, state: object) -> type:  # noqa: ARG001

@@ -16,7 +16,7 @@ from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.keys import normalize_keys
 from floodplain.operators.grouping import hashes_of
 from floodplain.operators.lateness import late_columns
-from floodplain.operators.operator import KeyedOperator, OnError, Outcome, combined, fitted_process
+from floodplain.operators.operator import KeyedOperator, OnError, Outcome, check_ends, combined, fitted_process
 from floodplain.operators.process import Process
 from floodplain.operators.reorder import InOrder
 from floodplain.operators.spill import Spill, run_buckets
@@ -42,7 +42,8 @@ class ProcessKit:
 
     ``rows`` declares the input as Spark writes it, ``broadcast`` the broadcast input; ``keys`` names key columns. Each call of
     ``epoch`` is one committed epoch. Nothing moves but what you move: times are arguments. ``late``: rows that come too late
-    are in ``sides["late"]``, with the reason.
+    are in ``sides["late"]``, with the reason. ``has_watermark``: whether there will be a watermark; there will if rows have an
+    ``event_time``. Else event-time timers are refused until ``epoch`` is given one, as they are in a pipeline without.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class ProcessKit:
         rows: str,
         keys: Sequence[str],
         event_time: str | None = None,
+        has_watermark: bool | None = None,
         broadcast: str | None = None,
         slots: int = 1,
         name: str = "kit",
@@ -85,6 +87,7 @@ class ProcessKit:
             late=late_columns(name, self._rows) if late else None,
             in_order=None if in_order is None else replace(in_order, columns=self._rows),
             lateness_ms=to_ms(lateness, "lateness"),
+            has_watermark=event_time is not None if has_watermark is None else has_watermark,
         )
         define(self.writer, self.operator.tables)
         self._watermark_ms = NONE_MS
@@ -112,6 +115,10 @@ class ProcessKit:
         """Process rows at these times and commit; returns the output rows, slot by slot."""
         table = self._given("rows", rows, self._rows)
         watermark_ms = self._watermark_ms if watermark_ms is None else max(watermark_ms, self._watermark_ms)
+        if watermark_ms > NONE_MS and not self.operator.has_watermark:
+            self.operator = replace(self.operator, has_watermark=True)
+        if not self.operator.has_watermark:
+            check_ends(self.operator.name, self.operator.process)
         times = EpochTimes(processing_ms=now_ms, late_ms=self._watermark_ms, watermark_ms=watermark_ms)
         watermarks = {EVENT_TIME: watermark_ms} if watermark_ms > NONE_MS else {}
         epoch = self.writer.epoch(now_ms=now_ms, watermarks=watermarks)

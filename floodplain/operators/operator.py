@@ -6,13 +6,13 @@ from typing import Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
-from floodplain.errors import BadInput, BadName
+from floodplain.errors import BadInput, BadName, short
 from floodplain.operators.grouping import has_order
 from floodplain.operators.lateness import LATE
 from floodplain.operators.letters import DEAD_LETTERS, letters_table
 from floodplain.operators.process import KeyedBatchProcess, KeyedProcess, Process
 from floodplain.operators.reorder import InOrder, with_waiting
-from floodplain.state.descriptors import State, Timers, states_of
+from floodplain.state.descriptors import EVENT_TIME, Descriptor, State, Timers, states_of
 from floodplain.state.tables import OperatorTables, tables_for
 from floodplain.state.types import as_fields
 from floodplain.tiers.paths import checked_name
@@ -20,6 +20,7 @@ from floodplain.tiers.paths import checked_name
 OnError: TypeAlias = Literal["raise", "dead_letter"]
 EVENT_TIMERS = "event_timers"
 PROCESSING_TIMERS = "processing_timers"
+NO_WATERMARK = "without a watermark event time does not go on: call watermark"
 _TIMERS: dict[str, State] = {EVENT_TIMERS: Timers("event"), PROCESSING_TIMERS: Timers("processing")}
 
 
@@ -62,9 +63,26 @@ def check_process(operator: str, process: object) -> None:
             raise BadName(f"operator {operator}: state name {name!r} of {kind} is taken by process functions: use another")
     if not process.depends_on_input and getattr(process, "output", None) is None:
         raise BadInput(f"operator {operator}: {kind} does not say what comes out: declare it, output = 'user string, n long'")
+    for name in process.declared_states:
+        if name not in states_of(type(process)):
+            raise BadInput(
+                f"operator {operator}: state {name} of {kind} was replaced by {short(getattr(process, name, None))} after the "
+                f"class was made: declare states in the body of the class, and write with self.{name}.set(…)"
+            )
     for option in ("order_by", "broadcast_order_by"):
         if isinstance(getattr(process, option), str):
             raise BadInput(f"operator {operator}: {option} of {kind} is a text: name columns in a list, {option} = ['at']")
+
+
+def check_ends(operator: str, process: Process) -> None:
+    """Raises ``BadInput`` if state ends by event time, for a pipeline without a watermark: it could never end. (What judges rows
+    by time ends with a static input, too.)"""
+    for state, declared in process.states().items():
+        timed = isinstance(declared, Descriptor) and declared.ttl_ms and declared.watermark == EVENT_TIME
+        if timed and not process.drops_late:
+            raise BadInput(
+                f"operator {operator}, state {state}: it ends by event time, and {NO_WATERMARK}, or leave ttl_clock out"
+            )
 
 
 def fitted_process(
@@ -110,6 +128,8 @@ class KeyedOperator:
     """How far rows may be behind the watermark and are still taken: event time is that much behind for all that it does."""
     lateness_before: tuple[tuple[int, int], ...] = ()
     """Shorter lateness that it had, as in ``gone_ms``."""
+    has_watermark: bool = True
+    """Whether there is a watermark, or will be: else event time goes on only as far as it is told to."""
 
     def __post_init__(self) -> None:
         check_on_error(self.on_error, self.process)

@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from floodplain.errors import BadInput
 from floodplain.eventtime.times import as_ms
 from floodplain.operators.definition import PROCESS, Described, Given, Written, free, named
-from floodplain.state.descriptors import State, states_of
+from floodplain.state.descriptors import Broadcast, State, TaskValue, states_of
 
 
 class Process:
@@ -44,6 +45,21 @@ class Process:
     """Whether what comes out are changes: rows with a column ``weight``, by which -1 takes back a row that came before."""
     needs_all_changes: bool = False
     """Whether it takes changes and is wrong if some came before its state began."""
+
+    declared_states: ClassVar[tuple[str, ...]] = ()
+    """The names of the states in the body of the class, as it was made."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.declared_states = tuple(states_of(cls))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _check_is_no_state(self, name)
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        _check_is_no_state(self, name)
+        super().__delattr__(name)
 
     def for_changes(self, name: str) -> "Process":  # noqa: ARG002
         """What is to run as operator ``name`` if its rows are changes. Raises ``BadInput`` if it would take a row that is taken
@@ -102,6 +118,28 @@ class Process:
         """For each row whether it is to be processed, given its event time. One exactly at the watermark is late, since timers of
         that time have fired; no time is never late."""
         return pc.fill_null(pc.greater(as_ms(event_time), late_ms), True)
+
+
+def give_handle(process: Process, name: str, handle: Any) -> None:
+    """Let ``self.<name>`` be this handle in the functions of the process."""
+    object.__setattr__(process, name, handle)
+
+
+def _check_is_no_state(process: Process, name: str) -> None:
+    state = getattr(type(process), name, None)
+    if not isinstance(state, State):
+        return
+    of = type(state).__name__
+    verb = _WRITTEN_BY.get(of, "set")
+    batched = isinstance(process, KeyedBatchProcess) and not isinstance(state, TaskValue | Broadcast)
+    written = f'batch.{verb}("{name}", …)' if batched else f"self.{name}.{verb}(…)"
+    raise BadInput(
+        f"{type(process).__name__}.{name} is a {of}, which self.{name} = … or del self.{name} would replace by a plain attribute "
+        f"that is not kept: write {written}"
+    )
+
+
+_WRITTEN_BY = {"Reducing": "add", "Aggregating": "add", "List": "append", "Map": "put", "Set": "add", "Broadcast": "put"}
 
 
 class KeyedProcess(Process):

@@ -61,9 +61,9 @@ class SessionProcess(WindowProcess):
 
     def _keep(self, batch: Batch, sessions: "_Sessions", fires: np.ndarray, ctx: Any) -> None:
         held, wake = sessions.held, sessions.wake
-        expired = held.end + self.rules.lateness_ms <= ctx.watermark
-        wanted = held.end + np.where(held.end <= ctx.watermark, self.rules.lateness_ms, 0)
-        arm = ~expired & (wake <= ctx.watermark)
+        expired = held.end + self.rules.lateness_ms <= ctx.watermark_ms
+        wanted = held.end + np.where(held.end <= ctx.watermark_ms, self.rules.lateness_ms, 0)
+        arm = ~expired & (wake <= ctx.watermark_ms)
         wake = np.where(arm, wanted, wake)
         batch.timer(wanted[arm], held.key_of[arm])
         changed = (held.added > 0) | arm | (fires & (self.rules.counted | (held.shown is not None)))

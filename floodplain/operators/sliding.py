@@ -45,7 +45,7 @@ class SlidingProcess(TimeWindowProcess):
         starts = np.stack([last - step * slide for step in range(self.windows.per_pane)])
         ends = starts + size
         again = (panes.added > 0) & (ends > self.rules.gone_ms(ctx.late_ms))
-        fires = (ends > panes.start) & (ends <= ctx.watermark) & ((ends > ctx.late_ms) | again)
+        fires = (ends > panes.start) & (ends <= ctx.watermark_ms) & ((ends > ctx.late_ms) | again)
         _, pane = np.nonzero(fires)
         (key_of, start), _ = union([(panes.key_of[pane], starts[fires])])
         low, high = (find(panes.pairs, (key_of, at_ms)) if len(start) else start for at_ms in (start, start + size))
@@ -57,11 +57,11 @@ class SlidingProcess(TimeWindowProcess):
 
     def _keep_panes(self, batch: Batch, panes: Held, woken: np.ndarray, ctx: Any) -> None:
         """``woken``: keys whose timer was due. Its time need not be the one that would be set now: lateness may have grown."""
-        expired = panes.end + self.rules.lateness_ms <= ctx.watermark
+        expired = panes.end + self.rules.lateness_ms <= ctx.watermark_ms
         self.kept.save(batch, panes, ~expired, panes.added > 0, {})
         before = self._next(batch, panes, panes.stored, ctx.late_ms)
         before[woken] = END_MS
-        after = self._next(batch, panes, ~expired, ctx.watermark)
+        after = self._next(batch, panes, ~expired, ctx.watermark_ms)
         moved = np.flatnonzero((after < END_MS) & (after != before))
         batch.timer(after[moved], moved)
 

@@ -13,7 +13,7 @@ from floodplain.lossless import UNFIT
 from floodplain.operators.blame import is_users_fault
 from floodplain.operators.context import EpochContext
 from floodplain.operators.operator import KeyedOperator
-from floodplain.operators.process import KeyedBatchProcess
+from floodplain.operators.process import KeyedBatchProcess, give_handle
 from floodplain.operators.rows import Rows, failed_at, tuple_type
 from floodplain.state.descriptors import Broadcast, TaskValue
 from floodplain.state.fit import fit_of
@@ -109,7 +109,7 @@ class TaskLevel:
         """Give the handles to the process function, and the broadcast rows to ``on_broadcast``, once."""
         process: Any = self._operator.process
         for name, handle in self.handles.items():
-            setattr(process, name, handle)
+            give_handle(process, name, handle)
         if self._broadcast is not None and len(self._broadcast):
             rows, self._broadcast = self._in_order(self._broadcast), None
             self._open(True)

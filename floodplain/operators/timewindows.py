@@ -113,8 +113,8 @@ class TimeWindowProcess(WindowProcess):
 
     def _keep(self, batch: Batch, held: Held, fires: np.ndarray, due: np.ndarray, ctx: Any) -> None:
         """``due``: windows whose timer was due."""
-        expired = held.end + self.rules.lateness_ms <= ctx.watermark
-        reached = held.end <= ctx.watermark
+        expired = held.end + self.rules.lateness_ms <= ctx.watermark_ms
+        reached = held.end <= ctx.watermark_ms
         there = held.stored | (held.added > 0)
         changed = there & ~expired & ((held.added > 0) | (fires & (self.rules.counted | (held.shown is not None))))
         self.kept.save(batch, held, there & ~expired, changed, {UNFIRED: held.unfired})

@@ -30,7 +30,7 @@ class Calls:
         self._processor = process.processor
         self._epoch = context.epoch
         self._grouped = grouped
-        self._watermark_ms = -1 if process.static else max(context.watermark, 0)
+        self._watermark_ms = -1 if process.static else max(context.watermark_ms, 0)
         self._until_ms = self._watermark_ms if process.time_mode == EVENT else context.processing_time
         self._states = {name: handles[place] for name, place in process.table_names.items()}
         self._timers = handles[process.timers]

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.errors import BadInput, Conflict
-from floodplain.eventtime.times import NONE_MS, EpochTimes, gone_ms
+from floodplain.eventtime.times import NONE_MS, EpochTimes, gone_ms, known_ms
 from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
 from floodplain.operators.reorder import WAITING
 from floodplain.operators.reserved import check_not_reserved
@@ -50,7 +50,8 @@ class EpochProgress:
     """Rows and timers that became dead letters."""
     output_rows: int
     duration_ms: int
-    watermark_ms: int
+    watermark_ms: int | None
+    """None as long as there is none."""
     slots: int
     late_by: dict[str, int] = field(default_factory=dict)
     """Operator → rows that came too late for it, if any did."""
@@ -288,10 +289,12 @@ class Epochs:
         timestamp_ms: int,
         watermark_ms: int,
         fire_ms: int | None = None,
+        *,
+        ends: bool = False,
     ) -> None:
         """One epoch: the rows of ``inputs``, or none, at these times; committed and published.
 
-        ``fire_ms``: event-time timers up to here fire even though the watermark is not there yet.
+        ``fire_ms``: event-time timers up to here fire even though the watermark is not there yet. ``ends``: all others will.
         """
         self._publish_last()
         clock = self.store.history.clock
@@ -303,6 +306,7 @@ class Epochs:
             processing_ms=now_ms,
             late_ms=before.get(EVENT_TIME, NONE_MS),
             watermark_ms=watermark_ms if fire_ms is None else max(watermark_ms, fire_ms),
+            ends=ends,
         )
         epoch = self.writer.epoch(
             now_ms=times.processing_ms, watermarks={EVENT_TIME: watermark_ms} if watermark_ms > NONE_MS else {}
@@ -331,7 +335,7 @@ class Epochs:
                 dead=sum(report.dead for report in run.reports),
                 output_rows=sum(file.rows for named in self._outlets() for file in run.files(named)),
                 duration_ms=int((clock.monotonic_s() - started) * 1000),
-                watermark_ms=watermark_ms,
+                watermark_ms=known_ms(watermark_ms),
                 slots=assignment.slots,
                 late_by=dict(run.late),
                 ignored_by=dict(run.ignored),

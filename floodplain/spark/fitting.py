@@ -7,12 +7,10 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import check_time
 from floodplain.operators.lateness import LATE, late_columns
-from floodplain.operators.operator import KeyedOperator, fitted_process
-from floodplain.operators.process import Process
+from floodplain.operators.operator import KeyedOperator, check_ends, fitted_process
 from floodplain.operators.reserved import PREFIX
 from floodplain.spark.columns import hint
 from floodplain.spark.plan import Keyed, Plan
-from floodplain.state.descriptors import EVENT_TIME, Descriptor
 from floodplain.store.layout import HASH
 
 
@@ -24,12 +22,16 @@ def fitted_operator(step: Keyed, rows: pa.Schema, plan: Plan) -> KeyedOperator:
     process = fitted_process(step.name, step.process, rows, step.keys, event_time)
     if event_time is not None:
         check_time(f"operator {step.name}", event_time.removeprefix(PREFIX), rows.field(event_time).type)
-    _check_ends(step.name, process, plan)
+    if plan.event_time is None:
+        check_ends(step.name, process)
     keys = {name: rows.field(name).type for name in step.keys}
     late = late_columns(step.name, rows) if plan.wants_late(step) and LATE not in process.side_outputs else None
     in_order = None if step.in_order is None else replace(step.in_order, columns=rows)
     from_input = plan.reads_input(step)
-    return KeyedOperator(step.name, process, keys, event_time, from_input, step.on_error, late, in_order, step.lateness_ms)
+    timed = plan.event_time is not None
+    return KeyedOperator(
+        step.name, process, keys, event_time, from_input, step.on_error, late, in_order, step.lateness_ms, has_watermark=timed
+    )
 
 
 def _check_columns(step: Keyed, rows: pa.Schema) -> None:
@@ -41,14 +43,3 @@ def _check_columns(step: Keyed, rows: pa.Schema) -> None:
         raise BadInput(
             f"operator {step.name}: a column of its rows is called {HASH}, as their hash is on the way to it: rename it"
         )
-
-
-def _check_ends(name: str, process: Process, plan: Plan) -> None:
-    """State that could never end is not what was asked for. (What judges rows by time ends with a static input, too.)"""
-    for state, declared in process.states().items():
-        timed = isinstance(declared, Descriptor) and declared.ttl_ms and declared.watermark == EVENT_TIME
-        if timed and not process.drops_late and plan.event_time is None:
-            raise BadInput(
-                f"operator {name}, state {state}: it ends by event time, and without a watermark that does not go on: call "
-                "watermark, or leave ttl_clock out"
-            )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from floodplain.spark.stream import SOURCE, StartOptions, Stream
 from floodplain.spark.takeover import take_over
 from floodplain.spark.workers import prepare_workers
 from floodplain.state.descriptors import EVENT_TIME
+from floodplain.state.durations import to_ms
 from floodplain.store.store import Store
 from floodplain.store.view import TableView
 from floodplain.tiers.open import folder_of
@@ -117,7 +118,10 @@ def _follow(driver: Driver, inputs: dict[str, DataFrame], options: StartOptions,
     checkpoint.agree(folder, head.source, head.watermarks.get(EVENT_TIME, 0), head.left)
     rows = driver.follow(folder, inputs)
     writing = rows.writeStream.foreachBatch(driver.on_batch).option("checkpointLocation", str(folder))
-    return start_light(writing.trigger(**dict(options.trigger or {"processingTime": "0 seconds"})), rows.sparkSession)
+    trigger = {"processingTime": "0 seconds"} if not options.trigger else dict(options.trigger)
+    if isinstance(interval := trigger.get("processingTime"), timedelta):
+        trigger["processingTime"] = f"{to_ms(interval, 'trigger interval')} milliseconds"
+    return start_light(writing.trigger(**trigger), rows.sparkSession)
 
 
 class Query:

@@ -26,11 +26,11 @@ def run_static(
         return
     clock = epochs.store.history.clock
     if noted is None:
-        epochs.run(inputs, _position(epochs, batch, _ROWS), clock.now_ms(), 0)
+        epochs.run(inputs, _position(epochs, batch, _ROWS), clock.now_ms(), 0, ends=finish)
     watermark_ms = epochs.time.watermark_ms(newest_ms() if epochs.time.rule is None else 0, clock.now_ms())
     fire_ms = END_MS if finish else watermark_ms
     if epochs.due(fire_ms, clock.now_ms()):
-        epochs.run(None, None, clock.now_ms(), watermark_ms, fire_ms)
+        epochs.run(None, None, clock.now_ms(), watermark_ms, fire_ms, ends=finish)
     if batch is not None:
         reached_ms = epochs.store.head.watermarks.get(EVENT_TIME, NONE_MS)
         epochs.advance(clock.now_ms(), reached_ms, position=_position(epochs, batch, _DONE))

@@ -26,12 +26,16 @@ class TimersHandle:
         self.cursor = cursor
         self.due = due
         self.until_ms = until_ms
+        self.refusal: str | None = None
+        """Why none can be set, if none can."""
         self._new_due: list[tuple[int, int]] = []
         self._fired_ms = _NOTHING_FIRED
         self._changed: dict[int, dict[int, bool]] = {}
         self._journal: list[tuple[int, bool | None]] | None = None
 
     def add(self, at_ms: int) -> None:
+        if self.refusal is not None:
+            raise BadInput(f"a timer is set for {at_ms} ms, and {self.refusal}")
         if self._changed.get(self.i, {}).get(at_ms) is True:
             return
         self._change(at_ms, True)
@@ -107,10 +111,3 @@ class TimersHandle:
 
     def check(self) -> None:
         """Times are whole numbers already."""
-
-
-class UnheardTimers(TimersHandle):
-    """Those of a process function that has no callback for them: none can be set."""
-
-    def add(self, at_ms: int) -> None:
-        raise BadInput(f"a timer is set for {at_ms} ms, and there is no on_timer(self, key, at, ctx) to be called then: add it")

@@ -156,7 +156,7 @@ def test_all_at_once_gives_what_key_by_key_gives(epochs):
 
 def kit_of(base: type, **kept: Any) -> ProcessKit:
     """A kit for a batch process whose body is one function."""
-    return ProcessKit(type("Once", (base,), kept)(), rows=ROWS, keys=["user"])
+    return ProcessKit(type("Once", (base,), kept)(), rows=ROWS, keys=["user"], has_watermark=True)
 
 
 class Plain(States, KeyedBatchProcess):

@@ -66,7 +66,7 @@ class Fragile(KeyedProcess):
 
 
 def fragile() -> ProcessKit:
-    return ProcessKit(Fragile(), rows=ROWS, keys=["user"], name="fragile", on_error="dead_letter")
+    return ProcessKit(Fragile(), rows=ROWS, keys=["user"], has_watermark=True, name="fragile", on_error="dead_letter")
 
 
 TABLES = ("fragile", "fragile__trail", "fragile__pages", "fragile__seen", "fragile__event_timers")
@@ -149,7 +149,7 @@ class Alarming(KeyedProcess):
 
 
 def test_timers_set_and_deleted_by_a_failed_call_are_as_before():
-    kit = ProcessKit(Alarming(), rows=ROWS, keys=["user"], on_error="dead_letter")
+    kit = ProcessKit(Alarming(), rows=ROWS, keys=["user"], has_watermark=True, on_error="dead_letter")
     kit.epoch([row("ada", at=5), row("bob", at=6)])
     # The failed call deleted the timer at 5 and set one at 7, which is due at once.
     assert kit.epoch([row("ada", "bad", at=7)], watermark_ms=10) == [{"user": "ada", "at": 5}, {"user": "bob", "at": 6}]

@@ -95,7 +95,7 @@ class Answering(Setting):
 
 
 def test_timers_that_wait_for_a_method_that_is_gone_name_it():
-    kit = ProcessKit(Answering(), rows=ROWS, keys=["user"])
+    kit = ProcessKit(Answering(), rows=ROWS, keys=["user"], has_watermark=True)
     kit.epoch([{"user": "ada", "at": 1}])
     kit.operator = ProcessKit(Good(), rows=ROWS, keys=["user"]).operator
     define(kit.writer, kit.operator.tables)

@@ -177,7 +177,7 @@ class Ending(KeyedProcess):
 
 
 def test_state_ends_by_the_clock_that_it_names():
-    kit = ProcessKit(Ending(), rows=ROWS, keys=["user"])
+    kit = ProcessKit(Ending(), rows=ROWS, keys=["user"], has_watermark=True)
 
     def there(page: str = "", **times: int) -> tuple[list[bool], bool, bool]:
         (found,) = kit.epoch([row("u", page)], **times)
@@ -193,7 +193,7 @@ def test_state_ends_by_the_clock_that_it_names():
 
 
 def test_what_is_written_without_any_time_does_not_end_until_it_is_written_again():
-    kit = ProcessKit(Ending(), rows=ROWS, keys=["user"])
+    kit = ProcessKit(Ending(), rows=ROWS, keys=["user"], has_watermark=True)
     kit.epoch([row("u", "set")])
     for page, watermark_ms in (("", None), ("", 10**6), ("set", 10**6), ("", 10**6 + 10)):
         assert kit.epoch([row("u", page)], watermark_ms=watermark_ms)[0]["there"] == [True] * 5

@@ -42,7 +42,7 @@ class Watch(KeyedProcess):
 
 
 def test_side_outputs_have_what_was_emitted_and_are_there_when_empty():
-    kit = ProcessKit(Watch(), rows=ROWS, keys=["user"])
+    kit = ProcessKit(Watch(), rows=ROWS, keys=["user"], has_watermark=True)
     assert kit.epoch([row("ada", "alert", 7), row("ada", "audit")]) == [{"user": "ada"}]
     assert kit.sides == {"alerts": [{"user": "ada", "at": 7}], "audit": [{"what": "ada"}], "late": []}
     kit.epoch([], watermark_ms=1000)
@@ -67,14 +67,14 @@ def test_late_rows_need_the_columns_that_are_declared():
 
 
 def test_an_unknown_side_output_is_refused_with_those_there_are():
-    kit = ProcessKit(Watch(), rows=ROWS, keys=["user"], name="watch")
+    kit = ProcessKit(Watch(), rows=ROWS, keys=["user"], has_watermark=True, name="watch")
     with pytest.raises(UserError, match=r"operator watch.*no side output 'alarms'.*side_outputs: alerts, audit"):
         kit.epoch([row("ada", "typo")])
     assert kit.store.head.epoch == 0
 
 
 def test_a_value_that_does_not_fit_a_side_output_is_named():
-    kit = ProcessKit(Watch(), rows=ROWS, keys=["user"], name="watch")
+    kit = ProcessKit(Watch(), rows=ROWS, keys=["user"], has_watermark=True, name="watch")
     with pytest.raises(UserError, match=r"operator watch, side output alerts: 'noon' does not fit column at of type int64"):
         kit.epoch([row("ada", "bad")])
 

@@ -157,7 +157,7 @@ class Chained(KeyedProcess):
 @pytest.mark.parametrize("budget, most", [(64 << 20, 1), (20_000, 40)])
 def test_keys_beyond_the_budget_come_in_further_batches(budget, most):
     settings = StoreSettings(key_groups=16, prefetch_bytes=budget, chunk_bytes=4096)
-    kit = ProcessKit(Chained(), rows=ROWS, keys=["user"], settings=settings)
+    kit = ProcessKit(Chained(), rows=ROWS, keys=["user"], has_watermark=True, settings=settings)
     rows = [{"user": f"u{number}", "op": "", "page": "", "n": 0} for number in range(2_000)]
     kit.epoch(rows)
     before = kit.store.counters.get(LOOKUPS, "kit__trail")

@@ -148,7 +148,7 @@ class Busy(KeyedProcess):
 
 def busy(epoch_bytes: int) -> ProcessKit:
     settings = StoreSettings(key_groups=KEY_GROUPS, epoch_bytes=epoch_bytes, inline_bytes=500)
-    return ProcessKit(Busy(), rows=ROWS, keys=["user"], broadcast="limit long", settings=settings, slots=2)
+    return ProcessKit(Busy(), rows=ROWS, keys=["user"], has_watermark=True, broadcast="limit long", settings=settings, slots=2)
 
 
 TABLES = ("kit", "kit__trail", "kit__by_n", "kit__seen", "kit__limits", "kit__event_timers")

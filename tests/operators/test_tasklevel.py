@@ -48,7 +48,7 @@ def seen(kit: ProcessKit) -> list[tuple[int, int, int]]:
 
 
 def test_a_task_value_is_shared_by_the_keys_of_a_slot_and_lasts():
-    kit = ProcessKit(Counted(), rows=ROWS, keys=["user"])
+    kit = ProcessKit(Counted(), rows=ROWS, keys=["user"], has_watermark=True)
     out = kit.epoch(rows())
     assert sorted(found["seen"] for found in out) == list(range(1, 41))
     kit.epoch(rows(users=["u1"]))
@@ -58,7 +58,7 @@ def test_a_task_value_is_shared_by_the_keys_of_a_slot_and_lasts():
 
 
 def test_rescaling_merges_and_splits_and_keeps_the_sum():
-    kit = ProcessKit(Counted(), rows=ROWS, keys=["user"], slots=3)
+    kit = ProcessKit(Counted(), rows=ROWS, keys=["user"], has_watermark=True, slots=3)
     kit.epoch(rows())
     parts = seen(kit)
     assert [row[:2] for row in parts] == [(0, 3), (1, 3), (2, 3)] and sum(row[2] for row in parts) == 40
@@ -76,7 +76,7 @@ def test_rescaling_merges_and_splits_and_keeps_the_sum():
 
 
 def test_slots_that_set_nothing_count_as_none():
-    kit = ProcessKit(Counted(), rows=ROWS, keys=["user"], slots=4)
+    kit = ProcessKit(Counted(), rows=ROWS, keys=["user"], has_watermark=True, slots=4)
     kit.epoch(rows(users=["u1"]))
     assert len(seen(kit)) == 1
     kit.rescale(2)
@@ -85,7 +85,7 @@ def test_slots_that_set_nothing_count_as_none():
 
 
 def test_a_failed_call_leaves_the_task_value_alone():
-    kit = ProcessKit(Counted(), rows=ROWS, keys=["user"], on_error="dead_letter")
+    kit = ProcessKit(Counted(), rows=ROWS, keys=["user"], has_watermark=True, on_error="dead_letter")
     kit.epoch([*rows(users=["u1", "u2"]), {"user": "u1", "n": -7}])
     assert seen(kit) == [(0, 1, 2)] and kit.dead == 1
 

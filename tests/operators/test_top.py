@@ -94,7 +94,8 @@ WINDOWS = "window_end timestamp, user string, n long"
 
 
 def per_window(stream):
-    top = stream.key_by("window_end").top(1, "n desc", mode="append", ties=True, until="window_end", rank=None)
+    timed = stream.watermark("window_end", "0 seconds")
+    top = timed.key_by("window_end").top(1, "n desc", mode="append", ties=True, until="window_end", rank=None)
     return top.write("memory").also(top.late().write("memory", name="late"))
 
 
