@@ -12,6 +12,7 @@ from floodplain.errors import BadInput
 NONE_MS = -(1 << 62)
 """Before every event: no watermark yet."""
 END_MS = 1 << 62
+_MOST_MS = END_MS // 1000
 """After every event: nothing comes any more."""
 
 
@@ -58,6 +59,16 @@ def check_time(what: str, column: str, type_: pa.DataType) -> None:
             f"{what}: column {column} is of type {type_}, which is no time: make it a timestamp before, as in "
             f"timestamp({column}), or a long with milliseconds since 1970"
         )
+
+
+def as_us(column: pa.ChunkedArray) -> pa.Array:
+    """Event times as microseconds, for what compares rows with each other; integers are milliseconds."""
+    whole = column.combine_chunks()
+    if pa.types.is_timestamp(whole.type):
+        return whole.cast(pa.timestamp("us", whole.type.tz)).cast(pa.int64())
+    given = whole.cast(pa.int64())
+    micros = np.clip(pc.fill_null(given, 0).to_numpy(zero_copy_only=False), -_MOST_MS, _MOST_MS) * 1000
+    return pa.array(micros, mask=np.asarray(given.is_null()))
 
 
 def as_ms(column: pa.ChunkedArray) -> pa.Array:

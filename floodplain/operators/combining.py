@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.eventtime.times import NONE_MS, as_ms
+from floodplain.eventtime.times import NONE_MS, as_ms, as_us
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.operators.aggregate import TooLarge, groups_are
 from floodplain.operators.aggregation import Aggregation, Partials
@@ -26,6 +26,12 @@ ROWS = f"{PREFIX}rows"
 """The column that says how many rows one stands for."""
 _PARTIAL = f"{PREFIX}partial_"
 _GROUP = f"{PREFIX}group_"
+
+
+def pane_ms(times: pa.ChunkedArray, *, inclusive: bool) -> np.ndarray:
+    """The millisecond that decides in which window each time is; that of 0 where there is none. Windows begin and end at whole
+    ones, so it does not matter where in it a time is, unless their ends belong to them."""
+    return (filled(as_us(times), 0) - 1) // 1000 if inclusive else filled(as_ms(times), 0)
 
 
 def rows_in(rows: pa.Table) -> int:
@@ -94,6 +100,8 @@ class AggregateCombiner(Combiner):
     time: pa.Field | None
     windows: TimeWindows | None
     when: Partial = "auto"
+    inclusive: bool = False
+    """Whether a row of the time when a window ends belongs to it, not to the next."""
 
     @property
     def _own_time(self) -> list[str]:
@@ -130,7 +138,10 @@ class AggregateCombiner(Combiner):
     def _pane(self) -> str:
         assert self.windows is not None and self.time is not None
         time = quoted(self.time.name)
-        time = f"unix_millis({time})" if pa.types.is_timestamp(self.time.type) else time
+        if pa.types.is_timestamp(self.time.type):
+            time = f"unix_millis({f'timestamp_micros(unix_micros({time}) - 1)' if self.inclusive else time})"
+        elif self.inclusive:
+            time = f"({time} - 1)"
         return f"{time} - pmod({time} - {self.windows.offset_ms}L, {self.windows.pane_ms}L)"
 
     def __call__(self, rows: pa.Table) -> pa.Table:
@@ -139,8 +150,8 @@ class AggregateCombiner(Combiner):
         pane = np.zeros(len(rows), np.int64)
         if self.windows is not None:
             assert self.time is not None
-            times = as_ms(rows.column(self.time.name))
-            pane = np.where(times.is_null(), NONE_MS, self.windows.pane_of(filled(times, 0)))
+            times = rows.column(self.time.name)
+            pane = np.where(times.is_null(), NONE_MS, self.windows.pane_of(pane_ms(times, inclusive=self.inclusive)))
         number, order = _numbered(keys)
         again = order_of((number, pane[order]))
         if again is not None:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from floodplain.eventtime.times import END_MS, NONE_MS, as_ms
+from floodplain.eventtime.times import END_MS, NONE_MS, as_us
 from floodplain.operators.batch import Batch
 from floodplain.operators.groups import Groups, filled, groups_of, valid
 from floodplain.operators.held import Held, merged
@@ -14,7 +14,7 @@ from floodplain.operators.windowprocess import WindowProcess
 from floodplain.state.descriptors import State, Value
 
 SEEN = "rows_seen"
-FIRST, LAST = "_first", "_last"
+FIRST, LAST = "_first_us", "_last_us"
 
 
 class CountWindowProcess(WindowProcess):
@@ -70,7 +70,7 @@ class CountWindowProcess(WindowProcess):
     def _ends(self, batch: Batch, groups: Groups) -> tuple[np.ndarray, np.ndarray]:
         if self.event_time is None:
             return np.full(len(groups), END_MS), np.full(len(groups), NONE_MS)
-        times = as_ms(pa.chunked_array([batch.column(self.event_time)]))
+        times = as_us(pa.chunked_array([batch.column(self.event_time)]))
         return groups.reduced(np.minimum, filled(times, END_MS)), groups.reduced(np.maximum, filled(times, NONE_MS))
 
     def _full(self, panes: Held, first: np.ndarray, last: np.ndarray, before: np.ndarray, after: np.ndarray) -> Held:
@@ -87,7 +87,7 @@ class CountWindowProcess(WindowProcess):
         groups = groups_of(owner)
         earliest, latest = groups.reduced(np.minimum, first[member]), groups.reduced(np.maximum, last[member])
         rows = np.ones(len(start), np.int64)
-        return Held(key_of, earliest, latest, partials, rows > 0, rows, rows.copy())
+        return Held(key_of, start, start, partials, rows > 0, rows, rows.copy(), bounds_us=(earliest, latest))
 
     def _windows(self, rows: np.ndarray) -> np.ndarray:
         """How many windows are full after so many rows."""

@@ -7,12 +7,15 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import BadInput
-from floodplain.eventtime.times import NONE_MS, as_ms
+from floodplain.eventtime.times import NONE_MS, as_us
 from floodplain.operators.changes import NO_COLUMNS, no_changes
 from floodplain.operators.definition import Described, Given, Written, duration, fixed, free
 from floodplain.operators.order import Order, check_order, leaders, nulls_last, parse_order, the_rest
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.state.descriptors import State, Value
+
+_NONE, _NEVER = -(1 << 61), -(1 << 62)
+"""In microseconds: a row without a time, before all others, and that none was given out."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,9 @@ class Dedup(KeyedBatchProcess):
         return replace(self, output=rows, order=order, event_time=event_time, output_time=event_time)
 
     def states(self) -> dict[str, State]:
-        return (
-            {"at_ms": Value("long", nullable=False)} if self.within_ms is not None else {"seen": Value("boolean", nullable=False)}
-        )
+        if self.within_ms is None:
+            return {"seen": Value("boolean", nullable=False)}
+        return {"at_ms": Value("long", nullable=False), "at_us": Value("long", nullable=False)}
 
     @property
     def drops_late(self) -> bool:  # type: ignore[override]
@@ -79,23 +82,32 @@ class Dedup(KeyedBatchProcess):
     def _again(self, batch: Any, within_ms: int, watermark_ms: int) -> np.ndarray:
         """Round by round: each settles one row per key, and leaves those that are far enough from it."""
         owner = batch.key_of_row
-        times = as_ms(pa.chunked_array([batch.column(self.event_time)])).fill_null(NONE_MS).to_numpy()
-        free_ms = np.where(batch.exists("at_ms"), batch.state("at_ms").fill_null(0).to_numpy() + within_ms, NONE_MS)
+        times = as_us(pa.chunked_array([batch.column(self.event_time)])).fill_null(_NONE).to_numpy()
+        at, within = self._given_out(batch), within_ms * 1000
         found = [np.empty(0, np.int64)]
-        alive = np.flatnonzero(times >= free_ms[owner])
+        alive = np.flatnonzero((times >= at[owner] + within) | (at[owner] == _NEVER))
         while len(alive):
             best = self._leaders(batch, alive)
             found.append(best)
-            free_ms[owner[best]] = times[best] + within_ms
-            alive = alive[times[alive] >= free_ms[owner[alive]]]
+            at[owner[best]] = times[best]
+            alive = alive[times[alive] >= at[owner[alive]] + within]
         given = np.sort(np.concatenate(found))
         changed = np.unique(owner[given])
-        batch.set("at_ms", free_ms[changed] - within_ms, changed)
-        until_ms = np.where(free_ms == NONE_MS + within_ms, watermark_ms + within_ms, free_ms)[changed]
+        timeless, at = at[changed] == _NONE, at[changed]
+        at_ms = np.where(timeless, NONE_MS, at // 1000)
+        batch.set("at_ms", at_ms, changed)
+        batch.set("at_us", np.where(timeless, 0, at % 1000), changed)
         # Before there is a watermark, nothing says when a row without a time was there.
-        known = until_ms > NONE_MS + within_ms
+        known = ~timeless | (watermark_ms > NONE_MS)
+        until_ms = np.where(timeless, watermark_ms, at_ms) + within_ms
         batch.timer(until_ms[known], changed[known])
         return given
+
+    def _given_out(self, batch: Any) -> np.ndarray:
+        """Per key, the time of the last row that was given out, in microseconds. An older state has whole milliseconds."""
+        at_ms, rest = (batch.state(name).fill_null(0).to_numpy() for name in ("at_ms", "at_us"))
+        at = np.where(at_ms == NONE_MS, _NONE, np.where(at_ms == NONE_MS, 0, at_ms) * 1000 + rest)
+        return np.where(batch.exists("at_ms"), at, _NEVER)
 
     def _leaders(self, batch: Any, rows: np.ndarray) -> np.ndarray:
         return rows[leaders(batch.key_of_row[rows], self.order, lambda name, at: batch.take(rows[at], [name]).column(0))]
@@ -105,4 +117,6 @@ class Dedup(KeyedBatchProcess):
         numbers, times = due["key_of"].to_numpy(), due["time"].to_numpy()
         at_ms = batch.state("at_ms").fill_null(NONE_MS).to_numpy()
         assert self.within_ms is not None
-        batch.clear("at_ms", numbers[at_ms[numbers] + self.within_ms <= times])
+        over = numbers[at_ms[numbers] + self.within_ms <= times]
+        batch.clear("at_ms", over)
+        batch.clear("at_us", over)

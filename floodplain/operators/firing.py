@@ -172,10 +172,14 @@ class Results:
     def _columns(self, held: Held, rows: np.ndarray) -> list[pa.Array]:
         taken = pa.array(rows)
         results = self._aggregation.results([column.take(taken) for column in held.partials])
-        start, end = held.start[rows], held.end[rows]
-        start = np.where(end >= END_MS, NONE_MS, start)
-        columns = [timestamps(start, self._time), timestamps(end, self._time), *results.values()]
+        columns = [*self._bounds(held, rows), *results.values()]
         return [column.cast(field.type) for column, field in zip(columns, self._fields, strict=True)]
+
+    def _bounds(self, held: Held, rows: np.ndarray) -> list[pa.Array]:
+        if held.bounds_us is not None:
+            return [timestamps(bound[rows], self._time, 1) for bound in held.bounds_us]
+        start, end = held.start[rows], held.end[rows]
+        return [timestamps(times, self._time) for times in (np.where(end >= END_MS, NONE_MS, start), end)]
 
     def _rows(self, batch: Any, key_of: np.ndarray, columns: list[pa.Array]) -> pa.Table:
         keys = batch.keys.take(pa.array(key_of)).columns[: len(self._keys)]
@@ -190,8 +194,8 @@ def same(one: pa.Array, other: pa.Array) -> np.ndarray:
     return alike & columns_equal([a for a, _ in plain], [b for _, b in plain])
 
 
-def timestamps(times_ms: np.ndarray, type_: pa.DataType) -> pa.Array:
-    """Times as a column; null for the ends of time."""
-    far = (times_ms >= END_MS) | (times_ms <= NONE_MS)
-    micros = np.where(far, 0, times_ms) * 1000
+def timestamps(times: np.ndarray, type_: pa.DataType, micros_each: int = 1000) -> pa.Array:
+    """Times, in milliseconds if nothing else is said, as a column; null for the ends of time."""
+    far = (times >= END_MS) | (times <= NONE_MS)
+    micros = np.where(far, 0, times) * micros_each
     return pa.array(micros, mask=far if far.any() else None).cast(type_)

@@ -34,6 +34,9 @@ class Held:
     shown: pa.Array | None = None
     """The last result, null where there was none; if it is to be taken back when there is another."""
 
+    bounds_us: tuple[np.ndarray, np.ndarray] | None = None
+    """When it starts and ends, where that is not at whole milliseconds."""
+
     @property
     def pairs(self) -> Pairs:
         return self.key_of, self.start

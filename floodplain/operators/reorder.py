@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import BadInput, BadName
-from floodplain.eventtime.times import NONE_MS, EpochTimes, as_ms
+from floodplain.eventtime.times import NONE_MS, EpochTimes, as_us
 from floodplain.keys import normalize_keys
 from floodplain.operators.changes import check_keys
 from floodplain.operators.grouping import group
@@ -31,7 +31,9 @@ from floodplain.versions.edit import GroupRanges
 
 WAITING = "waiting"
 """The state of an operator that its rows wait in."""
-_AT, _ROWS, _RELEASED = "waits_until", "waiting_rows", "released_early"
+_AT, _ROWS, _RELEASED, _REST = "waits_until", "waiting_rows", "released_early", "released_us"
+"""Rows wait by the millisecond of their time, which is what the watermark is compared with; among each other they are ordered to
+the microsecond. A mark has the microseconds within its millisecond, too, and rows of the same one may wait behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +74,10 @@ def with_waiting(tables: OperatorTables, stored_keys: dict[str, pa.DataType], or
     """The tables of an operator and the one that its rows wait in."""
     if WAITING in tables.places:
         raise BadName(f"state name {WAITING!r} of operator {tables.operator} is taken where rows are put in order: use another")
-    check_keys(f"operator {tables.operator}, in_order", list(stored_keys), _AT, _ROWS, _RELEASED)
+    check_keys(f"operator {tables.operator}, in_order", list(stored_keys), _AT, _ROWS, _RELEASED, _REST)
     name = checked_name("table", f"{tables.operator}{SEPARATOR}{WAITING}")
     listed = pa.list_(pa.struct(list(order.columns)))
-    columns = {_ROWS: Column(listed, merge="append"), _RELEASED: Column(pa.bool_())}
+    columns = {_ROWS: Column(listed, merge="append"), _RELEASED: Column(pa.bool_()), _REST: Column(pa.int64())}
     schema = timer_table(name, stored_keys, columns, time=_AT)
     return replace(tables, schemas=(*tables.schemas, schema), places={**tables.places, WAITING: Place(name, _ROWS, subkey=_AT)})
 
@@ -110,35 +112,37 @@ class Reorder:
         view = snapshot.table(self._table)
         due = pa.concat_tables([view.empty(), *view.scan(groups=groups, times=(-(1 << 63), times.watermark_ms + 1))])
         self._delete(writer, due)
-        late, rows, early, entries = self._early(rows, view, writer, times.watermark_ms)
-        event_ms = self._times(rows)
+        late, rows, early = self._early(rows, view, writer, times.watermark_ms)
+        event_ms = _floor_ms(self._times(rows))
         ready = (event_ms <= times.watermark_ms) | early
         self._wait(writer, rows.filter(pa.array(~ready)), event_ms[~ready])
-        released = pa.concat_tables([self._unpacked(due), self._unpacked(entries), rows.filter(pa.array(ready))])
-        return Ordered(self._sorted(released), late, int(early.sum()) + _count(entries))
+        released = pa.concat_tables([self._unpacked(due.column(_ROWS)), rows.filter(pa.array(ready))])
+        return Ordered(self._sorted(released), late, int(early.sum()))
 
     def _early(
         self, rows: pa.Table, view: TableView, writer: TaskWriter, watermark_ms: int
-    ) -> tuple[pa.Table | None, pa.Table, np.ndarray, pa.Table]:
-        """Rows that are too late, the others, which of these go before their time, and entries that go with them."""
+    ) -> tuple[pa.Table | None, pa.Table, np.ndarray]:
+        """Rows that are too late; the others with those that waited and were looked at; which of these go before their time."""
         rows = rows.select(self._order.columns.names).cast(self._order.columns)
         if not self._order.bounded or not len(rows):
-            return None, rows, np.zeros(len(rows), bool), view.empty()
-        bounded = _Bounded(rows, self._times(rows), self._keys, view)
-        early, going = bounded.release(self._order, watermark_ms)
-        gone, marks = bounded.marked(early, going)
-        self._delete(writer, gone)
+            return None, rows, np.zeros(len(rows), bool)
+        bounded = _Bounded(rows, self._times(rows), self._keys, view, watermark_ms)
+        waited = self._unpacked(bounded.waiting)
+        early, waited_early = bounded.release(self._order, self._times(waited))
+        gone, marks = bounded.marked(early, waited_early)
+        self._delete(writer, bounded.entries(gone))
         if len(marks):
             writer.write(self._table, marks, "put")
         late = rows.filter(pa.array(bounded.too_late))
         if REASON not in late.column_names:
             late = late.append_column(REASON, bounded.reasons(self._name, self._order.bound))
-        kept = ~bounded.too_late
-        return late, rows.filter(pa.array(kept)), early[kept], bounded.entries(going)
+        kept, taken = ~bounded.too_late, gone[bounded.entry_of_waited]
+        both = pa.concat_tables([rows.filter(pa.array(kept)), waited.filter(pa.array(taken))])
+        return late, both, np.concatenate([early[kept], waited_early[taken]])
 
-    def _unpacked(self, entries: pa.Table) -> pa.Table:
+    def _unpacked(self, lists: pa.ChunkedArray) -> pa.Table:
         """The rows of entries of the table."""
-        packed = one_array(pc.list_flatten(entries.column(_ROWS)))
+        packed = one_array(pc.list_flatten(lists))
         return pa.Table.from_arrays(packed.flatten(), schema=self._order.columns)
 
     def _sorted(self, rows: pa.Table) -> pa.Table:
@@ -146,8 +150,8 @@ class Reorder:
         return rows.take(pa.array(np.lexsort([*ranks, self._times(rows)])))
 
     def _times(self, rows: pa.Table) -> np.ndarray:
-        """Rows without event time come first, at once."""
-        return pc.fill_null(as_ms(rows.column(self._event_time)), NONE_MS).to_numpy(zero_copy_only=False)
+        """In microseconds. Rows without event time come first, at once."""
+        return pc.fill_null(as_us(rows.column(self._event_time)), NONE_MS).to_numpy(zero_copy_only=False)
 
     def _wait(self, writer: TaskWriter, rows: pa.Table, event_ms: np.ndarray) -> None:
         if len(rows):
@@ -168,37 +172,55 @@ def _count(entries: pa.Table) -> int:
     return int(pc.sum(pc.list_value_length(entries.column(_ROWS))).as_py() or 0)
 
 
-class _Bounded:
-    """The keys of the rows that came, with all that waits for them: what goes early, and what is too late for that."""
+def _floor_ms(times: np.ndarray) -> np.ndarray:
+    return np.where(times == NONE_MS, NONE_MS, times // 1000)
 
-    def __init__(self, rows: pa.Table, event_ms: np.ndarray, keys: Mapping[str, str], view: TableView) -> None:
+
+class _Bounded:
+    """The keys of the rows that came, with all that waits for them: what goes early, and what is too late for that. Times are in
+    microseconds."""
+
+    def __init__(self, rows: pa.Table, times: np.ndarray, keys: Mapping[str, str], view: TableView, watermark_ms: int) -> None:
         grouped = group(rows, keys)
-        self._space, self._event_ms = grouped.space, event_ms
+        self._space, self._times, self._watermark_ms = grouped.space, times, watermark_ms
         self._key_of_row = np.empty(len(rows), np.int64)
         self._key_of_row[grouped.order] = np.repeat(np.arange(len(self._space)), np.diff(grouped.starts))
         found = view.multi_get(self._space.needles())
-        self._key_of_entry, self._entries = found.needle, found.rows
+        self._marks = self._marked_before(found.needle, found.rows)
+        waits = found.rows.column(_AT).to_numpy() > watermark_ms
+        self._key_of_entry, self._entries = found.needle[waits], found.rows.filter(pa.array(waits))
         self._at_ms = self._entries.column(_AT).to_numpy()
-        self._is_mark = pc.fill_null(self._entries.column(_RELEASED), False).to_numpy()
-        self._marks = np.full(len(self._space), NONE_MS)
-        np.maximum.at(self._marks, self._key_of_entry[self._is_mark], self._at_ms[self._is_mark])
-        self.too_late = (event_ms <= self._marks[self._key_of_row]) & (event_ms > NONE_MS)
+        self._is_mark = _are_marks(self._entries)
+        self.entry_of_waited = np.repeat(np.arange(len(self._at_ms)), _lengths(self._entries))
+        """For each row that waits, the entry that it is in."""
+        self.too_late = (times <= self._marks[self._key_of_row]) & (times > NONE_MS)
         """Of the rows that came, those that others were released before early."""
+
+    def _marked_before(self, key_of: np.ndarray, entries: pa.Table) -> np.ndarray:
+        """Per key, up to when rows went early. A mark of an older state is for all of its millisecond."""
+        is_mark, marks = _are_marks(entries), np.full(len(self._space), NONE_MS)
+        at = entries.column(_AT).to_numpy() * 1000 + pc.fill_null(entries.column(_REST), 999).to_numpy()
+        np.maximum.at(marks, key_of[is_mark], at[is_mark])
+        return marks
+
+    @property
+    def waiting(self) -> pa.ChunkedArray:
+        """The rows of each entry."""
+        return self._entries.column(_ROWS)
 
     def reasons(self, operator: str, bound: str) -> pa.Array:
         """Of those that are too late."""
         marks = self._marks[self._key_of_row[self.too_late]].tolist()
         told = f"were processed early, because no more than {bound} of a key wait"
-        return pa.array([f"late for {operator}: rows of its key up to {moment(at)} {told}" for at in marks], pa.string())
+        return pa.array([f"late for {operator}: rows of its key up to {moment(at // 1000)} {told}" for at in marks], pa.string())
 
-    def release(self, order: InOrder, watermark_ms: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of the rows that came, and of the entries of the table, those that go early."""
-        waiting = ~self._is_mark & (self._at_ms > watermark_ms)
-        coming = ~self.too_late & (self._event_ms > watermark_ms)
-        counts = pc.list_value_length(self._entries.column(_ROWS)).to_numpy()[waiting]
-        keys = np.concatenate([np.repeat(self._key_of_entry[waiting], counts), self._key_of_row[coming]])
-        limit = self._limit(order, keys, np.concatenate([np.repeat(self._at_ms[waiting], counts), self._event_ms[coming]]))
-        return coming & (self._event_ms <= limit[self._key_of_row]), waiting & (self._at_ms <= limit[self._key_of_entry])
+    def release(self, order: InOrder, waited: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of the rows that came, and of those that waited, whose times are given, those that go early."""
+        self._waited, self._key_of_waited = waited, self._key_of_entry[self.entry_of_waited]
+        coming = ~self.too_late & (_floor_ms(self._times) > self._watermark_ms)
+        keys = np.concatenate([self._key_of_waited, self._key_of_row[coming]])
+        limit = self._limit(order, keys, np.concatenate([waited, self._times[coming]]))
+        return coming & (self._times <= limit[self._key_of_row]), waited <= limit[self._key_of_waited]
 
     def _limit(self, order: InOrder, keys: np.ndarray, times: np.ndarray) -> np.ndarray:
         """Per key, the time up to which its rows cannot wait any more."""
@@ -210,29 +232,40 @@ class _Bounded:
             limit[over] = times[ends[over] - order.rows - 1]
         if order.time_ms is not None:
             some = np.flatnonzero(np.diff(bounds))
-            limit[some] = np.maximum(limit[some], times[ends[some] - 1] - order.time_ms)
+            limit[some] = np.maximum(limit[some], times[ends[some] - 1] - order.time_ms * 1000)
         return limit
 
-    def marked(self, rows: np.ndarray, entries: np.ndarray) -> tuple[pa.Table, pa.Table]:
-        """Entries to delete and marks to put, once these rows and entries went early."""
+    def marked(self, early: np.ndarray, waited_early: np.ndarray) -> tuple[np.ndarray, pa.Table]:
+        """Which entries to delete and marks to put, once these rows went early. What else waits in these entries must wait anew:
+        a mark takes the place of what is there for its millisecond."""
         marks = np.full(len(self._space), NONE_MS)
-        np.maximum.at(marks, self._key_of_row[rows], self._event_ms[rows])
-        np.maximum.at(marks, self._key_of_entry[entries], self._at_ms[entries])
+        np.maximum.at(marks, self._key_of_row[early], self._times[early])
+        np.maximum.at(marks, self._key_of_waited[waited_early], self._waited[waited_early])
         moved = np.flatnonzero(marks > NONE_MS)
-        gone = entries | (self._is_mark & (marks > NONE_MS)[self._key_of_entry])
+        of_entry = marks[self._key_of_entry]
+        gone = (of_entry > NONE_MS) & (self._is_mark | (self._at_ms == of_entry // 1000))
+        gone[self.entry_of_waited[waited_early]] = True
         nothing = pa.array([[]] * len(moved), self._entries.schema.field(_ROWS).type)
-        columns = {_AT: pa.array(marks[moved]), _ROWS: nothing, _RELEASED: pa.array([True] * len(moved), pa.bool_())}
+        columns = {
+            _AT: pa.array(marks[moved] // 1000),
+            _ROWS: nothing,
+            _RELEASED: pa.array([True] * len(moved), pa.bool_()),
+            _REST: pa.array(marks[moved] % 1000),
+        }
         put = self._space.at(moved)
         for name, values in columns.items():
             put = put.append_column(name, values)
-        return self.entries(gone), put
+        return gone, put
 
     def entries(self, wanted: np.ndarray) -> pa.Table:
         keys = self._space.keys.take(pa.array(self._key_of_entry[wanted]))
-        found = self._entries.select([_AT, _ROWS]).filter(pa.array(wanted))
-        return pa.table(
-            {
-                **{name: keys.column(name) for name in keys.column_names},
-                **{name: found.column(name) for name in found.column_names},
-            }
-        )
+        at = self._entries.column(_AT).filter(pa.array(wanted))
+        return pa.table({**{name: keys.column(name) for name in keys.column_names}, _AT: at})
+
+
+def _are_marks(entries: pa.Table) -> np.ndarray:
+    return pc.fill_null(entries.column(_RELEASED), False).to_numpy()
+
+
+def _lengths(entries: pa.Table) -> np.ndarray:
+    return pc.fill_null(pc.list_value_length(entries.column(_ROWS)), 0).to_numpy()

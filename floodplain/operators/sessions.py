@@ -17,7 +17,8 @@ from floodplain.operators.windowprocess import Fresh, WindowProcess
 from floodplain.operators.windowstates import ListStates
 from floodplain.store.identity import starts_of
 
-LAST, WAKE = "_end", "_wake"
+LAST, WAKE = "_end_us", "_wake"
+"""Starts and ends are in microseconds, as distances between rows are; what is compared with a watermark, in milliseconds."""
 
 
 class SessionProcess(WindowProcess):
@@ -47,17 +48,17 @@ class SessionProcess(WindowProcess):
 
     def _stretches(self, batch: Batch) -> tuple[Fresh, np.ndarray]:
         """The sessions that the rows of the epoch make by themselves, and their ends."""
-        times, key_of = self.times_ms(batch), batch.key_of_row
+        times, key_of, gap = self.times_us(batch), batch.key_of_row, self.windows.gap_ms * 1000
         order = order_of((key_of, times))
         if order is not None:
             times, key_of = times[order], key_of[order]
         first = starts_of(key_of)
-        first[1:] |= times[1:] - times[:-1] > self.windows.gap_ms
+        first[1:] |= times[1:] - times[:-1] > gap
         groups = Groups(np.flatnonzero(first), len(times))
         last = groups.starts + groups.sizes - 1
         partials, rows = partials_of(self.aggregation, batch, groups, order)
         fresh = Fresh(key_of[groups.starts], times[groups.starts], partials, rows)
-        return fresh, times[last] + self.windows.gap_ms
+        return fresh, times[last] + gap
 
     def _keep(self, batch: Batch, sessions: "_Sessions", fires: np.ndarray, ctx: Any) -> None:
         held, wake = sessions.held, sessions.wake
@@ -67,7 +68,7 @@ class SessionProcess(WindowProcess):
         wake = np.where(arm, wanted, wake)
         batch.timer(wanted[arm], held.key_of[arm])
         changed = (held.added > 0) | arm | (fires & (self.rules.counted | (held.shown is not None)))
-        self.kept.save(batch, held, ~expired, changed, {LAST: held.end, WAKE: wake, UNFIRED: held.unfired})
+        self.kept.save(batch, held, ~expired, changed, {LAST: sessions.end, WAKE: wake, UNFIRED: held.unfired})
         set_ticks(self.rules, batch, held, ~expired, ctx)
 
 
@@ -96,15 +97,17 @@ class _Sessions:
         self.wake = groups.reduced(np.minimum, np.append(wakes, np.full(len(fresh.rows), END_MS))[order])
         self.wake = np.where(self.wake == END_MS, NONE_MS, self.wake)
         self._shown = layout.shown(found)
+        self.end = groups.reduced(np.maximum, end[order])
         self.held = Held(
             key_of=self._key[first],
             start=self._start[first],
-            end=groups.reduced(np.maximum, end[order]),
+            end=self.end // 1000,
             partials=merged(process.aggregation, self._key[first], parts),
             stored=groups.any(self._known[order]),
             added=groups.reduced(np.add, added[order]),
             unfired=groups.reduced(np.add, (added + old)[order]),
             shown=None if self._shown is None else at(self._shown, self._first_shown(len(groups))),
+            bounds_us=(self._start[first], self.end),
         )
 
     def _first_shown(self, count: int) -> np.ndarray:

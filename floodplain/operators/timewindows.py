@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from floodplain.eventtime.times import as_ms
 from floodplain.operators.aggregate import groups_are
 from floodplain.operators.batch import KEY_OF, Batch
+from floodplain.operators.combining import pane_ms
 from floodplain.operators.firing import Due, set_ticks
 from floodplain.operators.groups import groups_of, valid
 from floodplain.operators.held import UNFIRED, Held, merged
@@ -42,7 +43,7 @@ class TimeWindowProcess(WindowProcess):
         """Whether a window of the row is still there. Rows without a time are in none but the global one."""
         times = as_ms(event_time)
         timed = valid(times) | self.windows.is_global
-        plain = pc.fill_null(times, 0).to_numpy(zero_copy_only=False) - self.inclusive_ms
+        plain = pane_ms(event_time, inclusive=self.inclusive)
         ends = self.windows.last_of(plain) + self.windows.size_ms
         return pa.array((ends > self.rules.gone_ms(late_ms)) & timed)
 

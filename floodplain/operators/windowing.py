@@ -1,7 +1,7 @@
 """Windows as users ask for them."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import NoReturn, get_args
 
 import pyarrow as pa
@@ -74,11 +74,17 @@ class WindowAggregate(KeyedBatchProcess):
         aggregation = Aggregation(self.aggregates).fitted(rows, event_time)
         process = self._kind(event_time)(self.windows, aggregation, self.rules, rows, keys, event_time)
         if isinstance(self.windows, TimeWindows):
-            process.inclusive_ms = int(self.of_windows)
+            process.inclusive = self.of_windows
         if self.partial and isinstance(self.windows, TimeWindows):
             timed = event_time is not None and not self.windows.is_global
-            windows = replace(self.windows, offset_ms=self.windows.offset_ms + process.inclusive_ms) if timed else None
-            process.combiner = AggregateCombiner(aggregation, keys, event_time and rows.field(event_time), windows, self.partial)
+            process.combiner = AggregateCombiner(
+                aggregation,
+                keys,
+                event_time and rows.field(event_time),
+                self.windows if timed else None,
+                self.partial,
+                self.of_windows,
+            )
         return process
 
     def _kind(self, event_time: str | None) -> type[WindowProcess]:

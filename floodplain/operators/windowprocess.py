@@ -8,10 +8,10 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from floodplain.eventtime.times import as_ms
+from floodplain.eventtime.times import as_us
 from floodplain.operators.aggregation import Aggregation, Partials
 from floodplain.operators.batch import Batch
-from floodplain.operators.combining import Combiner, partials_of
+from floodplain.operators.combining import Combiner, pane_ms, partials_of
 from floodplain.operators.firing import END, Results, Rules
 from floodplain.operators.groups import filled, groups_of
 from floodplain.operators.held import UNFIRED, Layout
@@ -47,8 +47,8 @@ class WindowProcess(KeyedBatchProcess):
 
     output_time = END
     drops_late = True
-    inclusive_ms = 0
-    """1 where the times of rows are ends of windows: such a row belongs to the window that ends there, not to the next."""
+    inclusive = False
+    """Where the times of rows are ends of windows: such a row belongs to the window that ends there, not to the next."""
     numbers: tuple[str, ...] = ()
     """What is kept of a window besides its partials, and how many rows it has without a result."""
 
@@ -93,5 +93,9 @@ class WindowProcess(KeyedBatchProcess):
         """The event time of each row; 0 where it has none, which only windows that do not go by time are given."""
         if self.event_time is None:
             return np.zeros(int(batch.starts[-1]), np.int64)
-        found = filled(as_ms(pa.chunked_array([batch.column(self.event_time)])), 0)
-        return found - self.inclusive_ms if self.inclusive_ms else found
+        return pane_ms(pa.chunked_array([batch.column(self.event_time)]), inclusive=self.inclusive)
+
+    def times_us(self, batch: Batch) -> np.ndarray:
+        """As ``times_ms``, in microseconds: for windows that go by how far rows are apart."""
+        assert self.event_time is not None
+        return filled(as_us(pa.chunked_array([batch.column(self.event_time)])), 0)
