@@ -16,6 +16,9 @@ _TYPES = {"int64": "long", "int32": "int", "string": "string", "bool": "boolean"
 _TYPES |= {"timestamp[us]": "timestamp", "timestamp[us, tz=UTC]": "timestamp"}
 
 
+UTC = pa.timestamp("us", "UTC")
+
+
 def mean_price(rows: pa.Table) -> pa.Table:
     means = [float(sum(prices) / len(prices)) for prices in rows["prices"].to_pylist()]
     return pa.table({"seller": rows["seller"], "avg_price": pa.array(means, pa.float64())})
@@ -27,7 +30,9 @@ TRANSFORMS = {"q6": [mean_price]}
 
 def read(query: Query, events: pa.Table) -> pa.Table:
     """What the query reads of these events."""
-    return Oracle(events).sql(query.reads)
+    found = Oracle(events).sql(query.reads)
+    # DuckDB's times have no zone here; they are in UTC.
+    return found.cast(pa.schema([(each.name, UTC if each.type == pa.timestamp("us") else each.type) for each in found.schema]))
 
 
 def kit(query: Query, **options: Any) -> fp.PipelineKit:

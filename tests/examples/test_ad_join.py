@@ -23,7 +23,7 @@ def events() -> pa.Table:
 
 @pytest.fixture(scope="module")
 def joined(events) -> pa.Table:
-    kit = ProcessKit(AdJoin(), rows=ROWS, keys=["ad"])
+    kit = ProcessKit(AdJoin(), rows=ROWS, keys=["ad"], event_time="at_ms")
     made = [row for start in range(0, 400, 100) for row in kit.epoch(events.slice(start, 100))]
     return pa.Table.from_pylist(made, pa.schema({"ad": pa.int64(), "impression": pa.int64(), "click": pa.int64()}))
 

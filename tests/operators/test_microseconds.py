@@ -11,9 +11,14 @@ import pyarrow as pa
 import pytest
 
 import floodplain as fp
+from floodplain.errors import SchemaMismatch
+from floodplain.operators.dedupe import Dedup
 from floodplain.operators.kit import ProcessKit
 from floodplain.operators.process import KeyedProcess
+from floodplain.operators.windowing import WindowAggregate
 from floodplain.spark.kit import PipelineKit
+from floodplain.state.tables import tables_for
+from floodplain.store.evolution import evolve
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ROWS = "k string, at timestamp, n long"
@@ -208,3 +213,24 @@ def test_joins_go_by_microseconds(seed, how):
             older = [one for one in mine if one["at"] <= left["at"]]
             expected += [(left["n"], max(older, key=lambda one: (one["at"], one["n"]))["n"])] if older else []
     assert sorted((row["n"], row["n_r"]) for row in made) == sorted(expected)
+
+
+def _schema(states: dict[str, Any]):
+    (schema,) = tables_for("op", "k string", states).schemas
+    return schema
+
+
+def test_a_state_in_milliseconds_is_read_as_such_or_refused():
+    within = Dedup(within_ms=5).states()
+    older = {"at_ms": within["at_ms"]}
+    assert [field.name for field in evolve(_schema(older), _schema(within)).values] == ["at_ms", "at_us"]
+    rows = pa.schema({"k": pa.string(), "at": pa.timestamp("us", "UTC")})
+    for windows in (fp.session("1 ms"), fp.count_window(2)):
+        fitted = WindowAggregate(windows, {"n": fp.count()}).fitted(rows, ("k",), "at")
+        now = fitted.states()
+        text = str(now["windows"].arrow)
+        assert "_us" in text
+        element = now["windows"].arrow.value_type
+        before = pa.list_(pa.struct([pa.field(field.name.removesuffix("_us"), field.type) for field in element]))
+        with pytest.raises(SchemaMismatch, match="windows"):
+            evolve(_schema({**now, "windows": replace(now["windows"], type=before)}), _schema(now))
