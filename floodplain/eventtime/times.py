@@ -78,3 +78,15 @@ def as_ms(column: pa.ChunkedArray) -> pa.Array:
         return whole.cast(pa.int64())
     micros = whole.cast(pa.timestamp("us", whole.type.tz)).cast(pa.int64())
     return pa.array(pc.fill_null(micros, 0).to_numpy(zero_copy_only=False) // 1000, mask=np.asarray(micros.is_null()))
+
+
+def split_us(times_us: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Whole milliseconds, and the microseconds beyond them; the ends of time stay as they are."""
+    far = (times_us >= END_MS) | (times_us <= NONE_MS)
+    return np.where(far, times_us, times_us // 1000), np.where(far, 0, times_us % 1000)
+
+
+def joined_us(times_ms: np.ndarray, rest_us: np.ndarray) -> np.ndarray:
+    """What ``split_us`` was given."""
+    far = (times_ms >= END_MS) | (times_ms <= NONE_MS)
+    return np.where(far, times_ms, np.where(far, 0, times_ms) * 1000 + rest_us)

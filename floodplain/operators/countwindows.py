@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from floodplain.eventtime.times import END_MS, NONE_MS, as_us
+from floodplain.eventtime.times import END_MS, NONE_MS, as_us, joined_us, split_us
 from floodplain.operators.batch import Batch
 from floodplain.operators.groups import Groups, filled, groups_of, valid
 from floodplain.operators.held import Held, merged
@@ -14,7 +14,9 @@ from floodplain.operators.windowprocess import WindowProcess
 from floodplain.state.descriptors import State, Value
 
 SEEN = "rows_seen"
-FIRST, LAST = "_first_us", "_last_us"
+FIRST, LAST = "_first", "_last"
+FIRST_REST, LAST_REST = "_first_rest", "_last_rest"
+"""Times are stored in milliseconds, and what is beyond them in microseconds, of which older state has none."""
 
 
 class CountWindowProcess(WindowProcess):
@@ -23,7 +25,7 @@ class CountWindowProcess(WindowProcess):
     ``window_start`` and ``window_end`` are the times of its earliest and latest row, of those that have one.
     """
 
-    numbers = (FIRST, LAST)
+    numbers = (FIRST, LAST, FIRST_REST, LAST_REST)
     drops_late = False
 
     def __init__(self, *args: Any) -> None:
@@ -62,10 +64,15 @@ class CountWindowProcess(WindowProcess):
         added[new], old = fresh.rows, np.flatnonzero(stored)
         found = loaded.found.take(pa.array(old))
         first, last = np.full(len(number), END_MS), np.full(len(number), NONE_MS)
-        first[old], last[old] = (self.layout.number(found, name) for name in (FIRST, LAST))
+        first[old], last[old] = (self._stored_us(found, *names) for names in ((FIRST, FIRST_REST), (LAST, LAST_REST)))
         first[new], last[new] = np.minimum(first[new], earliest), np.maximum(last[new], latest)
         partials = merged(self.aggregation, key_of, [(old, self.layout.partials(found)), (new, fresh.partials)])
         return Held(key_of, number, number, partials, stored, added, added), first, last
+
+    def _stored_us(self, found: pa.Array, name: str, rest: str) -> np.ndarray:
+        whole, more = self.layout.number(found, name), self.layout.number(found, rest)
+        assert whole is not None and more is not None
+        return joined_us(whole, more)
 
     def _ends(self, batch: Batch, groups: Groups) -> tuple[np.ndarray, np.ndarray]:
         if self.event_time is None:
@@ -96,4 +103,5 @@ class CountWindowProcess(WindowProcess):
     def _keep(self, batch: Batch, panes: Held, first: np.ndarray, last: np.ndarray, after: np.ndarray) -> None:
         batch.set(SEEN, pa.array(after))
         needed = panes.start >= (self._windows(after) * (self.windows.slide // self.pane))[panes.key_of]
-        self.kept.save(batch, panes, needed, panes.added > 0, {FIRST: first, LAST: last})
+        times = dict(zip((FIRST, FIRST_REST, LAST, LAST_REST), (*split_us(first), *split_us(last)), strict=True))
+        self.kept.save(batch, panes, needed, panes.added > 0, times)

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.eventtime.times import END_MS, NONE_MS, as_ms
+from floodplain.eventtime.times import END_MS, NONE_MS, as_ms, joined_us, split_us
 from floodplain.operators.batch import Batch
 from floodplain.operators.combining import partials_of
 from floodplain.operators.firing import Due, set_ticks
@@ -17,14 +17,15 @@ from floodplain.operators.windowprocess import Fresh, WindowProcess
 from floodplain.operators.windowstates import ListStates
 from floodplain.store.identity import starts_of
 
-LAST, WAKE = "_end_us", "_wake"
-"""Starts and ends are in microseconds, as distances between rows are; what is compared with a watermark, in milliseconds."""
+LAST, WAKE = "_end", "_wake"
+START_REST, LAST_REST = "_start_rest", "_end_rest"
+"""Starts and ends are stored in milliseconds, and what is beyond them in microseconds, of which older state has none."""
 
 
 class SessionProcess(WindowProcess):
     """One timer per session waits for its end; when it is due and the session has grown, another is set."""
 
-    numbers = (LAST, WAKE)
+    numbers = (LAST, WAKE, START_REST, LAST_REST)
     kept: ListStates
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
@@ -68,7 +69,9 @@ class SessionProcess(WindowProcess):
         wake = np.where(arm, wanted, wake)
         batch.timer(wanted[arm], held.key_of[arm])
         changed = (held.added > 0) | arm | (fires & (self.rules.counted | (held.shown is not None)))
-        self.kept.save(batch, held, ~expired, changed, {LAST: sessions.end, WAKE: wake, UNFIRED: held.unfired})
+        last, last_rest = split_us(sessions.end)
+        ends = {LAST: last, LAST_REST: last_rest, START_REST: split_us(sessions.start)[1]}
+        self.kept.save(batch, held, ~expired, changed, {**ends, WAKE: wake, UNFIRED: held.unfired})
         set_ticks(self.rules, batch, held, ~expired, ctx)
 
 
@@ -77,11 +80,12 @@ class _Sessions:
 
     def __init__(self, process: SessionProcess, known: Pairs, found: pa.Array, fresh: Fresh, fresh_ends: np.ndarray) -> None:
         layout = process.layout
-        ends, wakes = (layout.number(found, name) for name in (LAST, WAKE))
+        last, wakes, start_rest, last_rest = (layout.number(found, name) for name in process.numbers)
         unfired = layout.number(found, UNFIRED)
-        assert ends is not None and wakes is not None
-        self._key, self._start = np.concatenate([known[0], fresh.key_of]), np.concatenate([known[1], fresh.number])
-        end, count = np.concatenate([ends, fresh_ends]), len(found)
+        assert last is not None and wakes is not None and start_rest is not None and last_rest is not None
+        self._key = np.concatenate([known[0], fresh.key_of])
+        self._start = np.concatenate([joined_us(known[1], start_rest), fresh.number])
+        end, count = np.concatenate([joined_us(last, last_rest), fresh_ends]), len(found)
         order = order_of((self._key, self._start))
         order = np.arange(len(end)) if order is None else order
         groups = _overlapping(self._key[order], self._start[order], end[order])
@@ -97,17 +101,17 @@ class _Sessions:
         self.wake = groups.reduced(np.minimum, np.append(wakes, np.full(len(fresh.rows), END_MS))[order])
         self.wake = np.where(self.wake == END_MS, NONE_MS, self.wake)
         self._shown = layout.shown(found)
-        self.end = groups.reduced(np.maximum, end[order])
+        self.start, self.end = self._start[first], groups.reduced(np.maximum, end[order])
         self.held = Held(
             key_of=self._key[first],
-            start=self._start[first],
+            start=self.start // 1000,
             end=self.end // 1000,
             partials=merged(process.aggregation, self._key[first], parts),
             stored=groups.any(self._known[order]),
             added=groups.reduced(np.add, added[order]),
             unfired=groups.reduced(np.add, (added + old)[order]),
             shown=None if self._shown is None else at(self._shown, self._first_shown(len(groups))),
-            bounds_us=(self._start[first], self.end),
+            bounds_us=(self.start, self.end),
         )
 
     def _first_shown(self, count: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 ``python -m tests.formats.small_state`` writes that of the present format, where there is none yet.
 """
 
+import json
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -85,7 +86,7 @@ def rows_of(batch: int) -> pa.Table:
     return pa.table(
         {
             "user": [("ada", "bob")[i % 2] for i in at],
-            "v": [i * 7 % 5 for i in at],
+            "v": [i * 7 % 5 + i // 20 for i in at],
             "ts": pa.array([i * MINUTE_MS * 1000 for i in at], pa.int64()).cast(COLUMNS.field("ts").type),
         },
         schema=COLUMNS,
@@ -154,6 +155,19 @@ def unpacked(version: int) -> Iterator[Path]:
         yield Path(folder) / "state"
 
 
+def content(location: Path) -> dict[str, list[str]]:
+    """All rows of all tables, in words."""
+    snapshot = Store.open(location).snapshot()
+    tables = {name: snapshot.table(name).to_arrow() for name in sorted(snapshot.manifest.schemas)}
+    return {name: sorted(map(repr, table.to_pylist())) for name, table in tables.items()}
+
+
+def holds(version: int) -> dict[str, list[str]]:
+    """The content of a kept state, as the code that made it read it."""
+    found: dict[str, list[str]] = json.loads(archive(version).with_suffix("").with_suffix(".json").read_text())
+    return found
+
+
 def write(version: int = VERSION) -> None:
     if archive(version).exists():
         return
@@ -161,6 +175,8 @@ def write(version: int = VERSION) -> None:
         make(Path(folder) / "state")
         with tarfile.open(archive(version), "w:gz", compresslevel=9) as packed:
             packed.add(Path(folder) / "state", "state", filter=_anonymous)
+        told = json.dumps(content(Path(folder) / "state"), indent=1)
+        archive(version).with_suffix("").with_suffix(".json").write_text(told + "\n")
 
 
 def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:

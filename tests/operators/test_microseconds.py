@@ -7,11 +7,14 @@ from random import Random
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import floodplain as fp
-from floodplain.errors import SchemaMismatch
+from floodplain.eventtime.times import END_MS, NONE_MS, joined_us, split_us
 from floodplain.operators.dedupe import Dedup
 from floodplain.operators.kit import ProcessKit
 from floodplain.operators.process import KeyedProcess
@@ -220,17 +223,23 @@ def _schema(states: dict[str, Any]):
     return schema
 
 
-def test_a_state_in_milliseconds_is_read_as_such_or_refused():
+def test_a_state_in_milliseconds_is_read_as_such():
+    """What is beyond milliseconds has columns and fields of its own, which are null in what is older."""
     within = Dedup(within_ms=5).states()
     older = {"at_ms": within["at_ms"]}
     assert [field.name for field in evolve(_schema(older), _schema(within)).values] == ["at_ms", "at_us"]
     rows = pa.schema({"k": pa.string(), "at": pa.timestamp("us", "UTC")})
     for windows in (fp.session("1 ms"), fp.count_window(2)):
-        fitted = WindowAggregate(windows, {"n": fp.count()}).fitted(rows, ("k",), "at")
-        now = fitted.states()
-        text = str(now["windows"].arrow)
-        assert "_us" in text
+        now = WindowAggregate(windows, {"n": fp.count()}).fitted(rows, ("k",), "at").states()
         element = now["windows"].arrow.value_type
-        before = pa.list_(pa.struct([pa.field(field.name.removesuffix("_us"), field.type) for field in element]))
-        with pytest.raises(SchemaMismatch, match="windows"):
-            evolve(_schema({**now, "windows": replace(now["windows"], type=before)}), _schema(now))
+        assert len([field for field in element if field.name.endswith("_rest")]) == 2
+        before = pa.list_(pa.struct([field for field in element if not field.name.endswith("_rest")]))
+        assert evolve(_schema({**now, "windows": replace(now["windows"], type=before)}), _schema(now)).id == 2
+
+
+@given(st.lists(st.integers(-(1 << 53), 1 << 53) | st.sampled_from([NONE_MS, END_MS])))
+def test_times_are_split_and_joined_without_loss(times):
+    given_us = np.array(times, np.int64)
+    whole, rest = split_us(given_us)
+    assert joined_us(whole, rest).tolist() == times
+    assert ((rest >= 0) & (rest < 1000)).all()
