@@ -62,13 +62,18 @@ class Fault:
             released = Path(self.folder, "release")
             wait_for(str(released), released.exists)
             if released.read_text() == "raise":
-                raise Unavailable("told to fail")
+                raise self._error("told to fail")
         elif number == 1 and self.act == "raise":
-            raise Unavailable("fails once")
+            raise self._error("fails once")
         elif number == 1 and self.act == "exit":
             os._exit(1)
         elif number == 1 and self.act == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+
+    @property
+    def _error(self) -> type[Exception]:
+        """One after which Spark tries again: those of a function itself are final, and a store asks again by itself."""
+        return Unavailable if self.point == "key" else RuntimeError
 
     def _arrive(self) -> int:
         """Leave word; the number of those who did."""

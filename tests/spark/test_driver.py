@@ -15,7 +15,7 @@ from floodplain.spark.contract import Place
 from floodplain.spark.driver import Driver, Interrupted
 from floodplain.spark.housekeeper import Housekeeper
 from floodplain.spark.kit import LocalEngine, PipelineKit
-from floodplain.spark.pipeline import _take_over
+from floodplain.spark.takeover import take_over
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.edit import SourcePosition
 from tests.faults import FaultyBlobs, Op, Plan
@@ -127,7 +127,7 @@ def test_nobody_gets_the_state_of_a_driver_in_an_epoch_longer_than_its_lease(tmp
     first_ms = driver.store.head.lease.expires_ms
     wait_for("more than the time of a lease", lambda: driver.store.head.lease.expires_ms - first_ms > chosen.lease_ms)
     with pytest.raises(LeaseHeld):
-        _take_over(open_store(blobs, SystemClock(), chosen), force=False)
+        take_over(open_store(blobs, SystemClock(), chosen), "next")
     (tmp_path / "go").touch()
     running.join()
     assert driver.store.head.epoch == 1
@@ -143,7 +143,7 @@ def test_a_driver_whose_query_has_ended_does_not_keep_the_state_from_the_next():
     clock.advance_ms(MINUTE.lease_ms // 2)
     renewal.beat()
     clock.advance_ms(MINUTE.lease_ms // 2)
-    assert _take_over(open_store(blobs, clock, MINUTE), force=False).token == 2 and not clock.sleeps_s
+    assert take_over(open_store(blobs, clock, MINUTE), "next").token == 2 and not clock.sleeps_s
 
 
 def test_how_far_publishing_got_is_noted_when_no_epoch_comes():
