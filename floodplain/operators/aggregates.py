@@ -28,7 +28,7 @@ def sum(column: Expression, *, where: Expression = None, since: Since = None) ->
 
 
 def avg(column: Expression, *, where: Expression = None, since: Since = None) -> Aggregate:
-    """A double."""
+    """A double; of decimals a decimal with four more digits, as Spark gives it."""
     return Avg((column,), where, since=since)
 
 

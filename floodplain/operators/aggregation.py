@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import BadInput, FloodplainError, SchemaMismatch, UserError, short
-from floodplain.operators.aggregate import TIME, Aggregate, groups_are
+from floodplain.operators.aggregate import TIME, Aggregate, TooLarge, groups_are
 from floodplain.operators.blame import is_users_fault
 from floodplain.operators.distinct import MOST, CountDistinct, together
 from floodplain.operators.groups import Groups, groups_of
@@ -204,8 +204,11 @@ class Aggregation:
     def results(self, partials: Partials) -> dict[str, pa.Array]:
         found: dict[str, pa.Array] = {}
         for part, some in self.split(partials):
-            found |= zip(part.names, part.results(some), strict=True)
-        return {name: found[name] for name in self.named}
+            try:
+                found |= zip(part.names, part.results(some), strict=True)
+            except TooLarge as error:
+                raise BadInput(f"aggregate {part.names[0]}: {error}") from None
+        return {field.name: _as_type(found[field.name], field.type) for field in self.output}
 
     def _types(self, name: str) -> tuple[pa.DataType, ...]:
         assert self.types is not None
@@ -223,6 +226,11 @@ class Aggregation:
     def _cast(self, partials: Partials) -> Partials:
         fields = self.partial
         return [part if part.type == field.type else part.cast(field.type) for part, field in zip(partials, fields, strict=True)]
+
+
+def _as_type(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    """What aggregates of ours give may be wider than what fits: an average does not know how many digits its rows had."""
+    return column.cast(type_) if pa.types.is_decimal(column.type) and column.type != type_ else column
 
 
 def _check_kind(name: str, aggregate: Aggregate, types: tuple[pa.DataType, ...]) -> None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from floodplain.errors import SchemaMismatch
 from floodplain.operators.aggregate import Aggregate, Columns, TooLarge, Types
+from floodplain.operators.decimals import quotients
 from floodplain.operators.groups import Groups, at, codes, filled, valid
 
 _MOST_DECIMAL = 1e38 * (1 - 1e-9)
@@ -102,27 +103,38 @@ def _by_arrow(column: pa.Array, groups: Groups, function: str) -> pa.Array:
 
 @dataclass(frozen=True)
 class Avg(Aggregate):
+    """Of decimals exact, with four more digits, as in Spark; of other numbers a double."""
+
     def output(self, types: Types) -> pa.DataType:
         (type_,) = types
+        if pa.types.is_decimal128(type_):
+            return pa.decimal128(min(type_.precision + 4, 38), min(type_.scale + 4, 38))
         if not (pa.types.is_integer(type_) or pa.types.is_floating(type_)):
-            hint = ": cast it to double" if pa.types.is_decimal(type_) else ""
-            raise SchemaMismatch(f"an average needs an integer or a double, not {type_}{hint}")
+            raise SchemaMismatch(f"an average needs a number, not {type_}")
         return pa.float64()
 
-    def partial(self, types: Types) -> tuple[pa.DataType, ...]:  # noqa: ARG002
-        return pa.float64(), pa.int64()
+    def partial(self, types: Types) -> tuple[pa.DataType, ...]:
+        return Sum().output(types) if pa.types.is_decimal(types[0]) else pa.float64(), pa.int64()
 
     def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
-        totals = groups.reduced(np.add, filled(columns[0].cast(pa.float64()), 0.0))
-        return [pa.array(totals), *Count().of(columns, groups)]
+        counted = Count().of(columns, groups)
+        if pa.types.is_decimal(columns[0].type):
+            return [*Sum().of(columns, groups), *counted]
+        return [pa.array(groups.reduced(np.add, filled(columns[0].cast(pa.float64()), 0.0))), *counted]
 
     def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
+        if pa.types.is_decimal(partials[0].type):
+            return [summed(partials[0], groups), *Count().combine(partials[1:], groups)]
         return [pa.array(groups.reduced(np.add, filled(part, 0))) for part in partials]
 
-    def sql(self, arguments: Sequence[str], where: str, types: Types) -> list[str] | None:  # noqa: ARG002
+    def sql(self, arguments: Sequence[str], where: str, types: Types) -> list[str] | None:
+        if pa.types.is_decimal(types[0]):
+            return None
         return [f"coalesce(sum(cast({arguments[0]} as double)){where}, 0D)", f"count({arguments[0]}){where}"]
 
     def result(self, partials: Columns) -> pa.Array:
+        if pa.types.is_decimal(partials[0].type):
+            return quotients(partials[0], filled(partials[1], 0))
         total, count = (part.to_numpy(zero_copy_only=False) for part in partials)
         return pa.array(total / np.maximum(count, 1), mask=count == 0)
 

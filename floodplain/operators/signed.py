@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from floodplain.operators.aggregate import Aggregate, Columns, Types
 from floodplain.operators.changes import WEIGHT, weights_in
+from floodplain.operators.decimals import quotients
 from floodplain.operators.groups import Groups, filled, valid
 from floodplain.operators.reducing import Avg, Count, Sum
 
@@ -62,13 +63,17 @@ class SignedSum(Signed):
     def output(self, types: Types) -> pa.DataType:
         return Sum().output(types[:1])
 
+    def _total(self, type_: pa.DataType) -> pa.DataType:
+        """The type of the sum that is kept."""
+        return Sum().output([type_])
+
     def partial(self, types: Types) -> tuple[pa.DataType, ...]:
-        kind = self.output(types)
+        kind = self._total(types[0])
         return (kind, *[pa.int64()] * (4 if pa.types.is_floating(kind) else 1))
 
     def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
         value, weight = columns
-        kind = self.output([value.type])
+        kind = self._total(value.type)
         counted = _counted(columns, valid(value) & valid(weight), groups)
         if not pa.types.is_floating(kind):
             value = value.cast(pa.int64()) if pa.types.is_integer(kind) else value
@@ -91,11 +96,14 @@ class SignedAvg(SignedSum):
     def output(self, types: Types) -> pa.DataType:
         return Avg().output(types[:1])
 
-    def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
-        return super().of([columns[0].cast(pa.float64()), columns[1]], groups)
+    def _total(self, type_: pa.DataType) -> pa.DataType:
+        return Sum().output([type_]) if pa.types.is_decimal(type_) else pa.float64()
 
     def result(self, partials: Columns) -> pa.Array:
-        return pc.divide(super().result(partials), pa.array(np.maximum(filled(partials[1], 0), 1).astype(np.float64)))
+        total, count = super().result(partials), filled(partials[1], 0)
+        if pa.types.is_decimal(total.type):
+            return quotients(total, count)
+        return pc.divide(total, pa.array(np.maximum(count, 1).astype(np.float64)))
 
 
 def _counted(columns: Sequence[pa.Array], which: np.ndarray, groups: Groups) -> pa.Array:

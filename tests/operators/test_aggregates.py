@@ -239,7 +239,7 @@ def test_what_cannot_be_aggregated_is_refused():
     rows = rows_of(1, 10).schema
     for named, error, text in (
         ({"x": fp.sum("s")}, SchemaMismatch, "aggregate x: a sum needs a number, not string"),
-        ({"x": fp.avg("m")}, SchemaMismatch, "cast it to double"),
+        ({"x": fp.avg("s")}, SchemaMismatch, "aggregate x: an average needs a number, not string"),
         ({"x": fp.sum("nobody")}, BadInput, "aggregate x: there is no column nobody; there are: g, i"),
         ({"x": fp.count(where="i")}, SchemaMismatch, "where must be true or false"),
         ({}, BadInput, "nothing is aggregated"),
