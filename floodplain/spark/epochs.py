@@ -104,6 +104,8 @@ class Epochs:
         migration = Migration(self.store.head, names, changes, self._place.location)
         self._compile(migration)
         self._check_inherited(migration)
+        for outlet in self._plan.outlets:
+            outlet.sink.check(self._compiled.schemas[outlet.staged_as])
         head = self.store.head
         for outlet in self._plan.outlets:
             outlet.sink.prepare(f"{head.store}-{outlet.name}", head.epoch, self._compiled.schemas[outlet.staged_as])

@@ -20,15 +20,21 @@ STAGED_ROWS = 8192
 class Sink(ABC):
     """Publishes the staged output of each epoch once the epoch is committed.
 
-    The driver calls ``prepare`` once, then ``publish`` for one epoch after the other, all of it under the lease, and ``close``
-    at the end. After a crash the last committed epoch is published again unless the log says that it was: a sink that can tell
-    skips it. A driver that was paused and superseded may still be inside a call: a sink must let at most one of two take effect.
+    The driver calls ``check`` and ``prepare`` once, then ``publish`` for one epoch after the other, all of it under the lease,
+    and ``close`` at the end. After a crash the last committed epoch is published again unless the log says that it was: a sink
+    that can tell skips it. A driver that was paused and superseded may still be inside a call: a sink must let at most one of
+    two take effect.
     """
 
     @property
     def target(self) -> str:
         """Where it writes to, for people to read: a path or a topic, and nothing that is secret."""
         return ""
+
+    def check(self, schema: pa.Schema) -> None:  # noqa: ARG002
+        """Refuse rows of this schema that could not be published. Called first, before the state or any sink is written to, and
+        writes nothing itself."""
+        return
 
     def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:  # noqa: ARG002
         """Connect, and refuse before anything runs what could not be published later.
@@ -52,6 +58,14 @@ def ahead(where: str, found: int, committed: int) -> BadInput:
         f"{where} has epoch {found} of this state, which is at epoch {committed}: the state was rolled back after that was "
         "published; write to another place, or go on from a branch of the state"
     )
+
+
+def as_flag(option: str, given: bool | str) -> bool:
+    """An option that is on or off; Spark's are often texts."""
+    found = {"true": True, "false": False}.get(str(given).lower())
+    if found is None:
+        raise BadInput(f"{option}={given!r} is neither true nor false: use True or False")
+    return found
 
 
 def required(module: str, extra: str) -> Any:

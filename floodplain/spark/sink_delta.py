@@ -2,21 +2,22 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from floodplain.clock import SystemClock
 from floodplain.errors import BadInput, Conflict, SchemaMismatch
+from floodplain.spark.delta_schema import check_names, check_table, must_grow
 from floodplain.spark.delta_stats import stats
-from floodplain.spark.sink import Sink, ahead, open_staged, required
+from floodplain.spark.sink import Sink, ahead, as_flag, open_staged, required, staged_batches
 from floodplain.spark.sink_files import LocalFiles, open_files
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 
 TRIES = 10
 """Commits tried when others change the table at the same moment. Appends of others are no conflict and count for nothing."""
-_UNCHECKED = ("delta.constraints.", "delta.columnMapping.mode")
 
 
 class DeltaSink(Sink):
@@ -26,15 +27,25 @@ class DeltaSink(Sink):
     ``app`` that started from the same version, but not one that starts later: so the epoch is compared first, on the very
     version that the commit starts from. Files placed by a driver that died before its commit are in no version of the
     table, and are replaced by equal ones. An epoch without rows makes no commit: the next one's number covers it.
+
+    ``merge_schema``: columns that the table lacks are added to it, in the commit of the first epoch that has rows with them. The
+    rows of that epoch are written anew, since Delta takes over a schema only with rows that it writes; so a driver that dies
+    before its commit leaves a file that is in no version, for ``VACUUM``.
     """
 
-    def __init__(self, path: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        storage_options: Mapping[str, str] | None = None,
+        merge_schema: bool | str = False,
+    ) -> None:
         if not os.fspath(path):
             raise BadInput('write("delta") needs a path: write("delta", path="table")')
         self._delta = required("deltalake", "delta")
         self._files = open_files(path, storage_options)
         self._path = str(self._files.root) if isinstance(self._files, LocalFiles) else os.fspath(path)
         self._options = {key: str(value) for key, value in (storage_options or {}).items()} or None
+        self._merge = as_flag("merge_schema", merge_schema)
         self._clock = SystemClock()
         self._app = ""
         self._table: Any = None
@@ -43,10 +54,18 @@ class DeltaSink(Sink):
     def target(self) -> str:
         return self._path
 
+    def check(self, schema: pa.Schema) -> None:
+        try:
+            table = self._opened()
+        except self._delta.exceptions.TableNotFoundError:
+            self._check_types(schema)
+        else:
+            self._grows(table, schema)
+
     def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:
         self._app, self._table = app, None
         table = self._created(schema)
-        self._fits(table, schema)
+        self._grows(table, schema)
         newest = table.transaction_version(app) or 0
         if newest > committed:
             raise ahead(f"the table at {self._path}", newest, committed)
@@ -60,11 +79,14 @@ class DeltaSink(Sink):
             table = self._opened()
             if (table.transaction_version(self._app) or 0) >= epoch:
                 return
-            self._fits(table, schema)
-            added = [self._placed(epoch, number, name, blobs) for number, name in enumerate(sorted(staged))]
+            grows = self._grows(table, schema)
+            added = [] if grows else [self._placed(epoch, number, name, blobs) for number, name in enumerate(sorted(staged))]
             self._files.settle()
             try:
-                self._commit(table, epoch, added)
+                if grows:
+                    self._write(table, epoch, pa.RecordBatchReader.from_batches(schema, staged_batches(staged, blobs, schema)))
+                else:
+                    self._commit(table, epoch, added)
             except self._delta.exceptions.CommitFailedError as error:
                 failure, self._table = error, None
             else:
@@ -85,11 +107,28 @@ class DeltaSink(Sink):
 
     def _commit(self, table: Any, epoch: int, added: Sequence[Any]) -> None:
         version = table.version()
-        properties = self._delta.CommitProperties(
-            app_transactions=[self._delta.Transaction(self._app, epoch, self._clock.now_ms())],
-            custom_metadata={"isBlindAppend": True},
+        table.create_write_transaction(list(added), "append", table.schema(), commit_properties=self._properties(epoch))
+        self._settle_log(table, version)
+
+    def _write(self, table: Any, epoch: int, rows: pa.RecordBatchReader) -> None:
+        """Rows and the columns that they add, as one commit."""
+        version, before = table.version(), set(table.file_uris())
+        self._delta.write_deltalake(
+            table, rows, mode="append", schema_mode="merge", commit_properties=self._properties(epoch, blind=False)
         )
-        table.create_write_transaction(list(added), "append", table.schema(), commit_properties=properties)
+        if isinstance(self._files, LocalFiles):
+            table.update_incremental()
+            new = set(table.file_uris()) - before
+            self._files.settle_below("", [Path(uri).name for uri in new])
+        self._settle_log(table, version)
+
+    def _properties(self, epoch: int, *, blind: bool = True) -> Any:
+        return self._delta.CommitProperties(
+            app_transactions=[self._delta.Transaction(self._app, epoch, self._clock.now_ms())],
+            custom_metadata={"isBlindAppend": blind},
+        )
+
+    def _settle_log(self, table: Any, version: int) -> None:
         if isinstance(self._files, LocalFiles):
             table.update_incremental()
             self._files.settle_below("_delta_log", [f"{n:020d}.json" for n in range(version + 1, table.version() + 1)])
@@ -108,38 +147,24 @@ class DeltaSink(Sink):
             return self._opened()
         except self._delta.exceptions.TableNotFoundError:
             pass
-        for field in schema:
-            try:
-                self._delta.Schema.from_arrow(pa.schema([field]))
-            except Exception as error:  # deltalake has no class of its own for it
-                raise SchemaMismatch(f"a Delta table cannot hold column {field.name} of type {field.type}") from error
+        self._check_types(schema)
         try:
             self._delta.DeltaTable.create(self._path, schema, storage_options=self._options)
         except self._delta.exceptions.DeltaError:
             return self._opened()
         return self._opened()
 
-    def _fits(self, table: Any, schema: pa.Schema) -> None:
-        """Raises unless files of this schema can become files of the table as they are."""
+    def _check_types(self, schema: pa.Schema) -> None:
+        check_names(schema.names)
+        for field in schema:
+            try:
+                self._delta.Schema.from_arrow(pa.schema([field]))
+            except Exception as error:  # deltalake has no class of its own for it
+                raise SchemaMismatch(f"a Delta table cannot hold column {field.name} of type {field.type}") from error
+
+    def _grows(self, table: Any, schema: pa.Schema) -> bool:
+        """Whether the table lacks something of the output. Raises unless files of this schema can become files of the table."""
         where = f"the table at {self._path}"
-        metadata = table.metadata()
-        if metadata.partition_columns:
-            raise SchemaMismatch(f"{where} is partitioned by {', '.join(metadata.partition_columns)}: use one that is not")
-        for name, value in metadata.configuration.items():
-            if name.startswith(_UNCHECKED) and value != "none":
-                raise SchemaMismatch(f"{where} has {name}={value}, which files written elsewhere cannot keep: use another table")
-        theirs = {field.name: field for field in table.schema().fields}
-        ours = {field.name: field for field in self._delta.Schema.from_arrow(schema).fields}
-        for name in sorted(theirs.keys() ^ ours.keys()):
-            raise SchemaMismatch(
-                f"column {name} is in {'the output' if name in ours else where} only: name another table or output"
-            )
-        for name, field in ours.items():
-            if not _same_type(theirs[name].type, field.type):
-                raise SchemaMismatch(f"column {name} of {where} is {theirs[name].type}, the output has {field.type}")
-            if field.nullable and not theirs[name].nullable:
-                raise SchemaMismatch(f"column {name} of {where} takes no nulls, and the output may have some")
-
-
-def _same_type(one: Any, other: Any) -> bool:
-    return str(one) == str(other)
+        check_table(table, where)
+        self._check_types(schema)
+        return must_grow(table, self._delta.Schema.from_arrow(schema), where, merge=self._merge)

@@ -35,6 +35,7 @@ def open_sink(format: str, options: Mapping[str, Any]) -> Sink:  # noqa: A002 â€
     if format not in kinds:
         raise BadInput(f"there is no sink {format!r}: use one of {', '.join(kinds)}, or foreach_batch(function)")
     known = inspect.signature(kinds[format]).parameters
+    options = {name if name in known else _snake(name): value for name, value in options.items()}
     unknown = [name for name in options if name not in known]
     missing = [name for name, option in known.items() if option.default is option.empty and name not in options]
     if unknown:
@@ -43,6 +44,11 @@ def open_sink(format: str, options: Mapping[str, Any]) -> Sink:  # noqa: A002 â€
     if missing:
         raise BadInput(f"the sink {format} needs {', '.join(missing)}: write({format!r}, {', '.join(f'{m}=â€¦' for m in missing)})")
     return kinds[format](**options)
+
+
+def _snake(name: str) -> str:
+    """The name of an option as Spark spells it, in ours: ``mergeSchema``."""
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
 class MemorySink(Sink):

@@ -242,8 +242,8 @@ class Stream(Operations):
     def write(self, format: str, *, name: str = "output", **options: Any) -> "Output":  # noqa: A002 — as Spark calls it
         """Where the rows go. ``name`` tells several sinks of a pipeline apart: 1 to 64 of a-z, 0-9 and _.
 
-        ``parquet`` (path=, storage_options=, partition_by=), ``delta`` (path=, storage_options=), ``kafka`` (servers=, topic=,
-        key=, value=, headers=, config=, marker_topic=), ``memory``, ``console`` (rows=, truncate=).
+        ``parquet`` (path=, storage_options=, partition_by=), ``delta`` (path=, storage_options=, merge_schema=), ``kafka``
+        (servers=, topic=, key=, value=, headers=, config=, marker_topic=), ``memory``, ``console`` (rows=, truncate=).
         """
         return self.to(open_sink(format, options), name=name)
 

@@ -6,13 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import duckdb
 import polars
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+import floodplain as fp
 from floodplain.errors import BadInput, Conflict, SchemaMismatch
+from floodplain.spark.sink import Sink
 from floodplain.spark.sink_delta import DeltaSink
 from floodplain.spark.sink_files import LocalFiles
 from floodplain.tiers.blobs import Blobs
@@ -256,3 +259,149 @@ def test_a_table_in_an_object_store(s3_server, tmp_path):
     assert read(url, storage_options=options) == expected(1, 2)
     with pytest.raises(BadInput, match="has epoch 2"):
         prepared(url, 1, storage_options=options)
+
+
+WIDER = pa.schema([*SCHEMA, ("more", pa.float64())])
+
+
+def wide(epoch: int) -> pa.Table:
+    return pa.table({"user": [f"w{epoch}"], "n": [epoch], "more": [epoch / 2]}, schema=WIDER)
+
+
+def pairs(path: Any) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in DeltaTable(path).to_pyarrow_table().to_pylist())
+
+
+def test_new_columns_are_added_in_the_commit_of_their_rows(tmp_path, blobs):
+    path = tmp_path / "table"
+    publish(prepared(path), 1, blobs)
+    sink = prepared(path, 1, WIDER, merge_schema=True)
+    assert DeltaTable(path).version() == 1, "not before rows come"
+    for epoch in (2, 3):
+        sink.publish(epoch, stage(blobs, epoch, wide(epoch)), blobs, WIDER)
+    log = (path / "_delta_log/00000000000000000002.json").read_text()
+    assert all(f'"{action}":' in log for action in ("metaData", "add", "txn"))
+    assert DeltaTable(path).version() == 3 and DeltaTable(path).transaction_version(APP) == 3
+    assert [field.name for field in DeltaTable(path).schema().fields] == ["user", "n", "more"]
+    assert pairs(path) == sorted([*((user, n, None) for user, n in expected(1)), ("w2", 2, 1.0), ("w3", 3, 1.5)])
+
+
+def test_a_crash_while_columns_are_added_loses_and_repeats_nothing(tmp_path, blobs, monkeypatch):
+    steps = [(LocalFiles, "settle"), (LocalFiles, "settle_below"), (deltalake, "write_deltalake")]
+    crashes = []
+    for run in range(1, 13):
+        publish(prepared(tmp_path / f"t{run}"), 1, blobs)
+
+    def act(run: int) -> None:
+        prepared(tmp_path / f"t{run}", 2, WIDER, merge_schema=True).publish(2, stage(blobs, 2, wide(2)), blobs, WIDER)
+
+    for run, where in crash_points(steps, monkeypatch, act):
+        crashes.append(where)
+        act(run)
+        assert pairs(tmp_path / f"t{run}") == sorted([*((user, n, None) for user, n in expected(1)), ("w2", 2, 1.0)]), where
+    assert len(crashes) == 8, crashes  # the folder, the rows, their file, the log: before and after
+
+
+def test_of_two_drivers_that_add_columns_one_takes_effect(tmp_path, blobs, monkeypatch):
+    path = tmp_path / "table"
+    publish(prepared(path), 1, blobs)
+    first, second = (prepared(path, 1, WIDER, merge_schema="true") for _ in range(2))
+    write = DeltaSink._write
+
+    def overtaken(self, table, epoch, rows):
+        if self is first:
+            second.publish(2, stage(blobs, 2, wide(2)), blobs, WIDER)
+        write(self, table, epoch, rows)
+
+    monkeypatch.setattr(DeltaSink, "_write", overtaken)
+    first.publish(2, stage(blobs, 2, wide(2)), blobs, WIDER)
+    assert len(pairs(path)) == len(expected(1)) + 1 and DeltaTable(path).version() == 2
+
+
+def test_fields_of_structs_are_added_and_columns_that_lack_are_null(tmp_path, blobs):
+    path = tmp_path / "table"
+    one = pa.table({"user": ["a"], "s": [{"x": 1}]})
+    two = pa.table({"s": [{"x": 2, "y": {"z": "q"}}]})
+    prepared(path, schema=one.schema).publish(1, stage(blobs, 1, one), blobs, one.schema)
+    prepared(path, 1, two.schema, merge_schema=True).publish(2, stage(blobs, 2, two), blobs, two.schema)
+    prepared(path, 2, one.schema.remove(1), merge_schema=True).publish(
+        3, stage(blobs, 3, one.select(["user"])), blobs, one.schema.remove(1)
+    )
+    found = DeltaTable(path).to_pyarrow_table().to_pylist()
+    assert sorted(found, key=str) == sorted(
+        [
+            {"user": "a", "s": {"x": 1, "y": None}},
+            {"user": None, "s": {"x": 2, "y": {"z": "q"}}},
+            {"user": "a", "s": None},
+        ],
+        key=str,
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (pa.schema([("user", pa.string()), ("n", pa.int32())]), "column n of .* merge_schema adds columns and does not change"),
+        (pa.schema([*SCHEMA, ("User", pa.string())]), "columns user and User of the output differ in case alone"),
+        (pa.schema([("User", pa.string()), ("n", pa.int64())]), "column User differs from user of .* in case alone"),
+        (pa.schema([*SCHEMA, ("d", pa.duration("us"))]), "cannot hold column d"),
+    ],
+)
+def test_what_cannot_be_merged_is_refused_by_column(tmp_path, schema, message):
+    prepared(tmp_path / "table")
+    with pytest.raises(SchemaMismatch, match=message):
+        DeltaSink(tmp_path / "table", merge_schema=True).check(schema)
+    with pytest.raises(BadInput, match="merge_schema='perhaps' is neither"):
+        DeltaSink(tmp_path / "table", merge_schema="perhaps")
+
+
+def test_a_changed_schema_is_refused_before_anything_is_written(tmp_path):
+    """Neither the state nor another sink of the pipeline has changed; and Spark's own spelling of the option is taken."""
+
+    def build(**made):
+        def pipeline(stream):
+            counts = stream.key_by("user").agg(n=fp.count(), **made)
+            return counts.write("delta", path=str(tmp_path / "table"), **options)
+
+        return pipeline
+
+    options: dict[str, Any] = {}
+    kit = _RealSinks(build(), rows="user string, v long")
+    kit.epoch([{"user": "a", "v": 1}])
+    kit.restart(build())
+    before, files = kit.store.head, sorted(tmp_path.rglob("*"))
+    with pytest.raises(SchemaMismatch, match=r"column total is in the output only: .*merge_schema=True"):
+        kit.restart(build(total=fp.sum("v")))
+    assert kit.store.history.refresh().schemas == before.schemas and sorted(tmp_path.rglob("*")) == files
+    options["mergeSchema"] = "true"
+    kit.restart(build(total=fp.sum("v")))
+    kit.epoch([{"user": "a", "v": 1}])
+    assert pairs(tmp_path / "table") == [("a", 1, None), ("a", 2, 1)]
+
+
+class _RealSinks(fp.PipelineKit):
+    """The kit, with the sinks that the pipeline names."""
+
+    def start(self, stream, plan, options):
+        self._real = {outlet.name: outlet.sink for outlet in plan.outlets}
+        super().start(stream, plan, options)
+
+    def _captured(self, name):
+        return _Both(super()._captured(name), self._real[name])
+
+
+class _Both(Sink):
+    def __init__(self, captured: Sink, real: Sink) -> None:
+        self._sinks = (captured, real)
+
+    def check(self, schema):
+        for sink in self._sinks:
+            sink.check(schema)
+
+    def prepare(self, app, committed, schema):
+        for sink in self._sinks:
+            sink.prepare(app, committed, schema)
+
+    def publish(self, epoch, staged, blobs, schema):
+        for sink in self._sinks:
+            sink.publish(epoch, staged, blobs, schema)

@@ -1,0 +1,83 @@
+"""Whether files of one schema can become files of a Delta table, and what the table must take over for it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from floodplain.errors import SchemaMismatch
+
+_UNCHECKED = ("delta.constraints.", "delta.columnMapping.mode")
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raises if two of them are one to Delta."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise SchemaMismatch(
+                f"columns {other} and {name} of the output differ in case alone, which Delta does not tell apart"
+            )
+
+
+def check_table(table: Any, where: str) -> None:
+    """Raises unless the table takes files that were written elsewhere."""
+    metadata = table.metadata()
+    if metadata.partition_columns:
+        raise SchemaMismatch(f"{where} is partitioned by {', '.join(metadata.partition_columns)}: use one that is not")
+    for name, value in metadata.configuration.items():
+        if name.startswith(_UNCHECKED) and value != "none":
+            raise SchemaMismatch(f"{where} has {name}={value}, which files written elsewhere cannot keep: use another table")
+
+
+def must_grow(table: Any, output: Any, where: str, *, merge: bool) -> bool:
+    """Whether rows of the schema ``output`` need columns or fields that the table does not have.
+
+    Raises ``SchemaMismatch`` where they do and it may not get them (``merge``), and where it could not. A column that the output
+    lacks is null in its rows, if the table may grow; else it is refused, too.
+    """
+    theirs = {field.name: field for field in table.schema().fields}
+    ours = {field.name: field for field in output.fields}
+    for name in sorted(theirs.keys() ^ ours.keys()):
+        if not merge:
+            raise SchemaMismatch(_differs(name, "the output" if name in ours else where))
+        _check_alone(name, theirs, where)
+    for name, field in ours.items():
+        if name in theirs:
+            _check_same(field, theirs[name], where, merge=merge)
+    return any(name not in theirs or str(theirs[name].type) != str(field.type) for name, field in ours.items())
+
+
+def _differs(name: str, whose: str) -> str:
+    return (
+        f"column {name} is in {whose} only: write('delta', path=…, merge_schema=True) adds new columns to the table and leaves "
+        "those that the output lacks null; or name another table or output"
+    )
+
+
+def _check_alone(name: str, theirs: dict[str, Any], where: str) -> None:
+    """Of a column that one side has."""
+    if name in theirs:
+        if not theirs[name].nullable:
+            raise SchemaMismatch(f"column {name} of {where} takes no nulls, and the output does not have it: add it")
+        return
+    alike = next((other for other in theirs if other.lower() == name.lower()), None)
+    if alike is not None:
+        raise SchemaMismatch(
+            f"column {name} differs from {alike} of {where} in case alone, which Delta does not tell apart: rename"
+        )
+
+
+def _check_same(ours: Any, theirs: Any, where: str, *, merge: bool) -> None:
+    if not (str(ours.type) == str(theirs.type) or (merge and _grows(ours.type, theirs.type))):
+        told = "" if not merge else ": merge_schema adds columns and does not change types"
+        raise SchemaMismatch(f"column {ours.name} of {where} is {theirs.type}, the output has {ours.type}{told}")
+    if ours.nullable and not theirs.nullable:
+        raise SchemaMismatch(f"column {ours.name} of {where} takes no nulls, and the output may have some")
+
+
+def _grows(ours: Any, theirs: Any) -> bool:
+    """Whether both are structs that differ in fields that one of them lacks."""
+    if not (getattr(ours, "type", None) == getattr(theirs, "type", None) == "struct"):
+        return str(ours) == str(theirs)
+    known = {field.name: field.type for field in theirs.fields}
+    return all(field.name not in known or _grows(field.type, known[field.name]) for field in ours.fields)
