@@ -14,23 +14,32 @@ from floodplain.state.timers import TimersHandle
 class EpochContext:
     """What is the same for all keys of an epoch. Times are milliseconds since 1970."""
 
-    def __init__(self, epoch: int, times: EpochTimes) -> None:
+    def __init__(self, epoch: int, times: EpochTimes, resource: Any = None) -> None:
         self.epoch = epoch
         self.processing_time = times.processing_ms
         self.watermark = known_ms(times.watermark_ms)
         """None as long as there is none, and once all of a static input has come."""
         self.watermark_ms, self.late_ms = times.watermark_ms, times.late_ms
         """For operators of our own: the watermarks of this epoch and of the one before, ``NONE_MS`` and ``END_MS`` included."""
+        self.resource = resource
+        """What ``open`` of the process function returned in this process."""
 
 
 class Context(EpochContext):
     """What a process function may ask for besides its state."""
 
     def __init__(
-        self, epoch: int, times: EpochTimes, timers: Mapping[str, TimersHandle], sides: Sides, *, naive: bool = False
+        self,
+        epoch: int,
+        times: EpochTimes,
+        timers: Mapping[str, TimersHandle],
+        sides: Sides,
+        resource: Any = None,
+        *,
+        naive: bool = False,
     ) -> None:
         """``naive``: event times have no zone."""
-        super().__init__(epoch, times)
+        super().__init__(epoch, times, resource)
         self.event_time = self.watermark
         """The latest event time among the rows of this key in this epoch; the timer's time in ``on_timer``. None where no row
         has one, and there is no watermark yet."""

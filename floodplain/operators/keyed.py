@@ -86,7 +86,8 @@ class KeyedTask:
             _trust(handles)
         sides = Sides(operator.name, operator.sides, closely=operator.on_error == "dead_letter")
         naive = operator.event_time is not None and _is_naive(grouped.given.schema.field(operator.event_time).type)
-        context = Context(epoch, self._times, {name: handles[name] for name in self._until}, sides, naive=naive)
+        timers = {name: handles[name] for name in self._until}
+        context = Context(epoch, self._times, timers, sides, self._level.resource, naive=naive)
         letters = DeadLetters(operator.name, grouped.space, self._writer, self._times.processing_ms)
         output = self._call(grouped, handles, context, letters)
         self._write(grouped, handles)

@@ -19,6 +19,7 @@ from floodplain.operators.lateness import late_columns
 from floodplain.operators.operator import KeyedOperator, OnError, Outcome, check_ends, combined, fitted_process
 from floodplain.operators.process import Process
 from floodplain.operators.reorder import InOrder
+from floodplain.operators.resources import Resources
 from floodplain.operators.spill import Spill, run_buckets
 from floodplain.operators.tasklevel import TaskLevel, put_task_values, task_values_at
 from floodplain.settings import StoreSettings
@@ -91,6 +92,7 @@ class ProcessKit:
         )
         define(self.writer, self.operator.tables)
         self._watermark_ms = NONE_MS
+        self._resources = Resources()
         self.rescale(slots)
         self.late = 0
         self.dead = 0
@@ -140,8 +142,9 @@ class ProcessKit:
         given = task_values_at(snapshot, operator, self.slots)
         spill = Spill(self._settings.epoch_bytes, Path(tempfile.gettempdir()), key_groups, list(operator.keys))
         outcomes, reports = [], []
+        resource = self._resources.of(operator, self.store.head.store, self.writer.token)
         for slot, found in enumerate(self._by_slot(rows, groups, key_groups)):
-            level = TaskLevel(operator, snapshot, slot=slot, values=given.of(slot), broadcast=broadcast)
+            level = TaskLevel(operator, snapshot, slot=slot, values=given.of(slot), broadcast=broadcast, resource=resource)
             buckets = spill.buckets(found.to_batches(), found.schema, groups[slot])
             outcome, report = run_buckets(operator, snapshot, times, buckets, level, partial(_writer, epoch, operator.name, slot))
             outcomes.append(outcome)
@@ -156,6 +159,10 @@ class ProcessKit:
         hashes = hashes_of(rows, normalize_keys([rows.column(name) for name in self.operator.keys]))
         slot_of_row = slots_of(hashes, slot_of_each_group(groups, key_groups))
         return [rows.filter(pa.array(slot_of_row == slot)) for slot in range(self.slots)]
+
+    def close(self) -> None:
+        """The process that runs the tasks ends: what ``open`` returned is closed. A further epoch opens it anew."""
+        self._resources.close()
 
     def state(self, table: str | None = None) -> list[dict[str, Any]]:
         """The rows of one of the operator's tables, by default that of its values."""

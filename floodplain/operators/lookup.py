@@ -66,7 +66,7 @@ class StateLookup(KeyedBatchProcess):
         )
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RunningLookup":  # noqa: ARG002
-        with self.open(self.store(), pinned=False) as snapshot:
+        with self.looked_into(self.store(), pinned=False) as snapshot:
             schema = snapshot.table(self.table).schema
         named = {column.name for column in schema.keys}
         if set(self.on.values()) != named:
@@ -88,7 +88,7 @@ class StateLookup(KeyedBatchProcess):
                 f"lookup: there is no state at {self.location}: start the pipeline that keeps it first, or check the location"
             ) from missing
 
-    def open(self, store: Store, *, pinned: bool) -> Snapshot:
+    def looked_into(self, store: Store, *, pinned: bool) -> Snapshot:
         if self.at == NOW:
             return store.snapshot(pinned=pinned)
         if isinstance(self.at, int):
@@ -123,7 +123,7 @@ class RunningLookup(KeyedBatchProcess):
         return {_SEEN: TaskValue("long", split=_to_all, merge=max)}
 
     def begun(self) -> "RunningLookup":
-        before, self._pinned = self._pinned, self._asked.open(_opened(self._asked), pinned=True)
+        before, self._pinned = self._pinned, self._asked.looked_into(_opened(self._asked), pinned=True)
         if before is not None:
             before.close()
         manifest = msgspec.msgpack.encode(self._pinned.manifest)

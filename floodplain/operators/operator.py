@@ -21,6 +21,8 @@ OnError: TypeAlias = Literal["raise", "dead_letter"]
 EVENT_TIMERS = "event_timers"
 PROCESSING_TIMERS = "processing_timers"
 NO_WATERMARK = "without a watermark event time does not go on: call watermark"
+_HOOKS = ("open", "close")
+"""Methods that a process function may have; a state of such a name is as good: the price at which a market opened, say."""
 _TIMERS: dict[str, State] = {EVENT_TIMERS: Timers("event"), PROCESSING_TIMERS: Timers("processing")}
 
 
@@ -59,7 +61,7 @@ def check_process(operator: str, process: object) -> None:
         raise BadInput(f"operator {operator}: {process!r} is no process function: subclass KeyedProcess or KeyedBatchProcess")
     kind = type(process).__name__
     for name in states_of(type(process)):
-        if hasattr(KeyedProcess, name) or hasattr(KeyedBatchProcess, name):
+        if name not in _HOOKS and (hasattr(KeyedProcess, name) or hasattr(KeyedBatchProcess, name)):
             raise BadName(f"operator {operator}: state name {name!r} of {kind} is taken by process functions: use another")
     if not process.depends_on_input and getattr(process, "output", None) is None:
         raise BadInput(f"operator {operator}: {kind} does not say what comes out: declare it, output = 'user string, n long'")

@@ -103,6 +103,17 @@ class Process:
         """Whether what it keeps depends on which column has the event time."""
         return False
 
+    def open(self, ctx: Any) -> Any:  # noqa: ARG002
+        """Called once in each process that runs tasks of this operator, before its first one there: for connections, models and
+        the like. What it returns is ``ctx.resource`` in all other methods, in every later epoch. ``ctx.operator`` is the
+        operator's name. Nothing else stays: each task has a fresh copy of this object."""
+        return None
+
+    def close(self, resource: Any) -> None:  # noqa: ARG002
+        """Called with what ``open`` returned when its process ends, or when the query is started anew in the same process. Not if
+        the process is killed."""
+        return
+
     def on_broadcast(self, rows: Any, ctx: Any) -> None:
         """Called in every task, before any key, with the rows of the broadcast input of the epoch: a list of rows, or an Arrow
         table in a ``KeyedBatchProcess``. The only place where broadcast state is changed; it must do the same in all tasks."""

@@ -88,8 +88,11 @@ class TaskLevel:
         slot: int = 0,
         values: bytes = b"",
         broadcast: pa.Table | None = None,
+        resource: Any = None,
     ) -> None:
-        """``values``: what ``TaskValues.of`` gave for this slot. ``broadcast``: the rows of the broadcast input."""
+        """``values``: what ``TaskValues.of`` gave for this slot. ``broadcast``: the rows of the broadcast input.
+        ``resource``: what the process function opened in this process."""
+        self.resource = resource
         self._operator = operator
         self._slot = slot
         self._broadcast = broadcast
@@ -114,7 +117,7 @@ class TaskLevel:
             rows, self._broadcast = self._in_order(self._broadcast), None
             self._open(True)
             try:
-                self._on_broadcast(process, rows, EpochContext(epoch, times))
+                self._on_broadcast(process, rows, EpochContext(epoch, times, self.resource))
             finally:
                 self._open(False)
 

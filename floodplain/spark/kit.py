@@ -100,6 +100,7 @@ class PipelineKit:
         self._transforms = list(transforms)
         self._first_slots = slots
         self._settings = settings or StoreSettings(key_groups=16)
+        self._engine: LocalEngine | None = None
         self.wipe()
         self._describe(build)
 
@@ -154,7 +155,14 @@ class PipelineKit:
     def _describe(self, build: Callable[..., Output], **changes: Any) -> None:
         build(Stream(self, self._sources, Input(), {}), **self._frames).start(state="memory://kit", **changes)
 
+    def close(self) -> None:
+        """The processes that run tasks end: what ``open`` of process functions returned is closed. A further epoch opens it anew,
+        and so does a ``restart``."""
+        if self._engine is not None:
+            self._engine.resources.close()
+
     def _begin(self) -> None:
+        self.close()
         self.steps.revive()
         blobs = CountedBlobs(MemoryBlobs("memory://kit", Counters(), self._space), self.steps)
         history = History.create(
@@ -163,7 +171,8 @@ class PipelineKit:
         self.store = Store(history, Counters())
         writer = self.store.writer(f"kit_{self._chance.nonce()}", force=True)
         place = Place(self.store, writer, "memory://kit", self._settings, {}, blobs)
-        self._epochs = Epochs(place, self._plan, LocalEngine(self._transforms, self._plan), self._slots)
+        self._engine = LocalEngine(self._transforms, self._plan)
+        self._epochs = Epochs(place, self._plan, self._engine, self._slots)
         self._epochs.prepare({tag: schema.empty_table() for tag, schema in self._inputs.items()}, self._changes)
         if self._pending is not None:
             self._do(self._pending)

@@ -14,6 +14,7 @@ from floodplain.eventtime.measure import seen_in, timed
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.operators.combining import Combiner
+from floodplain.operators.resources import Resources
 from floodplain.spark.kit_expressions import evaluated, holds, rest
 from floodplain.spark.onepass import OnePass, Part
 from floodplain.spark.plan import Plan, Rest
@@ -35,6 +36,8 @@ class LocalEngine:
             )
         self._functions = dict(zip(map(id, steps), transforms, strict=True))
         self._attempts = 0
+        self.resources = Resources()
+        """What process functions opened: tasks of one engine run in one process."""
 
     def schema(self, rows: pa.Table) -> pa.Schema:
         return rows.schema
@@ -102,11 +105,11 @@ class LocalEngine:
         row_bytes: float | None,  # noqa: ARG002
     ) -> list[TaskReport]:
         if isinstance(rows, Staged):
-            return [run_task(job, slot, self._part(slot), ()) for slot in range(assignment.slots)]
+            return [run_task(job, slot, self._part(slot), (), self.resources) for slot in range(assignment.slots)]
         slot_of_group = slot_of_each_group(job.slots, msgspec.msgpack.decode(job.work.ticket, type=Ticket).key_groups)
         slots = slots_of(hash_columns(normalize_keys([rows.column(key) for key in keys])), slot_of_group)
         parts = [rows.filter(pa.array(slots == slot)) for slot in range(assignment.slots)]
-        return [run_task(job, slot, self._part(slot), part.to_batches()) for slot, part in enumerate(parts)]
+        return [run_task(job, slot, self._part(slot), part.to_batches(), self.resources) for slot, part in enumerate(parts)]
 
     def stage(self, rows: pa.Table, job: StageJob) -> list[TaskReport]:
         return [stage_task(job, 0, self._part(0), rows.to_batches())]

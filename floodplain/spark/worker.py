@@ -24,6 +24,7 @@ from floodplain.eventtime.times import EpochTimes
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.metrics import Counters
 from floodplain.operators.operator import KeyedOperator
+from floodplain.operators.resources import HERE, Resources, close_when_spark_ends, opens
 from floodplain.operators.spill import Spill, run_buckets
 from floodplain.operators.tasklevel import TaskLevel
 from floodplain.settings import StoreSettings
@@ -172,6 +173,8 @@ def work(job: Job | StageJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
 
     context: Any = TaskContext.get()
     slot, part = context.partitionId(), f"{context.partitionId()}-{context.taskAttemptId()}"
+    if isinstance(job, Job) and opens(job.operator.process):
+        close_when_spark_ends()
     report = _report(job, slot, part, batches)
     for _ in batches:
         pass  # Spark ends a worker that leaves some of its input unread, and starting the next one takes a second
@@ -197,8 +200,9 @@ def _leave_out_what_stays() -> None:
         gc.freeze()
 
 
-def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch]) -> TaskReport:
-    """One task of an operator. ``part`` tells it from every other attempt at the same slot."""
+def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch], resources: Resources = HERE) -> TaskReport:
+    """One task of an operator. ``part`` tells it from every other attempt at the same slot. ``resources``: those of the process
+    that it runs in."""
     ticket = msgspec.msgpack.decode(job.work.ticket, type=Ticket)
     place = open_for(job.work)
     started_s = place.clock.monotonic_s()
@@ -207,7 +211,12 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch]) 
     snapshot = _snapshot(job, ticket, place)
     spill = Spill(job.work.settings.epoch_bytes, Path(tempfile.gettempdir()), ticket.key_groups, list(job.operator.keys))
     level = TaskLevel(
-        job.operator, snapshot, slot=slot, values=job.task_values[slot], broadcast=pa.ipc.open_stream(job.broadcast).read_all()
+        job.operator,
+        snapshot,
+        slot=slot,
+        values=job.task_values[slot],
+        broadcast=pa.ipc.open_stream(job.broadcast).read_all(),
+        resource=resources.of(job.operator, ticket.store, ticket.token),
     )
 
     def writer(bucket: int) -> TaskWriter:
