@@ -12,6 +12,10 @@ class BadInput(FloodplainError):
     """What the caller passed cannot be used; nothing was written."""
 
 
+class NoSuchMethod(BadInput, AttributeError):
+    """A method that PySpark has and that is called otherwise here; the message says how."""
+
+
 class BadName(BadInput):
     """A table, column, tag, owner or sink name outside ``[a-z0-9_]{1,64}``."""
 

@@ -27,8 +27,8 @@ def _raised_by_us(error: Exception) -> bool:
         if _package(trace.tb_frame) not in _LIBRARIES:
             last = trace.tb_frame
         trace = trace.tb_next
-    # Who asks for an attribute that is not there is not who looks it up.
-    return last is not None and _package(last) == "floodplain" and last.f_code.co_name != "__getattr__"
+    # Who asks for an attribute or a column that is not there is not who looks it up.
+    return last is not None and _package(last) == "floodplain" and last.f_code.co_name not in ("__getattr__", "__getitem__")
 
 
 def _package(frame: FrameType) -> str:

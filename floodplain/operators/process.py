@@ -110,8 +110,8 @@ class Process:
         return None
 
     def close(self, resource: Any) -> None:  # noqa: ARG002
-        """Called with what ``open`` returned when its process ends, or when the query is started anew in the same process. Not if
-        the process is killed."""
+        """Called with what ``open`` returned when the query is started anew in the same process, or when the process ends in
+        order. Not if it is killed, as Spark often does with its workers when it stops."""
         return
 
     def on_broadcast(self, rows: Any, ctx: Any) -> None:

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -81,6 +82,7 @@ def _close(held: dict[tuple[str, str], _Held], pid: int, keys: Iterable[tuple[st
 HERE = Resources()
 """Those of a process that Spark runs tasks in."""
 _hooked: set[int] = set()
+_ENDING = (signal.SIGHUP, signal.SIGTERM)
 _log = logging.getLogger(__name__)
 
 
@@ -116,8 +118,8 @@ def _attributes(process: Process) -> Iterable[tuple[str, Any]]:
 
 
 def close_when_spark_ends() -> None:
-    """Spark's workers leave by ``os._exit`` or are told to by SIGHUP, neither of which runs what ``atexit`` has: do it all the
-    same. Called in such a worker; the second call does nothing."""
+    """Spark's workers leave by ``os._exit`` or are told to by a signal, neither of which runs what ``atexit`` has: close what is
+    open all the same. Called in such a worker; the second call does nothing."""
     if os.getpid() in _hooked or threading.current_thread() is not threading.main_thread():
         return
     _hooked.add(os.getpid())
@@ -125,9 +127,13 @@ def close_when_spark_ends() -> None:
 
     def closing(code: int) -> None:
         try:
+            with suppress(ValueError):  # from a thread that signals are not for
+                for number in _ENDING:  # several come at once when Spark stops
+                    signal.signal(number, signal.SIG_IGN)
             HERE.close()
         finally:
             leave(code)
 
     os._exit = closing  # type: ignore[assignment]
-    signal.signal(signal.SIGHUP, lambda _number, _frame: closing(1))
+    for number in _ENDING:
+        signal.signal(number, lambda number, _frame: closing(128 + number))

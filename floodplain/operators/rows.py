@@ -2,7 +2,8 @@
 
 from collections import namedtuple
 from collections.abc import Iterator
-from typing import Any
+from functools import cache
+from typing import Any, ClassVar
 
 
 class Rows(list[Any]):
@@ -15,9 +16,47 @@ class Rows(list[Any]):
         return walk
 
 
+class ByName:
+    """What a row of PySpark does by the names of its columns: ``row["v"]``, ``"v" in row``, ``row.asDict()``."""
+
+    __slots__ = ()
+    _columns: ClassVar[dict[str, int]]
+    """Name → place; a name that is no attribute in Python is among them, too."""
+
+    def __getitem__(self, item: Any) -> Any:
+        if not isinstance(item, str):
+            return _at(self, item)
+        place = self._columns.get(item)
+        if place is None:
+            raise KeyError(f"there is no column {item!r}; there are: {', '.join(self._columns)}")
+        return _at(self, place)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._columns
+
+    def __getattr__(self, name: str) -> Any:
+        columns = type(self)._columns
+        if name in columns:
+            return _at(self, columns[name])
+        raise AttributeError(f"there is no column {name!r}; there are: {', '.join(columns)}")
+
+    def asDict(self, recursive: bool = False) -> dict[str, Any]:  # noqa: ARG002, N802 — as PySpark calls it
+        """Its values by name. Structs in them are dicts anyhow."""
+        return {name: _at(self, place) for name, place in self._columns.items()}
+
+
+_at: Any = tuple.__getitem__
+
+
 def tuple_type(name: str, fields: list[str]) -> Any:
-    """A named tuple for columns that are known only now."""
-    return namedtuple(name, fields, rename=True)
+    """A named tuple for columns that are known only now, whose values can be had by name as those of a PySpark row."""
+    return _tuple_type(name, tuple(fields))
+
+
+@cache
+def _tuple_type(name: str, fields: tuple[str, ...]) -> Any:
+    plain: Any = namedtuple(name, fields, rename=True)  # type: ignore[misc]
+    return type(name, (ByName, plain), {"__slots__": (), "_columns": {field: i for i, field in enumerate(fields)}})
 
 
 def failed_at(rows: list[Any]) -> int | None:

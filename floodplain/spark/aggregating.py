@@ -19,6 +19,9 @@ from floodplain.operators.running import RunningAggregate
 from floodplain.operators.windowing import WindowAggregate
 from floodplain.operators.windowprocess import ALL
 from floodplain.operators.windows import Windows
+from floodplain.spark.agg_named import all_named
+from floodplain.spark.habits import GroupedNames, no_attribute
+from floodplain.spark.habits_table import STREAM, WINDOWED
 from floodplain.spark.names import plain_name, quoted
 from floodplain.spark.plan import Extend, Keyed, Node, Select, Transform
 from floodplain.spark.weights import check_unweighted, taken
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class WindowedStream:
+class WindowedStream(GroupedNames):
     """A stream with windows, to be aggregated."""
 
     stream: "Stream"
@@ -37,15 +40,21 @@ class WindowedStream:
     on: str | None = None
     in_order: InOrder | None = None
 
-    def agg(self, *, name: str | None = None, partial: Partial = "auto", **aggregates: Aggregate) -> "Stream":
-        """One row per key and window: the keys, ``window_start``, ``window_end`` and these aggregates by name.
+    def __getattr__(self, name: str) -> Any:
+        no_attribute(self, name, WINDOWED, STREAM)
+
+    def agg(self, *unnamed: Any, name: str | None = None, partial: Partial = "auto", **aggregates: Aggregate) -> "Stream":
+        """One row per key and window: the keys, ``window_start``, ``window_end`` and these aggregates by name. Those without a
+        name are called after what they are, as in ``Stream.agg``.
 
         ``name`` names the state. ``partial``: Spark puts the rows of a key and pane together before the exchange: always, never,
         or where the epoch before has shown that it pays.
         """
         time = self.on or self.stream.time
         columns = Chosen(self.stream.node, self.stream.keys, time)
-        process = WindowAggregate(self.windows, columns.named(aggregates), self.rules, partial, self._of_windows())
+        process = WindowAggregate(
+            self.windows, columns.named(all_named(unnamed, aggregates)), self.rules, partial, self._of_windows()
+        )
         taken(process, name or "windows", self.stream.changes, self.in_order)
         step = Keyed(columns.node, name or "windows", columns.keys, process, event_time=time, in_order=self.in_order)
         return replace(self.stream, node=step, keys=(), changes=process.gives_changes)

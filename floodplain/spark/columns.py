@@ -1,6 +1,7 @@
 """Columns as users give them without a name beside them: names, PySpark ``Column``s, and expressions that say their own name.
 
-A text is the name of a column, whatever characters it has, unless it ends in ``as name``. What a ``Column`` is shows in its text:
+A text is the name of a column, whatever characters it has, in backticks or not, unless it ends in ``as name``. What a ``Column``
+is shows in its text:
 one without Spark, as the kit has them all, needs none of this.
 """
 
@@ -52,11 +53,22 @@ def _named(given: Given, call: str) -> tuple[str, Any]:
     if aliased := _ALIASED.fullmatch(text):
         return unquoted(aliased[2]) or aliased[2], aliased[1] if isinstance(given, str) else given
     if isinstance(given, str):
-        return given, quoted(given)
+        name = unquoted(given.strip()) or given
+        return name, quoted(name)
     if path := _PATH.fullmatch(text):
         parts = [unquoted(part) or part for part in re.findall(_NAME, path[1])]
         return parts[-1], ".".join(map(quoted, parts))
     raise BadInput(f"{call}: {text} has no name: give it one, as in {call}(w={text!r}), or .alias('w')")
+
+
+def expression_named(text: str) -> tuple[str, str]:
+    """Name and expression of what ``selectExpr`` takes: a column, a field, or ``expression as name``."""
+    if aliased := _ALIASED.fullmatch(text):
+        return unquoted(aliased[2]) or aliased[2], aliased[1]
+    if path := _PATH.fullmatch(text):
+        last = re.findall(_NAME, path[1])[-1]
+        return unquoted(last) or last, text.strip()
+    raise BadInput(f"selectExpr: {text} has no name: give it one, as in selectExpr('{text} as w')")
 
 
 def computed(columns: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
@@ -68,7 +80,7 @@ def name_of(given: Given, call: str) -> str:
     """The name of a column that must be there."""
     text = text_of(given, call)
     if isinstance(given, str):
-        return given
+        return unquoted(given.strip()) or given
     if not re.fullmatch(_NAME, text):
         raise BadInput(
             f"{call}: {text} is not the name of a column: make it one before, with_column('w', {text!r}), and name that"

@@ -1,5 +1,6 @@
 """Joins as steps of a pipeline: both sides as one table, then one operator keyed by what they are joined on."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,23 +15,45 @@ from floodplain.operators.join_bounds import Bound, Interval, Lasting, SameWindo
 from floodplain.operators.join_columns import AT, PACKED, RIGHT_SIDE
 from floodplain.operators.lateness import lateness_asked
 from floodplain.operators.process import Process
-from floodplain.spark.columns import Given, name_of
+from floodplain.spark.columns import Given, name_of, text_of, written
 from floodplain.spark.names import quoted
 from floodplain.spark.plan import Keyed, Node, Rest, Select, Union
 from floodplain.state.descriptors import TimeKind
 from floodplain.state.durations import to_ms
 
 Span: TypeAlias = str | timedelta
+_EQUAL = re.compile(r"=\(([^(),]+), ([^(),]+)\)")
+_BOTH = re.compile(r"and\((.+), (=\([^()]+\))\)")
+"""Conditions as a ``Column`` shows them: ``and(=(a, b), =(c, d))``."""
 On: TypeAlias = Given | Sequence[Given] | Mapping[Given, Given]
 
 
 def key_pairs(on: On) -> dict[str, str]:
     """The columns to join on: left → right."""
     several = on if isinstance(on, Sequence) and not isinstance(on, str) else [on]
-    pairs = list(on.items()) if isinstance(on, Mapping) else [(each, each) for each in several]
+    pairs = list(on.items()) if isinstance(on, Mapping) else [pair for each in several for pair in _pairs_in(each)]
     if not pairs:
         raise BadInput(f"join: on={on!r} names no columns: give one, several, or {{'left': 'right'}}")
     return {name_of(left, "join"): name_of(right, "join") for left, right in pairs}
+
+
+def _pairs_in(on: Given) -> list[tuple[Given, Given]]:
+    """A column, or columns that a ``Column`` says to be equal, the left one first."""
+    text = None if isinstance(on, str) else written(on)
+    if text is None or re.fullmatch(r"\w+|`.*`", text):
+        return [(on, on)]
+    pairs = []
+    while (both := _BOTH.fullmatch(text)) is not None:
+        pairs.append(both[2])
+        text = both[1]
+    for part in reversed([*pairs, text]):
+        if (equal := _EQUAL.fullmatch(part)) is None:
+            raise BadInput(
+                f"join: {text_of(on, 'join')} is not a pair of columns that are equal: on={{'left': 'right'}} names them, and "
+                "within=('0 seconds', '1 hour') says how far apart in time rows may be"
+            )
+        pairs.append((equal[1], equal[2]))
+    return [pair for pair in pairs if isinstance(pair, tuple)]
 
 
 @dataclass(frozen=True)

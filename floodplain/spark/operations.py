@@ -21,8 +21,10 @@ from floodplain.operators.process import Process
 from floodplain.operators.reorder import InOrder, order_asked
 from floodplain.operators.top import Top
 from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger, Windows, check_windows
+from floodplain.spark.agg_named import all_named
 from floodplain.spark.aggregating import WindowedStream, running
 from floodplain.spark.columns import Given, name_of, order_text
+from floodplain.spark.habits import check_side
 from floodplain.spark.joins import JoinAsked, On, Span, key_pairs
 from floodplain.spark.plan import Keyed, Node
 from floodplain.spark.weights import taken
@@ -103,7 +105,7 @@ class Operations:
 
     def agg(
         self,
-        *,
+        *unnamed: Any,
         name: str = "aggregate",
         mode: Mode = "update",
         partial: Partial = "auto",
@@ -111,13 +113,14 @@ class Operations:
         **aggregates: Aggregate,
     ) -> "Stream":
         """Aggregates of all rows of each key so far (of all rows, without ``key_by``), by name; one row per key that has rows
-        in the epoch.
+        in the epoch. Those without a name are called after what they are: ``agg(fp.count(), fp.sum("v"))`` gives ``count`` and
+        ``sum_v``; ``agg({"v": "sum"})`` and Spark's ``F.sum("v")`` are taken as well.
 
         ``mode="retract"``: only where something changed, with a row that takes the last one back (column ``weight``, 1 or -1).
         ``name`` names the state. ``partial``: Spark puts the rows of a key together before the exchange: always, never, or
         where the epoch before has shown that it pays.
         """
-        return running(cast("Stream", self), name, mode, partial, order_asked(in_order), aggregates)
+        return running(cast("Stream", self), name, mode, partial, order_asked(in_order), all_named(unnamed, aggregates))
 
     def join(
         self,
@@ -137,14 +140,16 @@ class Operations:
     ) -> "Stream":
         """Rows of this stream with those of another one of the same pipeline that have the same key.
 
-        ``on``: a column of both, several, or ``{"ad_id": "id"}``. Which rows of a key: ``within=("-5 seconds", "20 seconds")``:
-        ``other``'s time minus ours lies in there, bounds included; ``window=fp.tumbling(…)``: both are in one window;
-        ``as_of=True``: the newest of ``other`` that is not later than ours; else all, for as long as they live (``ttl``, or for
-        ever), and rows that come out without a partner are taken back when one comes (column ``weight``: 1, or -1).
-        ``ttl_clock="event"``: a row lives from its event time on, or from the watermark if it came late.
+        ``on``: a column of both, several, ``{"ad_id": "id"}``, or ``F.col("ad_id") == F.col("id")``, ours first. Which rows of
+        a key: ``within=("-5 seconds", "20 seconds")``: ``other``'s time minus ours lies in there, bounds included;
+        ``window=fp.tumbling(…)``: both are in one window; ``as_of=True``: the newest of ``other`` that is not later than ours;
+        else all, for as long as they live (``ttl``, or for ever), and rows that come out without a partner are taken back when
+        one comes (column ``weight``: 1, or -1). ``ttl_clock="event"``: a row lives from its event time on, or from the watermark
+        if it came late.
         ``times``: the time column of each side, if it is not that of the watermark. ``suffixes``: what to add to the names of
         columns that both sides have.
         """
+        check_side(other)
         sides, changes = times or (self.time, other.time), (self.changes, other.changes)
         asked = JoinAsked(on, how, within, window, as_of, ttl, ttl_clock, sides, suffixes, changes, lateness)
         self.check_same_input(other, "join")

@@ -21,6 +21,8 @@ from floodplain.settings import StoreSettings
 from floodplain.spark.columns import Given, computed, name_of, named
 from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained
+from floodplain.spark.habits import SparkNames, no_attribute, trigger_of
+from floodplain.spark.habits_table import OUTPUT, STREAM
 from floodplain.spark.migration import StartChanges
 from floodplain.spark.names import quoted
 from floodplain.spark.operations import Operations
@@ -28,6 +30,7 @@ from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan
 from floodplain.spark.sink import Sink
 from floodplain.spark.sinks import ForeachBatchSink, MemorySink, open_sink
 from floodplain.spark.weights import check_passed_on, check_unweighted, taken
+from floodplain.spark.writing import Writing
 from floodplain.state.durations import to_ms
 from floodplain.tiers.paths import checked_name
 
@@ -59,7 +62,7 @@ class Runtime(Protocol):
 
 
 @dataclass(frozen=True)
-class Stream(Operations):
+class Stream(Operations, SparkNames):
     """Steps so far; each method returns a new one."""
 
     runtime: Runtime
@@ -247,6 +250,10 @@ class Stream(Operations):
         """
         return self.to(open_sink(format, options), name=name)
 
+    def writing(self) -> Writing:
+        """As ``writeStream``."""
+        return Writing(self)
+
     def foreach_batch(self, function: Callable[[Any, int], None], *, name: str = "output") -> "Output":
         """Call ``function(df, epoch)`` for each epoch, at least once."""
         session = next(iter(self.sources.values())).sparkSession
@@ -273,6 +280,9 @@ class Output:
 
     stream: Stream
     outlets: tuple[Outlet, ...]
+
+    def __getattr__(self, name: str) -> Any:
+        no_attribute(self, name, OUTPUT, STREAM)
 
     def also(self, other: "Output") -> "Output":
         """Another sink of the same pipeline: of a side output, or of any step on the way.
@@ -309,7 +319,7 @@ class Output:
         *,
         state: str | os.PathLike[str],
         slots: int | None = None,
-        trigger: Mapping[str, Any] | None = None,
+        trigger: str | timedelta | Mapping[str, Any] | None = None,
         force: bool = False,
         drop: Sequence[str] = (),
         reset: Sequence[str] = (),
@@ -323,8 +333,8 @@ class Output:
         """Run it on the state at this place, from where that state left off; returns a ``Query``.
 
         ``slots``: parallel tasks of an operator, up to the number of key groups; by default as many as the state was run with,
-        or as Spark has cores. ``trigger`` is what Spark's ``trigger`` takes, as ``{"availableNow": True}``. ``force`` takes the
-        state from a driver that still holds it.
+        or as Spark has cores. ``trigger``: ``"availableNow"``, an interval as ``"1 second"``, or what Spark's ``trigger`` takes,
+        as ``{"availableNow": True}``. ``force`` takes the state from a driver that still holds it.
 
         What a changed pipeline does with what is in the state, once; told again at a later start, it has no further effect.
         States and aggregates may be named with their operator, as in ``"visits.total"``. ``drop``: operators, states and
@@ -337,7 +347,15 @@ class Output:
         """
         changes = StartChanges(_names("drop", drop), _names("reset", reset), dict(rename or {}), dict(evolve or {}))
         given = StartOptions(
-            os.fspath(state), slots, trigger, force, changes, batch, finish, settings or StoreSettings(), options or {}
+            os.fspath(state),
+            slots,
+            trigger_of(trigger),
+            force,
+            changes,
+            batch,
+            finish,
+            settings or StoreSettings(),
+            options or {},
         )
         return self.stream.runtime.start(self.stream, self.plan, given)
 

@@ -205,8 +205,9 @@ os.wait()
         "sys.exit(3)",
         "resources.close_when_spark_ends(); os._exit(3)",
         "resources.close_when_spark_ends(); os.kill(os.getpid(), 1)",
+        "resources.close_when_spark_ends(); os.kill(os.getpid(), 15)",
     ],
-    ids=["exit", "as a worker", "told to"],
+    ids=["exit", "as a worker", "hangup", "terminated"],
 )
 def test_it_is_closed_once_when_the_process_ends(end):
     done = subprocess.run(

@@ -1,0 +1,83 @@
+"""Aggregates as users give them to ``agg``: by name, without one, as Spark's dicts, and as Spark's ``Column``s."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from floodplain.errors import BadInput
+from floodplain.operators import aggregates
+from floodplain.operators.aggregate import Aggregate
+from floodplain.operators.naming import default_name
+from floodplain.spark.columns import written
+from floodplain.spark.names import quoted, unquoted
+
+_BY_NAME: dict[str, Callable[..., Aggregate]] = {
+    "approx_count_distinct": aggregates.approx_count_distinct,
+    "avg": aggregates.avg,
+    "count": aggregates.count,
+    "max": aggregates.max,
+    "max_by": aggregates.max_by,
+    "mean": aggregates.avg,
+    "min": aggregates.min,
+    "min_by": aggregates.min_by,
+    "sum": aggregates.sum,
+}
+_CALL = re.compile(r"(?P<function>\w+)\((?P<columns>[\w` ,*]*)\)(?: AS (?P<name>.+))?")
+_DISTINCT = re.compile(r"\)\),true,(true|false),(true|false),Origin|SqlExpression\(\w+\(distinct ", re.IGNORECASE)
+_EVERY_ROW = ("*", "1")
+
+
+def all_named(unnamed: Iterable[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Those without a name under one of their own, then the others. Raises ``BadInput`` where two would have one name."""
+    found: dict[str, Any] = {}
+    for name, aggregate in [pair for each in unnamed for pair in _named(each)]:
+        if name in found or name in named:
+            raise BadInput(f"agg: two aggregates would be called {name}: name one of them, as in agg(other=…)")
+        found[name] = aggregate
+    return {**found, **named}
+
+
+def _named(given: Any) -> Iterator[tuple[str, Aggregate]]:
+    if isinstance(given, Aggregate):
+        name = default_name(given, _text)
+        if name is None:
+            raise BadInput(f"agg: {given} needs a name: agg(x=…)")
+        yield name, given
+    elif isinstance(given, Mapping):
+        for column, function in given.items():
+            yield from _named(_by_name(str(function), [] if column in _EVERY_ROW else [quoted(column)], given))
+    elif isinstance(given, str) or written(given) is None:
+        raise BadInput(f"agg({given!r}): give an aggregate, as in agg(n=fp.count())")
+    else:
+        yield _of_column(given, written(given) or "")
+
+
+def _text(argument: object) -> str:
+    text = written(argument) or str(argument)
+    return unquoted(text) or text
+
+
+def _of_column(column: Any, text: str) -> tuple[str, Aggregate]:
+    """Spark's own, as its text tells it, if that is a function of columns."""
+    call = _CALL.fullmatch(text)
+    if call is None:
+        raise BadInput(f"agg: {text} is Spark's own and cannot be taken over: use those of fp, as in agg(total=fp.sum('v * 2'))")
+    if _is_distinct(column):
+        raise BadInput(f"agg: {text} is of distinct values: use agg(n=fp.count_distinct('v'))")
+    columns = [] if call["columns"] in _EVERY_ROW else [quoted(_text(each)) for each in call["columns"].split(", ")]
+    made = _by_name(call["function"], columns, text)
+    return (_text(call["name"]), made) if call["name"] else next(_named(made))
+
+
+def _by_name(function: str, columns: list[str], given: object) -> Aggregate:
+    kind = _BY_NAME.get(function.lower())
+    if kind is None:
+        known = ", ".join(sorted(_BY_NAME))
+        raise BadInput(f"agg({given!r}): {function} is not one of {known}: use those of fp, as fp.last('v') or fp.collect('v')")
+    return kind(*columns)
+
+
+def _is_distinct(column: Any) -> bool:
+    """Of a function of Spark's its text does not say: ``F.countDistinct("v")`` reads as ``count(v)``. Its node does."""
+    node = getattr(column, "_jc", None)
+    return node is not None and _DISTINCT.search(str(node.node().toString())) is not None

@@ -1,0 +1,132 @@
+"""What PySpark's methods are called here, where they are not the same and cannot simply stand for ours."""
+
+_END = "a stream has no end to wait for"
+_ORDER = (
+    "rows of a stream have no order as a whole: top(n, by) has the first of each key, process(…, in_order=True) the order of time"
+)
+_FRAME = "it is a step of Spark's own: transform(lambda df: df.{name}(…))"
+_LOOK = f"{_END}: write('memory') and query.sink.table(), or write('console')"
+_PARTS = "rows are spread by their keys: start(slots=…), or query.rescale(n) while it runs"
+_VIEW = "write it to a sink and read that, or read the state with query.state(table)"
+_STATE = "process(function) keeps state per key; fp.transform_with_state(…) runs a StatefulProcessor as it is"
+_SETS = "begin with fp.stream(a=one, b=other): rows of both come as one stream, with their source"
+_KEPT = "the state is kept by itself: start(state=…)"
+
+STREAM: dict[str, str] = {
+    "alias": "steps have no names: take .source(…) of a stream of several sources, and suffixes=(…, …) in join",
+    "apply": _STATE,
+    "applyInArrow": "process(fp.KeyedBatchProcess()) gets all keys of a task as Arrow tables",
+    "applyInPandas": "process(fp.KeyedBatchProcess()) gets all keys of a task: batch.rows_pandas()",
+    "applyInPandasWithState": _STATE,
+    "approxQuantile": "agg(q=fp.approx_quantile('v', 0.5))",
+    "asTable": _FRAME,
+    "cache": _KEPT,
+    "checkpoint": _KEPT,
+    "coalesce": _PARTS,
+    "cogroup": "join(other, on, …), or fp.stream(a=…, b=…) and process: rows have a column source",
+    "colRegex": "name the columns: select('a', 'b')",
+    "collect": _LOOK,
+    "corr": _FRAME,
+    "cov": _FRAME,
+    "createGlobalTempView": _VIEW,
+    "createOrReplaceGlobalTempView": _VIEW,
+    "createOrReplaceTempView": _VIEW,
+    "createTempView": _VIEW,
+    "crossJoin": "join(other, on, within=(…, …)): a join of streams needs keys and bounds",
+    "crosstab": "key_by('a').pivot('b', [values], 'v')",
+    "cube": "key_by(…) of each set of columns, and .also(…) for several outputs",
+    "describe": "agg(n=fp.count(), low=fp.min('v'), mean=fp.avg('v'), high=fp.max('v'))",
+    "dropna": "where('v is not null')",
+    "exceptAll": "join(other, on, how='anti')",
+    "executionInfo": "query.progress and query.explain()",
+    "exists": "join(other, on, how='semi')",
+    "fillna": "with_column('v', 'coalesce(v, 0)')",
+    "foreach": "foreach_batch(function), with a DataFrame and the epoch",
+    "foreachPartition": "foreach_batch(function), with a DataFrame and the epoch",
+    "freqItems": "key_by('v').agg(n=fp.count()), and top(n, 'n desc')",
+    "groupingSets": "key_by(…) of each set of columns, and .also(…) for several outputs",
+    "head": _LOOK,
+    "hint": _FRAME,
+    "inputFiles": "query.manifest.source has the position in the input",
+    "intersect": "join(other, on, how='semi')",
+    "intersectAll": "join(other, on, how='semi')",
+    "isEmpty": _LOOK,
+    "isLocal": _FRAME,
+    "lateralJoin": _FRAME,
+    "limit": "key_by(…).top(n, by) has the first rows of each key",
+    "localCheckpoint": _KEPT,
+    "mapInArrow": _FRAME,
+    "mapInPandas": _FRAME,
+    "melt": _FRAME,
+    "mergeInto": "foreach_batch(function) and df.mergeInto(…) there, with the epoch to tell a repeat",
+    "metadataColumn": "take it on the DataFrame, before fp.stream(df)",
+    "na": "where('v is not null') or with_column('v', 'coalesce(v, 0)')",
+    "nearestByJoin": "join(other, on, as_of=True)",
+    "observe": "query.progress has rows, keys, late rows and times of each epoch",
+    "offset": _ORDER,
+    "orderBy": _ORDER,
+    "pandas_api": _LOOK,
+    "persist": _KEPT,
+    "plot": "query.state(table).to_arrow(), and a plot of that",
+    "randomSplit": "where(…) for each part, and .also(…) for several outputs",
+    "rdd": _FRAME,
+    "registerTempTable": _VIEW,
+    "repartition": _PARTS,
+    "repartitionById": _PARTS,
+    "repartitionByRange": _PARTS,
+    "replace": "with_column('v', \"case v when 'a' then 'b' else v end\")",
+    "rollup": "key_by(…) of each set of columns, and .also(…) for several outputs",
+    "sameSemantics": "compare what explain() says",
+    "sample": "where('hash(user) % 10 = 0') takes the same rows each time",
+    "sampleBy": "where('hash(user) % 10 = 0') takes the same rows each time",
+    "scalar": "join(…) or lookup(state, table, on)",
+    "semanticHash": "compare what explain() says",
+    "show": "write('console'), or write('memory') and query.sink.table()",
+    "sort": _ORDER,
+    "sortWithinPartitions": _ORDER,
+    "start": "it has no sink yet: .write('parquet', path=…).start(state=…), or foreach_batch(function)",
+    "stat": "agg(…) with fp.avg, fp.approx_quantile and the like",
+    "storageLevel": _KEPT,
+    "subtract": "join(other, on, how='anti')",
+    "summary": "agg(n=fp.count(), low=fp.min('v'), mean=fp.avg('v'), high=fp.max('v'))",
+    "tail": _LOOK,
+    "take": _LOOK,
+    "toArrow": _LOOK,
+    "toDF": "select('a as x', 'b as y') renames columns",
+    "toJSON": "select(value='to_json(struct(*))'), or write('kafka', …), which writes JSON by itself",
+    "toLocalIterator": _LOOK,
+    "toPandas": _LOOK,
+    "transformWithState": "fp.transform_with_state(df.groupBy(…), processor, …) runs it as it is; or process(function)",
+    "transformWithStateInPandas": "fp.transform_with_state_in_pandas(df.groupBy(…), processor, …) runs it; or process(function)",
+    "transpose": _FRAME,
+    "union": _SETS,
+    "unionAll": _SETS,
+    "unionByName": _SETS,
+    "unpersist": _KEPT,
+    "unpivot": _FRAME,
+    "withMetadata": _FRAME,
+    "writeTo": "write('delta', path=…), or foreach_batch(function) and df.writeTo(…) there",
+    "zip": "join(other, on, …)",
+    "zipWithIndex": "key_by(…).top(n, by) gives rows a rank",
+}
+"""Of a DataFrame, and of what ``groupBy`` returns."""
+
+WINDOWED: dict[str, str] = {
+    "pivot": "key_by('k', hour=\"date_trunc('hour', ts)\").pivot('kind', [values], 'v')",
+}
+"""Of windows, before those of a stream: only aggregates can follow."""
+
+OUTPUT: dict[str, str] = {
+    "clusterBy": "there is no such thing for its sinks: foreach_batch(function) and df.write there",
+    "foreach": "foreach_batch(function) instead of write(…)",
+    "foreachBatch": "stream.foreach_batch(function) instead of write(…)",
+    "format": "write('parquet', path=…) has the format",
+    "option": "options stand in write('parquet', path=…, …); checkpointLocation is start(state=…)",
+    "options": "options stand in write('parquet', path=…, …); checkpointLocation is start(state=…)",
+    "outputMode": "operators say what comes out: agg(mode='update' or 'retract'), window(…, early=…), top(…, mode=…)",
+    "partitionBy": "write('parquet', path=…, partition_by=['day'])",
+    "queryName": "a query is known by its state: start(state=…); sinks have names: write(…, name=…)",
+    "toTable": "write('delta', path=…), or foreach_batch(function) and df.writeTo(…) there",
+    "trigger": "start(state=…, trigger='1 second'), or trigger='availableNow'",
+}
+"""Of a ``DataStreamWriter``, on a stream that has its sink."""

@@ -1,0 +1,111 @@
+"""``writeStream`` of a stream: Spark's builder methods, in front of ``write`` and ``start``."""
+
+import tempfile
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from floodplain.errors import BadInput
+from floodplain.spark.habits_table import OUTPUT
+from floodplain.spark.plan import Extend, Keyed, Select, Transform
+
+if TYPE_CHECKING:
+    from floodplain.spark.stream import Output, Stream
+
+CHECKPOINT = "checkpointLocation"
+_PASSING = ("memory", "console", "foreachBatch")
+"""Sinks for which Spark lets a query run on a checkpoint that is thrown away."""
+
+
+class Writing:
+    """Spark's ``DataStreamWriter`` on a stream of ours. ``start`` returns a ``Query``."""
+
+    def __init__(self, stream: "Stream") -> None:
+        self._stream = stream
+        self._format = "parquet"
+        self._options: dict[str, Any] = {}
+        self._trigger: Any = None
+        self._function: Callable[[Any, int], None] | None = None
+
+    def format(self, source: str) -> "Writing":
+        self._format = source
+        return self
+
+    def option(self, key: str, value: Any) -> "Writing":
+        self._options[key] = value
+        return self
+
+    def options(self, **options: Any) -> "Writing":
+        self._options.update(options)
+        return self
+
+    def partitionBy(self, *cols: Any) -> "Writing":
+        return self.option("partition_by", list(cols[0]) if len(cols) == 1 and isinstance(cols[0], list | tuple) else list(cols))
+
+    def trigger(self, **trigger: Any) -> "Writing":
+        self._trigger = {kind: value for kind, value in trigger.items() if value is not None}
+        return self
+
+    def foreachBatch(self, func: Callable[[Any, int], None]) -> "Writing":
+        self._function, self._format = func, "foreachBatch"
+        return self
+
+    def outputMode(self, outputMode: str) -> "Writing":
+        """Only what comes out anyhow: operators say what that is."""
+        gives = _mode_of(self._stream)
+        if outputMode.lower() != gives:
+            raise BadInput(f"outputMode({outputMode!r}): what comes out here is in mode {gives!r}: {OUTPUT['outputMode']}")
+        return self
+
+    def queryName(self, queryName: str) -> "Writing":
+        raise BadInput(f"queryName({queryName!r}): {OUTPUT['queryName']}")
+
+    def foreach(self, f: Any) -> "Writing":  # noqa: ARG002
+        raise BadInput(f"writeStream.foreach: {OUTPUT['foreach']}")
+
+    def clusterBy(self, *cols: Any) -> "Writing":  # noqa: ARG002
+        raise BadInput(f"writeStream.clusterBy: {OUTPUT['clusterBy']}")
+
+    def toTable(self, tableName: str, *args: Any, **options: Any) -> Any:  # noqa: ARG002
+        raise BadInput(f"writeStream.toTable({tableName!r}): {OUTPUT['toTable']}")
+
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002 — as Spark calls it
+        outputMode: str | None = None,
+        partitionBy: Any = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Run it on the state at ``checkpointLocation``; returns a ``Query``."""
+        self.options(**options)
+        for value, setter in ((format, self.format), (outputMode, self.outputMode), (queryName, self.queryName)):
+            if value is not None:
+                setter(value)
+        if partitionBy is not None:
+            self.partitionBy(partitionBy)
+        if path is not None:
+            self.option("path", path)
+        state = self._options.pop(CHECKPOINT, None)
+        if state is None and self._format in _PASSING:
+            state = tempfile.mkdtemp(prefix="floodplain-temporary-")
+        if state is None:
+            raise BadInput(f"writeStream: where is the state? option({CHECKPOINT!r}, …), or write(…).start(state=…)")
+        return self._output().start(state=state, trigger=self._trigger)
+
+    def _output(self) -> "Output":
+        if self._function is not None:
+            return self._stream.foreach_batch(self._function)
+        return self._stream.write(self._format, **self._options)
+
+
+def _mode_of(stream: "Stream") -> str:
+    """The mode of what comes out: that of the last operator, if it has one."""
+    node = stream.node
+    while isinstance(node, Transform | Select | Extend):
+        node = node.parent
+    if not isinstance(node, Keyed):
+        return "append"
+    rules = getattr(node.process, "rules", None)
+    early = getattr(rules, "early", None) is not None
+    return str(getattr(node.process, "mode", "update" if early else "append"))
