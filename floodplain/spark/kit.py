@@ -24,6 +24,7 @@ from floodplain.spark.epochs import EpochProgress, Epochs
 from floodplain.spark.explain_text import Form
 from floodplain.spark.kit_engine import LocalEngine
 from floodplain.spark.kit_faults import Captured, CountedBlobs, Crashed, CrashPoint, Steps, crash
+from floodplain.spark.kit_time import RowWatermark
 from floodplain.spark.plan import Input, Plan
 from floodplain.spark.static import run_static
 from floodplain.spark.stream import SOURCE, Output, StartOptions, Stream
@@ -53,7 +54,7 @@ class Columns:
         return list(self.schema.names)
 
     def withWatermark(self, column: str, delay: str) -> "Columns":  # noqa: ARG002, N802 — as Spark calls it
-        """Watermarks are given with each epoch."""
+        """The kit keeps it."""
         return self
 
 
@@ -108,6 +109,7 @@ class PipelineKit:
         """Called by the pipeline that ``build`` describes."""
         self._changes = options.changes
         self._about, self._delay_ms = stream.about, stream.delay_ms
+        self._timed_by = _timed_by(plan, self._sources)
         self._plan = Plan(
             [replace(outlet, sink=self._captured(outlet.name)) for outlet in plan.outlets], plan.event_time, plan.watermark
         )
@@ -135,6 +137,7 @@ class PipelineKit:
         """As if it had never run: no state, no output, no time has passed. ``restart`` starts it."""
         self._clock, self._chance, self._space = ManualClock(0), SeededChance(7), Space()
         self._slots, self._watermark_ms, self._batch_id = self._first_slots, 0, -1
+        self._rows_time = RowWatermark()
         self._pending: Callable[[], object] | None = None
         self.steps.reset()
         for sink in self.sinks.values():
@@ -194,11 +197,14 @@ class PipelineKit:
     ) -> dict[str, list[dict[str, Any]]]:
         """One batch of input at these times, processed, committed and published; returns what each sink got.
 
-        With several inputs each row says its own in ``source``. Where the pipeline's watermark is not Spark's, it follows from
-        the rows and is not to be given.
+        With several inputs each row says its own in ``source``. The watermark of an epoch follows from the rows of those before,
+        as on Spark: the newest event time less the delay, of several inputs that of the slowest. If ``watermark_ms`` is given, it
+        is that, and from then on it moves only as it is given. Where it is by a rule of the pipeline's own it is not to be given.
         """
         self._move_time(now_ms, watermark_ms)
         inputs = self._tables(rows, broadcast or {})
+        if self._timed_by is not None:
+            self._rows_time.see(inputs[""], *self._timed_by)
         self._batch_id += 1
         position = SourcePosition("kit", self._batch_id, f"v1\n{{}}\n{self._batch_id}")
         self._do(partial(self._deliver, inputs, position, self._clock.now_ms(), self._watermark_ms))
@@ -233,7 +239,7 @@ class PipelineKit:
     def tick(self, *, now_ms: int, watermark_ms: int | None = None) -> bool:
         """Time passes and no data comes: an epoch without rows if timers are due; whether there was one.
 
-        ``watermark_ms``: the one that Spark would give the next batch, if it has moved.
+        ``watermark_ms``: as in ``epoch``.
         """
         self._move_time(now_ms, watermark_ms)
         return bool(self._do(lambda: self._epochs.tick(self._watermark_ms, self._clock.now_ms())))
@@ -241,7 +247,9 @@ class PipelineKit:
     def _move_time(self, now_ms: int | None, watermark_ms: int | None) -> None:
         if watermark_ms is not None and self._plan.watermark is not None:
             raise BadInput("this pipeline computes its watermark from its rows: do not give one")
-        self._watermark_ms = max(self._watermark_ms, watermark_ms or 0)
+        self._rows_time.by_hand |= watermark_ms is not None
+        moved_ms = 0 if self._timed_by is None else self._rows_time.watermark_ms(self._delay_ms, self._timed_by[1])
+        self._watermark_ms = max(self._watermark_ms, watermark_ms or 0, moved_ms)
         self._clock.advance_ms(max((now_ms or 0) - self._clock.now_ms(), 0))
 
     def explain(self, format: Form = "text") -> str:  # noqa: A002 — as Spark calls it
@@ -361,6 +369,13 @@ def _points(kit: PipelineKit, part: range) -> list[CrashPoint]:
     # What probes of the store leave behind is not read again.
     steps = [step for step in part if paths.PROBES not in kit.steps.taken[step]]
     return [*(CrashPoint(step, "before") for step in steps), *(CrashPoint(step, "after") for step in steps[-1:])]
+
+
+def _timed_by(plan: Plan, sources: Mapping[str, Columns]) -> tuple[str, list[str]] | None:
+    """The column that moves the watermark, and the sources that have it; None where rows do not move it as on Spark."""
+    if plan.event_time is None or plan.watermark is not None:
+        return None
+    return plan.event_time, [tag for tag, rows in sources.items() if plan.event_time in rows.columns]
 
 
 def _table(rows: Rows, schema: pa.Schema) -> pa.Table:
