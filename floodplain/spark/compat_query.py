@@ -1,10 +1,29 @@
 """A running drop-in under the names of Spark's ``StreamingQuery``."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
+from floodplain.errors import FloodplainError
 from floodplain.spark.pipeline import Query
+
+
+def as_spark(error: Exception) -> Exception:
+    """What ended a query, as code that was written for Spark expects it: our message first, then where it happened."""
+    if not isinstance(error, FloodplainError):
+        return error
+    return StreamingQueryException("\n".join([str(error), *getattr(error, "__notes__", [])]))
+
+
+@contextmanager
+def _spark_errors() -> Iterator[None]:
+    try:
+        yield
+    except FloodplainError as error:
+        raise as_spark(error) from error
 
 
 class StatefulQuery:
@@ -34,17 +53,20 @@ class StatefulQuery:
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:
         """Wait for the end. Raises what ended it, if that was an error. At the end the state is let go."""
-        ended = self.floodplain.await_termination(timeout)
+        with _spark_errors():
+            ended = self.floodplain.await_termination(timeout)
         return None if timeout is None else ended
 
     def processAllAvailable(self) -> None:
-        self.floodplain.process_all_available()
+        with _spark_errors():
+            self.floodplain.process_all_available()
 
     def stop(self) -> None:
         self.floodplain.stop()
 
     def exception(self) -> Exception | None:
-        return self.floodplain.exception
+        error = self.floodplain.exception
+        return None if error is None else as_spark(error)
 
     @property
     def status(self) -> dict[str, Any]:

@@ -118,6 +118,11 @@ class PipelineKit:
         self._tag_of = {self._broadcast_names.get(id(frame), tag): tag for tag, frame in stream.broadcasts.items()}
         self._begin()
 
+    @property
+    def _outlets(self) -> list[str]:
+        """The sinks of the pipeline as it is; those of one before are kept with what they got."""
+        return [outlet.name for outlet in self._plan.outlets]
+
     def _captured(self, name: str) -> Captured:
         return self.sinks.setdefault(name, Captured(name, self.steps))
 
@@ -209,7 +214,7 @@ class PipelineKit:
         position = SourcePosition("kit", self._batch_id, f"v1\n{{}}\n{self._batch_id}")
         self._do(partial(self._deliver, inputs, position, self._clock.now_ms(), self._watermark_ms))
         number = self.store.head.epoch
-        return {name: rows_in_form(sink.epochs[number]) for name, sink in self.sinks.items()}
+        return {name: rows_in_form(self.sinks[name].epochs[number]) for name in self._outlets}
 
     def _tables(self, rows: Rows, broadcast: Mapping[str, Rows]) -> dict[str, pa.Table]:
         tagged = {"": rows, **{tag: broadcast.get(name, ()) for name, tag in self._tag_of.items()}}
@@ -228,7 +233,7 @@ class PipelineKit:
         inputs, before = self._tables(rows, {}), self.store.head.epoch
         self._do(lambda: run_static(self._epochs, inputs, batch, partial(self._newest_ms, inputs[""]), finish=finish))
         new = range(before + 1, self.store.head.epoch + 1)
-        return {name: [row for epoch in new for row in rows_in_form(sink.epochs[epoch])] for name, sink in self.sinks.items()}
+        return {name: [row for epoch in new for row in rows_in_form(self.sinks[name].epochs[epoch])] for name in self._outlets}
 
     def _newest_ms(self, rows: pa.Table) -> int:
         """The watermark that static rows give."""

@@ -1,11 +1,15 @@
 """A job that was changed between two starts: its state goes on, is taken over in the way that was asked for, or refuses it."""
 
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 
 import pyarrow as pa
 import pytest
+from rich.console import Console
 
 import floodplain as fp
+from floodplain.cli import render
+from floodplain.cli.inspection import inspect_store
 from floodplain.errors import BadInput, IncompatibleChange, SchemaMismatch, UserError
 from floodplain.operators.definition import canonical
 from floodplain.spark.kit import KitEpoch, PipelineKit
@@ -367,6 +371,51 @@ def test_state_that_is_empty_takes_any_definition():
     kit.stop()
     kit.restart(keyed(lambda rows: rows.agg(x=fp.max("v"), name="windows")))
     assert kit.epoch(BEFORE)["output"] == [{"user": "a", "x": 3}]
+
+
+class More(Totals):
+    """With another state, and other code."""
+
+    most = fp.Value("long", default=0)
+    output = "user string, total long, most long"
+
+    def process(self, key, rows, ctx):
+        list(super().process(key, rows, ctx))
+        self.most.set(max([self.most.get(), *(each.v for each in rows)]))
+        yield key.user, self.total.get(), self.most.get()
+
+
+def test_code_states_that_are_new_stateless_steps_slots_and_sinks_may_change():
+    kit = PipelineKit(process(Totals()), rows=ROWS)
+    kit.epoch(BEFORE)
+    kit.stop()
+    kit.rescale(5)
+
+    def changed(stream):
+        rows = stream.watermark("ts", "1 hour").where("big = true").with_column("extra", "v").key_by("user")
+        out = rows.process(More(), name="totals")
+        return out.write("console", name="shown").also(out.select("user", "most").write("memory", name="most"))
+
+    kit.restart(changed)
+    given = kit.epoch([row(8, v=10), row(9, v=1)])
+    assert given == {"shown": [{"user": "a", "total": 16, "most": 10}], "most": [{"user": "a", "most": 10}]}
+
+
+def test_operators_and_changes_are_inspected():
+    kit = PipelineKit(process(Totals()), rows=ROWS)
+    kit.epoch(BEFORE)
+    kit.stop()
+    kit.restart(process(Was()))
+    shown = inspect_store("memory://kit", kit.store)
+    (operator,) = shown.operators
+    assert (operator.name, operator.kind, operator.facts[0]) == ("totals", "process", "Was")
+    assert operator.states == {"totals": "Value long", "trail": "List long"}
+    told = [(change.epoch, change.what) for change in shown.changes]
+    assert told[-2:] == [(1, "rename totals.total to totals"), (1, "rename totals.seen to trail")]
+    console = Console(file=StringIO(), width=200)
+    render.inspection(console, shown)
+    text = console.file.getvalue()
+    assert "Was · by user" in text and "rename totals.total to totals" in text
 
 
 @pytest.mark.parametrize("kind", [fp.tumbling("5 minutes"), fp.sliding("5 minutes", "1 minute"), fp.session("5 minutes")])

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from pyspark.errors import AnalysisException, PySparkValueError
+from pyspark.errors import AnalysisException, PySparkValueError, StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
 
 import floodplain as fp
@@ -115,6 +115,22 @@ def test_states_go_on_after_a_restart_and_batches_are_numbered_from_zero(frame, 
     feed(source[1], 1, ("a", "count.get()"), ("b", "count.get()"))
     run()
     assert seen == [(0, [("a", "None")]), (1, [("a", "(1,)"), ("b", "None")])]
+
+
+class Failing(Interpreter):
+    def handleInputRows(self, key, rows, timerValues):
+        raise ValueError("no such luck")
+
+
+def test_a_processor_that_fails_ends_its_query_as_in_spark(source, tmp_path):
+    feed(source[1], 0, ("a", "count.get()"))
+    frame = fp.transform_with_state(source[0].groupBy("k"), Failing(), OUTPUT, "append", "none")
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "state"))
+    query = writer.trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException, match=r"^ValueError in operator .*key .*: no such luck") as ended:
+        query.awaitTermination()
+    assert isinstance(ended.value.__cause__, fp.UserError)
+    assert isinstance(query.exception(), StreamingQueryException)
 
 
 def test_a_state_that_init_deletes_is_gone_for_good(source, tmp_path):

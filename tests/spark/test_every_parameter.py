@@ -79,6 +79,28 @@ def _join(rows: Stream, given: Mapping[str, Any]) -> Stream:
     return rows.select("user", "v", "w", "ts", "at").join(other, **{"suffixes": ("", "_r"), **given})
 
 
+class Remembering(fp.KeyedProcess):
+    """Sums by minute, and gives the sum of one out when event time has passed it."""
+
+    totals = fp.Map("long", "long")
+    output = "user string, total long"
+
+    def process(self, key, rows, ctx):
+        for each in rows:
+            until = (int(each.ts.timestamp()) // 60 + 1) * 60_000
+            self.totals.merge(until, each.v)
+            ctx.timer(until)
+        return ()
+
+    def on_timer(self, key, at, ctx):
+        yield key.user, self.totals.get(at)
+        self.totals.remove(at)
+
+
+class Renamed(Remembering):
+    """The same under another name."""
+
+
 MODES = ["retract"]
 ORDERS = [True, fp.in_order(rows=2), fp.in_order(time="1 minute")]
 LATE = ["1 minute", "3 hours"]
@@ -146,13 +168,19 @@ OPERATORS: dict[str, Asked] = {
     "windowed agg": Asked(
         _windowed,
         {"n": fp.count(), "total": fp.sum("v")},
-        {"name": ["other"], "partial": PARTIAL, "aggregates": [{"n": fp.sum("v")}, {"more": fp.max("v")}, {"total": None}]},
+        {
+            "unnamed": [],
+            "name": ["other"],
+            "partial": PARTIAL,
+            "aggregates": [{"n": fp.sum("v")}, {"more": fp.max("v")}, {"total": None}],
+        },
         WindowedStream.agg,
     ),
     "agg": Asked(
         _by("agg"),
         {"n": fp.count(), "total": fp.sum("v"), "newest": fp.last("w")},
         {
+            "unnamed": [],
             "name": ["other"],
             "mode": MODES,
             "partial": PARTIAL,
@@ -376,6 +404,7 @@ OPERATORS: dict[str, Asked] = {
         lambda rows, given: rows.key_by("user").agg(n=fp.count(), name="first", mode="retract").key_by("n").agg(**given),
         {"users": fp.count(), "most": fp.max("user")},
         {
+            "unnamed": [],
             "name": ["other"],
             "mode": MODES,
             "partial": PARTIAL,
@@ -403,6 +432,19 @@ OPERATORS: dict[str, Asked] = {
     ),
 }
 
+OPERATORS["process"] = Asked(
+    lambda rows, given: rows.key_by("user").process(**given),
+    {"process": Remembering(), "name": "remembering"},
+    {
+        "process": [Renamed()],
+        "name": ["other"],
+        "on_error": ["dead_letter"],
+        "broadcast": [],
+        "in_order": ORDERS,
+        "lateness": LATE,
+    },
+    Stream.process,
+)
 NOT_OPERATORS = {"check_same_input", "time"}
 STATELESS = {"lookup": "it keeps nothing by key; all its parameters may change (test below)"}
 
@@ -488,6 +530,9 @@ MUST_GO_ON = [
     ("join", {"suffixes": ("_l", "_r")}),
     ("agg", {"mode": "retract"}),
     ("pivot", {"values": {1: "uno", 2: "due"}}),
+    ("process", {"process": Renamed()}),
+    ("process", {"on_error": "dead_letter"}),
+    ("process", {"lateness": "3 hours"}),
 ]
 
 
