@@ -39,7 +39,7 @@ class HeldJoin(KeyedBatchProcess):
     gives_changes = True
 
     def described(self, written: Written) -> Described:  # noqa: ARG002
-        how = Given("how", self.how, f"{self.how} join of rows that may be taken back")
+        how = Given("how", self.how, f"{self.how} join of rows that may be retracted")
         return Described("retractable join", (how, Given("changes", self.changes), Given("suffixes", self.suffixes, rule=free)))
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RunningHeldJoin":  # noqa: ARG002

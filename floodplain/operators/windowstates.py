@@ -37,7 +37,7 @@ class ListStates:
         self._element = pa.struct([pa.field(START, pa.int64()), *layout.struct])
 
     def states(self) -> dict[str, State]:
-        return {WINDOWS: Value(list_type(self._element), nullable=False)}
+        return {WINDOWS: Value(list_type(self._element), nullable=False, whole=True)}
 
     def known(self, batch: Batch) -> tuple[Pairs, pa.Array]:
         """All windows of the keys at hand."""
@@ -79,7 +79,7 @@ class MapStates:
         self._layout = layout
 
     def states(self) -> dict[str, State]:
-        return {WINDOWS: Map("long", self._layout.struct)}
+        return {WINDOWS: Map("long", self._layout.struct, whole=True)}
 
     def load(self, batch: Batch, sources: Sequence[Pairs], *, everything: bool) -> Loaded:
         """``everything``: all windows of the keys at hand, else those asked for."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 from floodplain.errors import BadInput, SchemaMismatch, UserError, short
 from floodplain.operators.definition import PROCESS
 from floodplain.operators.operator import KeyedOperator
+from floodplain.operators.windowstates import WINDOWS
 from floodplain.spark.compatibility import Refusal, compare, refuse
 from floodplain.spark.definitions import described
 from floodplain.spark.inherited_states import Inherited, StateChanges, declared_states, with_kept
@@ -144,7 +145,7 @@ class Migration:
         operator = inherited.continued(operator)
         self._restructure(*states.structural)
         self._definitions[name] = inherited.definition(states.definition)
-        self._evolve(operator, states)
+        self._evolve(operator, states, (WINDOWS,) if old is not None and new.aggregates else ())
         return operator
 
     def check(self) -> None:
@@ -242,10 +243,10 @@ class Migration:
         self.notes.append(told)
         return True
 
-    def _evolve(self, operator: KeyedOperator, states: StateChanges) -> None:
+    def _evolve(self, operator: KeyedOperator, states: StateChanges, compared: Collection[str]) -> None:
         known = {table: versions[-1] for table, versions in self.base.schemas.items()}
         try:
-            schemas = evolved(operator.tables, known, states.columns, states.evolve)
+            schemas = evolved(operator.tables, known, states.columns, states.evolve, compared)
         except SchemaMismatch as error:
             name = operator.name
             told = (

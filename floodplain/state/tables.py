@@ -141,18 +141,20 @@ def evolved(
     known: Mapping[str, TableSchema],
     renames: Mapping[str, str] | None = None,
     replaced: Collection[str] = (),
+    compared: Collection[str] = (),
 ) -> list[TableSchema]:
     """The schemas that are new or change, given those that are ``known``.
 
-    ``renames``: columns, old → new. ``replaced``: states whose values are all made anew, so that they may be of any type. Raises
-    ``SchemaMismatch`` naming the state that cannot be read as it is declared now.
+    ``renames``: columns, old → new. ``replaced``: states whose values are all made anew, so that they may be of any type.
+    ``compared``: states whose parts are known to mean what they meant. Raises ``SchemaMismatch`` naming the state that cannot be
+    read as it is declared now.
     """
     for name, place in tables.places.items():
         _check_not_moved(tables.operator, name, place, known)
         _check_beside(tables.operator, name, place, known)
     wanted = {schema.table: schema for schema in tables.schemas}
     for name, place in tables.places.items():
-        if place.whole and place.table in known:
+        if place.whole and place.table in known and name not in compared:
             _check_whole(tables.operator, name, place, wanted[place.table], known[place.table])
     found = []
     for schema in tables.schemas:
@@ -274,11 +276,22 @@ def _check_whole(operator: str, name: str, place: Place, wanted: TableSchema, ol
     held = {field.name: field for field in old.fields}
     for field in wanted.fields:
         before = held.get(field.name)
-        if field.name in (place.column, place.subkey) and before is not None and changes_inside(before, field):
+        if field.name not in (place.column, place.subkey) or before is None or not changes_inside(before, field):
+            continue
+        if _declared_parts(before.arrow) != _declared_parts(field.arrow):
             raise SchemaMismatch(
                 f"operator {operator}, state {name}: table {old.table}: column {field.name} is {before.arrow} and cannot become "
                 f"{field.arrow}: its fields belong together, and those in the state were made otherwise; rename the operator"
             )
+
+
+def _declared_parts(type_: pa.DataType) -> list[pa.Field] | pa.DataType:
+    """The fields of a struct, or of those in a list or map, but for those that an operator adds by itself."""
+    if pa.types.is_list(type_):
+        return _declared_parts(type_.value_type)
+    if pa.types.is_map(type_):
+        return _declared_parts(type_.item_type)
+    return [field for field in type_ if not field.name.startswith("_")] if pa.types.is_struct(type_) else type_
 
 
 def _evolved(

@@ -31,7 +31,7 @@ def test_a_live_writer_is_left_alone_unless_forced(tmp_path):
     add_epochs(tmp_path, 2)
     writer = Store.open(tmp_path, settings=SETTINGS).writer("driver")
     refused = run_json("rollback", tmp_path, "--to", 1, code=2)
-    assert refused["kind"] == "LeaseHeld" and "'driver' holds lease" in refused["error"]
+    assert refused["kind"] == "LeaseHeld" and "'driver' (process " in refused["error"]
     assert run_json("rollback", tmp_path, "--to", 1, "--force")["epoch"] == 3
     writer.close()
 

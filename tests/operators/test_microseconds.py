@@ -159,7 +159,7 @@ def test_sessions_are_apart_by_more_than_the_gap(seed, gap_ms):
     )
     made = []
     for start in range(0, len(rows), 7):
-        made += kit.epoch(rows[start : start + 7])["output"]
+        made += kit.epoch(rows[start : start + 7], watermark_ms=0)["output"]
     made += kit.epoch([], watermark_ms=10**6)["output"]
     found = {(row["k"], micros(row["window_start"]), micros(row["window_end"]), row["n"]) for row in made}
     assert found == sessions_of(rows, gap_ms * 1000) and len(made) == len(found)
@@ -204,7 +204,7 @@ def test_joins_go_by_microseconds(seed, how):
 
     kit, made = PipelineKit(joined, rows=PAIRS), []
     for start in range(0, len(rows), 9):
-        made += kit.epoch(rows[start : start + 9])["output"]
+        made += kit.epoch(rows[start : start + 9], watermark_ms=0)["output"]
     made += kit.epoch([], watermark_ms=10**6)["output"]
     lefts, rights = ([row for row in rows if row["side"] == side] for side in "lr")
     expected = []
