@@ -36,7 +36,9 @@ from floodplain.state.durations import to_ms
 from floodplain.store.store import Store
 from floodplain.store.view import TableView
 from floodplain.tiers.open import folder_of
+from floodplain.tiers.plain import check_tree
 from floodplain.versions.assignment import checked_slots
+from floodplain.versions.frame import MAX_BYTES
 from floodplain.versions.manifest import Manifest
 
 DELAY = "spark.watermarkDelayMs"
@@ -115,6 +117,7 @@ def _slots(asked: int | None, head: Manifest, rows: DataFrame) -> int:
 
 def _follow(driver: Driver, inputs: dict[str, DataFrame], options: StartOptions, folder: Path) -> StreamingQuery:
     head = driver.store.head
+    check_tree(folder, MAX_BYTES)
     checkpoint.agree(folder, head.source, head.watermarks.get(EVENT_TIME, 0), head.left)
     rows = driver.follow(folder, inputs)
     writing = rows.writeStream.foreachBatch(driver.on_batch).option("checkpointLocation", str(folder))

@@ -77,9 +77,12 @@ def required(module: str, extra: str) -> Any:
 
 
 def staged_path(name: str, blobs: Blobs) -> Path | None:
-    """Where a staged file is on this file system; None if it is in an object store."""
+    """Where a staged file is on this file system; None if it is in an object store. Raises ``Refused`` if it is no plain file."""
     parts = urlsplit(blobs.url)
-    return Path(unquote(parts.path)) / name if parts.scheme == "file" else None
+    if parts.scheme != "file":
+        return None
+    blobs.size(name)
+    return Path(unquote(parts.path)) / name
 
 
 def open_staged(name: str, blobs: Blobs) -> pq.ParquetFile:

@@ -6,10 +6,9 @@ from typing import Any
 from floodplain.eventtime.times import END_MS, NONE_MS
 from floodplain.spark.epochs import Epochs
 from floodplain.state.descriptors import EVENT_TIME
+from floodplain.tiers.paths import BATCHES
 from floodplain.versions.edit import SourcePosition
 
-BATCHES = "batches/"
-"""Opens the names under which batches are noted, beside the files of streaming sources."""
 _ROWS, _DONE = "rows", "done"
 """How far a batch came: its rows are in the state, and its timers have fired."""
 

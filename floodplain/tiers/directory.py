@@ -16,9 +16,12 @@ from floodplain.tiers.folders import Folders
 from floodplain.tiers.meter import Meter
 from floodplain.tiers.oserrors import as_ours, os_error
 from floodplain.tiers.paths import TEMPS, checked_blob, checked_prefix
+from floodplain.tiers.plain import check_folders, check_kind
 from floodplain.tiers.ranges import EMPTY, checked_ranges
 from floodplain.tiers.walk import walk
 
+MAPPED_BYTES = 16 << 20
+"""A blob above this is mapped, not read into memory: its size is only what the file system says, and may be made up of holes."""
 MOST_VIEWS = 1024
 """Places in memory that one call to the kernel may name."""
 
@@ -32,6 +35,8 @@ class DirectoryBlobs(Blobs):
 
     A process that is killed may leave a file in ``tmp/``; it is never listed and ``sweep`` removes it. With ``sync``
     off nothing is synced: a power cut can lose or tear blobs, a killed process cannot.
+
+    Symbolic links, pipes, sockets and devices below ``root`` are ``Refused``: nothing is read, written or deleted through them.
     """
 
     tier = "directory"
@@ -65,7 +70,11 @@ class DirectoryBlobs(Blobs):
 
     def get(self, name: str) -> pa.Buffer:
         with self._opened(name) as fd:
-            return self._read(fd, 0, os.fstat(fd).st_size)
+            size = os.fstat(fd).st_size
+            if size <= MAPPED_BYTES:
+                return self._read(fd, 0, size)
+        self._meter.read(size)
+        return self._mapped(name)
 
     def get_ranges(self, name: str, ranges: Sequence[Range]) -> list[pa.Buffer]:
         checked_ranges(name, ranges)
@@ -76,8 +85,9 @@ class DirectoryBlobs(Blobs):
     def map(self, name: str) -> pa.Buffer | None:
         with self._opened(name) as fd:
             size = os.fstat(fd).st_size
-        if not size:
-            return EMPTY
+        return self._mapped(name) if size else EMPTY
+
+    def _mapped(self, name: str) -> pa.Buffer:
         try:
             with pa.memory_map(str(self._root / name)) as mapped:
                 return mapped.read_buffer()
@@ -89,6 +99,7 @@ class DirectoryBlobs(Blobs):
     def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
         self._meter.asked()
         with as_ours(f"listing {checked_prefix(prefix)!r} at {self.url}"):
+            check_folders(self._root, self._root / prefix.rpartition("/")[0])
             for name, size in walk(self._root, prefix, after):
                 yield BlobInfo(name, size)
 
@@ -110,6 +121,7 @@ class DirectoryBlobs(Blobs):
             path = self._root / checked_blob(name)
             self._meter.asked()
             with as_ours(f"deleting {name} at {self.url}"):
+                check_folders(self._root, path.parent)
                 try:
                     path.unlink()
                 except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -134,12 +146,15 @@ class DirectoryBlobs(Blobs):
     def sweep(self, clock: Clock, older_than_ms: int) -> int:
         swept = 0
         limit_s = (clock.now_ms() - older_than_ms) / 1000
-        with as_ours(f"sweeping {self.url}"), suppress(FileNotFoundError), os.scandir(self._root / TEMPS) as found:
-            for temp in found:
-                with suppress(FileNotFoundError):
-                    if temp.stat(follow_symlinks=False).st_mtime <= limit_s:
-                        Path(temp.path).unlink()
-                        swept += 1
+        temps = self._root / TEMPS
+        with as_ours(f"sweeping {self.url}"), suppress(FileNotFoundError):
+            check_folders(self._root, temps)
+            with os.scandir(temps) as found:
+                for temp in found:
+                    with suppress(FileNotFoundError):
+                        if temp.is_file(follow_symlinks=False) and temp.stat(follow_symlinks=False).st_mtime <= limit_s:
+                            Path(temp.path).unlink()
+                            swept += 1
         return swept
 
     def _store(self, name: str, data: Writable, publish: Callable[[Path, Path], None]) -> None:
@@ -156,16 +171,20 @@ class DirectoryBlobs(Blobs):
         self._meter.wrote(sum(map(len, views)))
 
     def _store_once(self, path: Path, views: Sequence[memoryview], publish: Callable[[Path, Path], None]) -> None:
-        self._folders.make(path.parent)
+        self._make(path.parent)
         temp = self._write_temp(views)
         try:
             publish(temp, path)
         finally:
             temp.unlink(missing_ok=True)
 
+    def _make(self, folder: Path) -> None:
+        check_folders(self._root, folder)
+        self._folders.make(folder)
+
     def _write_temp(self, views: Sequence[memoryview]) -> Path:
         temps = self._root / TEMPS
-        self._folders.make(temps)
+        self._make(temps)
         while True:
             temp = temps / self._chance.nonce()
             with suppress(FileExistsError):
@@ -187,9 +206,11 @@ class DirectoryBlobs(Blobs):
         path = self._root / checked_blob(name)
         self._meter.asked()
         with as_ours(f"reading {name} at {self.url}"):
+            check_folders(self._root, path.parent)
             self._folders.settle(path.parent)
             try:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                check_kind(path, os.lstat(path).st_mode)
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             except (FileNotFoundError, NotADirectoryError):
                 raise NotFound(f"{name} does not exist at {self.url}") from None
             try:

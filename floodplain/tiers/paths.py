@@ -13,6 +13,10 @@ PINS = "pins/"
 PROBES = "probe/"
 PUBLISHED = "epoch-"
 """In the place that a sink writes to, not in a store."""
+SOURCES = "sources/"
+"""In the checkpoint of an engine: the files that its sources keep of what they have read."""
+BATCHES = "batches/"
+"""Opens the names of notes on batches, which stand beside those files in the log and never are files."""
 TEMPS = "tmp/"
 """Taken by the directory tier for files that are not yet blobs."""
 
@@ -22,19 +26,40 @@ _SEGMENT = r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}"
 _BLOB = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{0,7}}\Z")
 _PUBLISHED = re.compile(rf"{PUBLISHED}(\d+)-\d+-(.*)\.parquet\Z")
 _RUN_START = re.compile(rf"runs/(\d{{{_DIGITS}}})-")
+_STAGED = re.compile(rf"staged/\d{{{_DIGITS}}}(?:-[A-Za-z0-9_.=]+){{5}}[A-Za-z0-9_.=-]*\.parquet\Z")
 _STAGED_AUTHOR = re.compile(rf"staged/\d{{{_DIGITS}}}-(\d+)-(\d+)-")
 
 
 def checked_name(what: str, name: str) -> str:
     """``name`` if it is one a user may give to a table, column, tag, owner or sink; raises ``BadName`` otherwise."""
-    if not isinstance(name, str) or not _NAME.match(name):
+    if not is_name(name):
         raise BadName.of(what, name)
     return name
+
+
+def is_name(name: object) -> bool:
+    """Whether a user may give it to a table, column, tag, owner or sink."""
+    return isinstance(name, str) and _NAME.match(name) is not None
 
 
 def is_blob(name: object) -> bool:
     """Whether every tier can hold ``name``, under its root and nowhere else."""
     return isinstance(name, str) and _BLOB.match(name) is not None and not name.startswith(TEMPS)
+
+
+def is_run(name: str) -> bool:
+    """Whether it can be the name of a run object, and of nothing else."""
+    return name.startswith(RUNS) and is_blob(name)
+
+
+def is_staged(name: str) -> bool:
+    """Whether it can have been made by ``staged``."""
+    return is_blob(name) and _STAGED.match(name) is not None
+
+
+def is_source_note(name: str) -> bool:
+    """Whether a source position may hold something under this name: a file below the checkpoint and nowhere else, or no file."""
+    return name.startswith(BATCHES) or (name.startswith(SOURCES) and is_blob(name))
 
 
 def checked_blob(name: str) -> str:

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from floodplain.tiers.paths import TEMPS, is_blob
+from floodplain.tiers.plain import check_kind
 
 
 def walk(root: Path, prefix: str, after: str) -> Iterator[tuple[str, int]]:
     """(name, size) of the blobs under ``root`` that start with ``prefix`` and are greater than ``after``, ascending.
 
     A missing directory is empty, a file that vanishes meanwhile is left out, and files that no blob name can mean
-    are not shown.
+    are not shown. ``Refused`` if one of those names is neither a file nor a folder.
     """
     lead = prefix[: prefix.rfind("/") + 1]
     yield from _walk(root / lead, lead, prefix, after)
@@ -23,10 +24,11 @@ def _walk(folder: Path, lead: str, prefix: str, after: str) -> Iterator[tuple[st
             yield from _walk(folder / entry.name, key, prefix, after)
             continue
         try:
-            size = entry.stat().st_size
+            found = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
             continue
-        yield key, size
+        check_kind(entry.path, found.st_mode)
+        yield key, found.st_size
 
 
 def _entries(folder: Path, lead: str, prefix: str, after: str) -> list[tuple[str, os.DirEntry[str]]]:
@@ -38,7 +40,7 @@ def _entries(folder: Path, lead: str, prefix: str, after: str) -> list[tuple[str
                 name = lead + entry.name
                 if not is_blob(name):
                     continue
-                key = name + "/" if entry.is_dir() else name
+                key = name + "/" if entry.is_dir(follow_symlinks=False) else name
                 if _reaches(key, prefix, after):
                     found.append((key, entry))
     except (FileNotFoundError, NotADirectoryError):

@@ -26,7 +26,8 @@ _log = logging.getLogger(__name__)
 class Format(msgspec.Struct, frozen=True):
     """The first object of a store, written once: what never changes."""
 
-    store: str
+    store: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_]{1,64}\Z")]
+    """Its id, of which the names of output files are made."""
     key_groups: Annotated[int, msgspec.Meta(ge=1, le=MAX_KEY_GROUPS)]
     created_ms: int
 

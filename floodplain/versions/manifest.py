@@ -1,11 +1,12 @@
 """The manifest: the fold of all edits up to a position. ``apply`` is the only way it changes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from floodplain.host import Process
 from floodplain.tiers import paths
+from floodplain.versions import names
 from floodplain.versions.definition import Definition, DefinitionChange
 from floodplain.versions.edit import (
     AdvanceHorizon,
@@ -107,6 +108,15 @@ class Manifest(msgspec.Struct, frozen=True):
         """The names of all run objects this manifest needs."""
         return {run.object for runs in self.runs.values() for run in runs}
 
+    def strays(self) -> Iterator[names.Stray]:
+        """What it names and nothing of ours can be called."""
+        yield from names.in_runs(run for runs in self.runs.values() for run in runs)
+        yield from names.in_outputs(self.outputs)
+        for source in (self.source, *self.left):
+            yield from names.in_source(source)
+        yield from names.in_words("table", self.schemas)
+        yield from names.in_words("tag", self.tags)
+
 
 def apply(manifest: Manifest, edit: Edit, checksum: str) -> Manifest:
     """The manifest after ``edit``, whose encoded bytes have ``checksum``. Pure; raises ``BrokenHistory``."""
@@ -118,6 +128,8 @@ def apply(manifest: Manifest, edit: Edit, checksum: str) -> Manifest:
     if edit.token and lease.expires_ms and edit.lease_expires_ms:
         manifest = msgspec.structs.replace(manifest, lease=msgspec.structs.replace(lease, expires_ms=edit.lease_expires_ms))
     for update in edit.updates:
+        for expected, found in names.in_update(update):
+            raise BrokenHistory(expected, found)
         manifest = _apply_update(manifest, update, edit, checksum)
     nonces = (*manifest.nonces, (edit.position, edit.nonce))[-REMEMBERED_EDITS:]
     return msgspec.structs.replace(manifest, position=edit.position, chain=checksum, at_ms=edit.at_ms, nonces=nonces)

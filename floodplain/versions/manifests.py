@@ -48,6 +48,8 @@ def load(blobs: Blobs, store: str, position: int) -> Manifest:
         raise Corrupt(file, f"store {store}", f"store {manifest.store}")
     if manifest.position != position:
         raise Corrupt(file, f"position {position}", f"position {manifest.position}")
+    for expected, found in manifest.strays():
+        raise Corrupt(file, expected, found)
     return manifest
 
 

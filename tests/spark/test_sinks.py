@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from floodplain.errors import BadInput
+from floodplain.errors import BadInput, Refused
 from floodplain.spark.sink_files import LocalFiles, ParquetSink, open_files
 from floodplain.spark.sinks import ConsoleSink, ForeachBatchSink, MemorySink, open_sink
 from floodplain.tiers import paths
@@ -148,3 +148,28 @@ def test_foreach_batch_reads_staged_files_in_place_where_it_can(spark, tmp_path)
     wanted = sorted((row["user"], row["n"]) for row in expected(1))
     assert [(epoch, found) for epoch, found, _ in seen] == [(1, wanted), (2, [])] * 2
     assert [len(files) for _, _, files in seen] == [2, 0, 0, 0]
+
+
+def test_staged_output_that_is_a_link_is_not_published(tmp_path):
+    """The state may come from elsewhere: what it leads to is not handed on."""
+    blobs = local_blobs(tmp_path / "state")
+    (name,) = stage(blobs, 1, rows(1, 0))
+    (tmp_path / "mine").write_text("mine")
+    place = tmp_path / "state" / name
+    place.unlink()
+    place.symlink_to(tmp_path / "mine")
+    sink = prepared(tmp_path / "out")
+    with pytest.raises(Refused, match="is a symbolic link"):
+        sink.publish(1, [name], blobs, SCHEMA)
+    assert not any((tmp_path / "out").glob("**/*"))
+
+
+def test_folders_of_output_may_be_links(tmp_path, blobs):
+    """They are the user's."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "user=u0_0").symlink_to(tmp_path / "other")
+    sink = open_sink("parquet", {"path": tmp_path / "out", "partition_by": "user"})
+    sink.prepare(APP, 0, SCHEMA)
+    publish(sink, 1, blobs)
+    assert len([*(tmp_path / "other").glob("*.parquet")]) == 1

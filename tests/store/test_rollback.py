@@ -150,7 +150,7 @@ def test_an_epoch_that_was_begun_before_does_not_fit_behind_it() -> None:
 
 def test_output_that_is_not_published_is_given_up_only_if_that_is_said() -> None:
     store = written()
-    staged = paths.STAGED + "something"
+    staged = paths.staged(1, "1-4-0", "op", "main", "0")
     put(store, [1], 4, outputs=[staged])
     with pytest.raises(BadInput, match="epoch 4 has output that was not published"):
         store.rollback(1)

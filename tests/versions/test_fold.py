@@ -5,6 +5,7 @@ import random
 import msgspec
 import pytest
 
+from floodplain.tiers import paths
 from floodplain.versions import groups
 from floodplain.versions.edit import (
     AdvanceHorizon,
@@ -26,6 +27,7 @@ from floodplain.versions.manifest import REMEMBERED_EDITS, BrokenHistory, EpochM
 from tests.versions.world import GROUPS, run, schema
 
 EMPTY = Manifest("s", 16)
+STAGED = paths.staged(1, "1-3-0", "op", "main", "0")
 
 
 def edit(manifest: Manifest, *updates: Update, token: int = 0, expires_ms: int = 0) -> Edit:
@@ -52,8 +54,8 @@ def summary(manifest: Manifest) -> str:
 
 def started() -> Manifest:
     manifest = fold(EMPTY, PutSchema(schema("t")), TakeLease(1, "me", 500))
-    manifest = fold(manifest, CommitEpoch(1, (run("a", 1, 1),), watermarks={"w": 7}), token=1, expires_ms=900)
-    return fold(manifest, CommitEpoch(2, (run("b", 2, 2),)), SetTag("gold", 1), AdvancePublished(1))
+    manifest = fold(manifest, CommitEpoch(1, (run("runs/a", 1, 1),), watermarks={"w": 7}), token=1, expires_ms=900)
+    return fold(manifest, CommitEpoch(2, (run("runs/b", 2, 2),)), SetTag("gold", 1), AdvancePublished(1))
 
 
 def test_golden() -> None:
@@ -65,11 +67,11 @@ def test_golden() -> None:
         "epoch 1 at position 2, 20 ms, c2\n"
         "epoch 2 at position 3, 30 ms, c3\n"
         "t v1\n"
-        "b 2..2 ((0, 16),)\n"
-        "a 1..1 ((0, 16),)"
+        "runs/b 2..2 ((0, 16),)\n"
+        "runs/a 1..1 ((0, 16),)"
     )
     half = ((0, 8),)
-    manifest = fold(manifest, ReplaceRuns("t", half, ("a@0", "b@0"), (run("c", 1, 2, half),)), AdvanceHorizon(2))
+    manifest = fold(manifest, ReplaceRuns("t", half, ("runs/a@0", "runs/b@0"), (run("runs/c", 1, 2, half),)), AdvanceHorizon(2))
     manifest = fold(manifest, CommitEpoch(3, ()), DropTag("gold"), DropTag("none"), DropEpochs((1,)), PutSchema(schema("t", 2)))
     assert summary(manifest) == (
         "position 5 chain c5 at 50 epoch 3\n"
@@ -78,9 +80,9 @@ def test_golden() -> None:
         "epoch 2 at position 3, 30 ms, c3\n"
         "epoch 3 at position 5, 50 ms, c5\n"
         "t v2\n"
-        "c 1..2 ((0, 8),)\n"
-        "b 2..2 ((8, 16),)\n"
-        "a 1..1 ((8, 16),)"
+        "runs/c 1..2 ((0, 8),)\n"
+        "runs/b 2..2 ((8, 16),)\n"
+        "runs/a 1..1 ((8, 16),)"
     )
     assert manifest.nonces == tuple((n, f"n{n}") for n in range(1, 6))
 
@@ -88,13 +90,13 @@ def test_golden() -> None:
 def test_the_fold_does_not_change_what_it_is_given() -> None:
     manifest = started()
     copy = msgspec.msgpack.encode(manifest)
-    fold(manifest, CommitEpoch(3, (run("x", 3, 3),), watermarks={"w": 9}), SetTag("t", 2), PutSchema(schema("u")))
+    fold(manifest, CommitEpoch(3, (run("runs/x", 3, 3),), watermarks={"w": 9}), SetTag("t", 2), PutSchema(schema("u")))
     assert msgspec.msgpack.encode(manifest) == copy
 
 
 def test_the_newest_epoch_brings_its_own_source_position_and_outputs() -> None:
-    manifest = fold(started(), CommitEpoch(3, (), source=SourcePosition("q", 4, "o"), outputs=("out",)))
-    assert (manifest.source, manifest.outputs) == (SourcePosition("q", 4, "o"), ("out",))
+    manifest = fold(started(), CommitEpoch(3, (), source=SourcePosition("q", 4, "o"), outputs=(STAGED,)))
+    assert (manifest.source, manifest.outputs) == (SourcePosition("q", 4, "o"), (STAGED,))
     assert fold(manifest, CommitEpoch(4, ())).outputs == ()
 
 
@@ -121,12 +123,12 @@ def test_nonces_are_forgotten_at_last() -> None:
     [
         (CommitEpoch(2, ()), "epoch 3"),
         (CommitEpoch(4, ()), "epoch 3"),
-        (CommitEpoch(3, (msgspec.structs.replace(run("x", 3, 3), table="u"),)), "a run of a known table"),
+        (CommitEpoch(3, (msgspec.structs.replace(run("runs/x", 3, 3), table="u"),)), "a run of a known table"),
         (CommitEpoch(3, (), watermarks={"w": 6}), "watermark w from 7 up"),
         (PutSchema(schema("t", 3)), "schema 2 of t"),
         (PutSchema(schema("u", 2)), "schema 1 of u"),
         (ReplaceRuns("t", GROUPS, ("x@0",), ()), "replaced runs that are there"),
-        (ReplaceRuns("u", GROUPS, ("a@0",), ()), "replaced runs that are there"),
+        (ReplaceRuns("u", GROUPS, ("runs/a@0",), ()), "replaced runs that are there"),
         (TakeLease(1, "you", 1), "lease token 2"),
         (TakeLease(3, "you", 1), "lease token 2"),
         (ReleaseLease(2), "lease token 1"),
@@ -180,16 +182,16 @@ def test_an_edit_from_elsewhere_is_refused(change: dict[str, object], expected: 
 
 
 def test_recency_is_by_interval_not_by_place() -> None:
-    manifest = fold(started(), CommitEpoch(3, (run("c", 3, 3),)))
-    manifest = fold(manifest, ReplaceRuns("t", GROUPS, ("a@0", "b@0"), (run("d", 1, 2),)))
-    assert [run.object for run in manifest.runs["t"]] == ["c", "d"]
+    manifest = fold(started(), CommitEpoch(3, (run("runs/c", 3, 3),)))
+    manifest = fold(manifest, ReplaceRuns("t", GROUPS, ("runs/a@0", "runs/b@0"), (run("runs/d", 1, 2),)))
+    assert [run.object for run in manifest.runs["t"]] == ["runs/c", "runs/d"]
 
 
 def test_marks() -> None:
     manifest = started()
     assert manifest.mark(1) == EpochMark(1, 2, 20, "c2")
     assert manifest.mark(3) is None
-    assert manifest.objects() == {"a", "b"}
+    assert manifest.objects() == {"runs/a", "runs/b"}
     assert manifest.schema("none") is None
 
 
@@ -209,7 +211,7 @@ def test_a_dropped_table_goes_with_its_runs_and_may_be_made_anew() -> None:
     with pytest.raises(BrokenHistory):
         fold(dropped, DropTable("t"))
     with pytest.raises(BrokenHistory):
-        fold(dropped, CommitEpoch(3, (run("x", 3, 3),)))
+        fold(dropped, CommitEpoch(3, (run("runs/x", 3, 3),)))
 
 
 def test_counts_add_up() -> None:
