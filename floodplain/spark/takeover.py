@@ -5,7 +5,7 @@ import logging
 from floodplain.errors import LeaseHeld
 from floodplain.host import is_gone
 from floodplain.store.store import Store, Writer
-from floodplain.versions.lease import named
+from floodplain.versions.lease import AHEAD_MS, left_ms, named
 from floodplain.versions.manifest import Lease
 
 LOOK_S = 0.5
@@ -17,28 +17,34 @@ _log = logging.getLogger(__name__)
 def take_over(store: Store, owner: str, *, force: bool = False) -> Writer:
     """The lease: at once if nobody has it, or its holder has provably ended; else once it has run out.
 
-    A holder that lives renews it and is left alone: ``LeaseHeld``. Who waits says so, for whom and how long.
+    A holder that lives renews it and is left alone: ``LeaseHeld``. Who waits says so, for whom and how long. The wait is measured
+    by a clock of ours that cannot be set, and is never longer than a lease lasts: the holder's clock may be days ahead.
     """
-    seen_ms = store.head.lease.expires_ms
+    seen, outlasted = store.head.lease, None
     while True:
         try:
-            return store.writer(owner, force=force)
+            return store.writer(owner, force=force, outlasted=outlasted)
         except LeaseHeld:
-            lease = store.history.refresh().lease
-            if lease.expires_ms > seen_ms:
+            if store.history.refresh().lease != seen:
                 raise
-            _wait(store, lease)
+            outlasted = _wait(store, seen)
 
 
-def _wait(store: Store, lease: Lease) -> None:
-    """Until the lease has run out, or anything else has become of it."""
+def _wait(store: Store, lease: Lease) -> Lease | None:
+    """Until the lease has run out, or anything else has become of it. Returns it if nothing has for as long as it lasts."""
     history = store.history
-    left_s = (lease.expires_ms - history.clock.now_ms()) / 1000
+    wait_s = left_ms(lease, history) / 1000
+    ahead_s = (lease.expires_ms - history.clock.now_ms()) / 1000 - wait_s
     _log.warning(
-        "the state at %s is held by %s: waiting up to %.1f s for its lease to end, unless it lives and renews it",
-        history.blobs.url, named(lease), max(left_s, 0),
+        "the state at %s is held by %s: waiting up to %.1f s for its lease to end, unless it lives and renews it%s",
+        history.blobs.url, named(lease), wait_s,
+        f". By its clock it ends {ahead_s:.1f} s later: that one is ahead of ours, so the wait is for as long as a lease lasts"
+        if ahead_s > AHEAD_MS / 1000 else "",
     )  # fmt: skip
+    began_s = history.clock.monotonic_s()
+    left_s = wait_s
     while left_s > 0 and history.refresh().lease == lease and not (lease.holder is not None and is_gone(lease.holder)):
         history.clock.sleep_s(min(max(left_s, 0.01), LOOK_S))
-        left_s = (lease.expires_ms - history.clock.now_ms()) / 1000
+        left_s = wait_s - (history.clock.monotonic_s() - began_s)
     _log.warning("the state at %s: the wait for %s is over", history.blobs.url, named(lease))
+    return lease if left_s <= 0 else None

@@ -27,7 +27,7 @@ from floodplain.versions import garbage, lease, tags
 from floodplain.versions.commit import commit
 from floodplain.versions.edit import PutSchema
 from floodplain.versions.history import History
-from floodplain.versions.manifest import Manifest
+from floodplain.versions.manifest import Lease, Manifest
 from floodplain.versions.pins import pin
 from floodplain.versions.renewal import Renewal
 from floodplain.versions.requirements import RequireSchema
@@ -97,13 +97,15 @@ class Store:
         self.history.refresh()
         yield from changes(self.history.at(older), self.history.at(newer), table, self.readers, self.history.settings.scan_rows)
 
-    def writer(self, owner: str, *, force: bool = False) -> "Writer":
+    def writer(self, owner: str, *, force: bool = False, outlasted: Lease | None = None) -> "Writer":
         """Take the lease. Raises ``LeaseHeld`` while another owner has it, unless ``force``: that one is then fenced off.
 
-        An owner whose process has provably ended, on this machine, has it no more.
+        An owner whose process has provably ended, on this machine, has it no more. ``outlasted``: a lease that the caller has
+        seen unchanged for its whole length, for holders whose clock is ahead of ours.
         """
         probe(self.history.blobs, self.history.clock, self.history.chance)
-        return Writer(self, lease.take(self.history, owner, force=force, holder=this_process(), is_gone=is_gone))
+        took = lease.take(self.history, owner, force=force, holder=this_process(), is_gone=is_gone, outlasted=outlasted)
+        return Writer(self, took)
 
     def compact(self, *, full: bool = False, step_bytes: int | None = None) -> Iterator[Compacted]:
         """Do the compaction that is worth doing, one bounded step at a time. A step that loses a race is dropped."""

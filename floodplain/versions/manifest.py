@@ -60,6 +60,9 @@ class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
     expires_ms: int = 0
     """0 once released."""
     holder: Process | None = None
+    length_ms: int = 0
+    """How long it was to last when it was taken or renewed, by one clock: another clock may be off from the holder's by any time.
+    0 if that is not known."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -126,7 +129,9 @@ def apply(manifest: Manifest, edit: Edit, checksum: str) -> Manifest:
     lease = manifest.lease
     _require(edit.token in (0, lease.token), f"an edit under lease {lease.token}", f"one under lease {edit.token}")
     if edit.token and lease.expires_ms and edit.lease_expires_ms:
-        manifest = msgspec.structs.replace(manifest, lease=msgspec.structs.replace(lease, expires_ms=edit.lease_expires_ms))
+        length_ms = max(edit.lease_expires_ms - edit.at_ms, 0)
+        lease = msgspec.structs.replace(lease, expires_ms=edit.lease_expires_ms, length_ms=length_ms)
+        manifest = msgspec.structs.replace(manifest, lease=lease)
     for update in edit.updates:
         for expected, found in names.in_update(update):
             raise BrokenHistory(expected, found)
@@ -158,7 +163,7 @@ def _apply_update(manifest: Manifest, update: Update, edit: Edit, checksum: str)
             return _define(manifest, update, edit.at_ms)
         case TakeLease(token, owner, expires_ms, holder):
             _require(token == manifest.lease.token + 1, f"lease token {manifest.lease.token + 1}", f"{token}")
-            return change(manifest, lease=Lease(token, owner, expires_ms, holder))
+            return change(manifest, lease=Lease(token, owner, expires_ms, holder, max(expires_ms - edit.at_ms, 0)))
         case ReleaseLease(token):
             _require(token == manifest.lease.token, f"lease token {manifest.lease.token}", f"{token}")
             return change(manifest, lease=change(manifest.lease, expires_ms=0))

@@ -41,9 +41,10 @@ class Renewal:
             self._thread.join()
 
     def beat(self) -> None:
-        """Renew the lease if it is wanted and a third of its time is over. Raises ``Fenced`` if another has it."""
+        """Renew the lease if it is wanted and a third of its time is over, or the clock was set back so that this cannot be told.
+        Raises ``Fenced`` if another has it."""
         held, lease_ms = self._history.head.lease, self._history.settings.lease_ms
-        aged = held.expires_ms - self._history.clock.now_ms() < lease_ms * 2 // 3
+        aged = not lease_ms * 2 // 3 <= held.expires_ms - self._history.clock.now_ms() <= lease_ms
         if (aged or held.token != self._token) and self._wanted():
             lease.renew(self._history, self._token)
             maybe_checkpoint(self._history)

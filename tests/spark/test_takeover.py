@@ -5,6 +5,7 @@ import subprocess
 import sys
 from threading import Thread
 
+import msgspec
 import pytest
 
 from floodplain.clock import ManualClock
@@ -12,8 +13,11 @@ from floodplain.errors import Fenced, LeaseHeld
 from floodplain.settings import StoreSettings
 from floodplain.spark.takeover import take_over
 from floodplain.store.store import Store
+from floodplain.versions.lease import left_ms
 from tests.waiting import wait_for
 
+NOW_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
 LONG = StoreSettings(lease_ms=3_600_000)
 
 HOLDS = """
@@ -64,8 +68,8 @@ def test_of_a_process_that_is_gone_the_lease_is_had_without_a_word(tmp_path, cap
 class Watched(ManualClock):
     """Something happens at the n-th look."""
 
-    def __init__(self, at: int, act) -> None:
-        super().__init__()
+    def __init__(self, at: int, act, now_ms: int = NOW_MS) -> None:
+        super().__init__(now_ms)
         self._at, self._act = at, act
 
     def sleep_s(self, seconds: float) -> None:
@@ -105,3 +109,53 @@ def test_force_waits_for_nobody(tmp_path, caplog):
     Store.open(tmp_path, create=True, clock=clock).writer("alive")
     with take_over(Store.open(tmp_path, clock=clock), "me", force=True) as writer:
         assert writer.token == 2 and not clock.sleeps_s and not caplog.records
+
+
+@pytest.mark.parametrize("ahead_ms", [5_000, DAY_MS, 1000 * 365 * DAY_MS, 2**62])
+@pytest.mark.parametrize("lease_ms", [1_000, 30_000, 600_000])
+def test_a_dead_driver_whose_clock_was_ahead_is_waited_for_as_long_as_its_lease_was(tmp_path, caplog, ahead_ms, lease_ms):
+    theirs, ours = StoreSettings(lease_ms=lease_ms), ManualClock(NOW_MS)
+    Store.open(tmp_path, create=True, settings=theirs, clock=ManualClock(NOW_MS + ahead_ms)).writer("dead")
+    with pytest.raises(LeaseHeld, match=rf"by its clock, .* ahead of this one \(so for {lease_ms / 1000} s at most\)"):
+        Store.open(tmp_path, clock=ours).writer("me")
+    with take_over(Store.open(tmp_path, clock=ours), "me") as writer:
+        assert writer.token == 2 and sum(ours.sleeps_s) == pytest.approx(lease_ms / 1000)
+    assert f"waiting up to {lease_ms / 1000} s" in caplog.text
+    assert f"By its clock it ends {ahead_ms / 1000:.1f} s later: that one is ahead of ours" in caplog.text
+
+
+def test_a_clock_that_is_set_while_it_waits_makes_no_difference(tmp_path):
+    """The wall clock goes back a day; what is waited by is not it."""
+
+    class SetBack(Watched):
+        def now_ms(self) -> int:
+            return super().now_ms() - (DAY_MS if len(self.sleeps_s) >= 3 else 0)
+
+    Store.open(tmp_path, create=True, clock=ManualClock(NOW_MS)).writer("dead")
+    clock = SetBack(0, lambda: None)
+    with take_over(Store.open(tmp_path, clock=clock), "me") as writer:
+        assert writer.token == 2 and sum(clock.sleeps_s) == pytest.approx(30)
+
+
+@pytest.mark.parametrize("set_back_ms", [0, DAY_MS])
+@pytest.mark.parametrize("at", [1, 20, 60])
+def test_a_driver_that_lives_keeps_it_though_its_clock_is_ahead_or_is_put_right(tmp_path, at, set_back_ms):
+    """Also if it renews at the last moment, and to an earlier end than it had said before."""
+    theirs = ManualClock(NOW_MS + DAY_MS)
+
+    def renew() -> None:
+        theirs.advance_ms(1000 - set_back_ms)
+        held.epoch().commit()
+
+    held = Store.open(tmp_path, create=True, clock=theirs).writer("alive")
+    with pytest.raises(LeaseHeld, match="'alive'"):
+        take_over(Store.open(tmp_path, clock=Watched(at, renew)), "me")
+    assert held.store.history.refresh().lease.token == 1
+
+
+def test_states_that_do_not_say_how_long_a_lease_was_are_waited_for_as_long_as_ours_are(tmp_path):
+    clock = ManualClock(NOW_MS)
+    Store.open(tmp_path, create=True, clock=ManualClock(NOW_MS + DAY_MS)).writer("dead")
+    store = Store.open(tmp_path, clock=clock, settings=StoreSettings(lease_ms=7_000))
+    old = msgspec.structs.replace(store.head.lease, length_ms=0)
+    assert left_ms(old, store.history) == 7_000

@@ -102,12 +102,13 @@ def test_the_newest_epoch_brings_its_own_source_position_and_outputs() -> None:
 
 def test_a_lease_is_renewed_by_edits_under_it_and_ends_when_released() -> None:
     manifest = started()
-    assert fold(manifest, DropTag("x"), token=1, expires_ms=950).lease == Lease(1, "me", 950)
-    assert fold(manifest, DropTag("x"), expires_ms=950).lease == Lease(1, "me", 900)
+    assert fold(manifest, DropTag("x"), token=1, expires_ms=950).lease == Lease(1, "me", 950, length_ms=910)
+    assert fold(manifest, DropTag("x"), expires_ms=950).lease == Lease(1, "me", 900, length_ms=880)
     released = fold(manifest, ReleaseLease(1), token=1, expires_ms=950)
-    assert released.lease == Lease(1, "me", 0)
-    assert fold(released, DropTag("x"), token=1, expires_ms=960).lease == Lease(1, "me", 0)
-    assert fold(released, TakeLease(2, "you", 7)).lease == Lease(2, "you", 7)
+    assert released.lease == Lease(1, "me", 0, length_ms=910)
+    assert fold(released, DropTag("x"), token=1, expires_ms=960).lease == Lease(1, "me", 0, length_ms=910)
+    assert fold(released, TakeLease(2, "you", 70)).lease == Lease(2, "you", 70, length_ms=20)
+    assert fold(released, TakeLease(2, "you", 7)).lease == Lease(2, "you", 7), "an end in the past has no length"
 
 
 def test_nonces_are_forgotten_at_last() -> None:

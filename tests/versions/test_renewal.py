@@ -45,6 +45,20 @@ def test_work_of_any_length_keeps_the_lease_and_costs_few_edits() -> None:
     assert positions(blobs, paths.MANIFESTS), "opening reads no more of the log than it does after as many epochs"
 
 
+@pytest.mark.parametrize("set_back_ms", [1, 10_000, 86_400_000])
+def test_a_clock_that_is_set_back_does_not_keep_it_from_renewing(set_back_ms: int) -> None:
+    """Others wait for the length of a lease, not for its end by a clock."""
+    blobs, clock = memory(), ManualClock()
+    history = create(blobs, clock)
+    kept = renewal(history, lease.take(history, "one"))
+    clock.advance_ms(-set_back_ms)
+    before = history.head.position
+    kept.beat()
+    kept.beat()
+    assert history.head.position == before + 1
+    assert history.head.lease.expires_ms == clock.now_ms() + SETTINGS.lease_ms
+
+
 def test_a_lease_that_is_not_wanted_runs_out() -> None:
     blobs, clock = memory(), ManualClock()
     history = create(blobs, clock)
