@@ -15,6 +15,7 @@ from floodplain.spark.contract import Place
 from floodplain.spark.driver import Driver, Interrupted
 from floodplain.spark.housekeeper import Housekeeper
 from floodplain.spark.kit import LocalEngine, PipelineKit
+from floodplain.spark.migration import StartChanges
 from floodplain.spark.takeover import take_over
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.edit import SourcePosition
@@ -34,7 +35,7 @@ def started(process: Process, blobs: Blobs, clock: Clock, chosen: StoreSettings 
     place = Place(store, store.writer("one"), blobs.url, chosen, {}, blobs)
     engine: Any = LocalEngine((), kit._plan)
     driver = Driver(place, kit._plan, engine, 2, [""])
-    driver.prepare({"": kit._inputs[""].empty_table()}, ())
+    driver.prepare({"": kit._inputs[""].empty_table()}, StartChanges())
     return driver
 
 
