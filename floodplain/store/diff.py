@@ -1,7 +1,8 @@
 """What changed in a table between two epochs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from floodplain.store.identity import refine, starts_of
 from floodplain.store.layout import HASH, SUB
 from floodplain.store.readers import Readers
 from floodplain.store.view import epoch_rules
+from floodplain.store.widening import fields_made_anew, made_anew, part_of
 from floodplain.versions.groups import from_members
 from floodplain.versions.manifest import Manifest
 from floodplain.versions.schema import TableSchema
@@ -35,11 +37,13 @@ def changes(older: Manifest, newer: Manifest, table: str, readers: Readers, wind
     schema, old_schema = newer.schema(table), older.schema(table)
     if schema is None:
         raise BadInput(f"there is no table {table!r} at epoch {newer.epoch}")
-    if old_schema is not None and not can_read(old_schema, schema):
+    if old_schema is not None and not (_same_table(older.schemas[table], newer.schemas[table]) and can_read(old_schema, schema)):
         raise BadInput(
             f"table {table!r} of epoch {newer.epoch} cannot be compared with that of epoch {older.epoch}: it was defined after "
             "going back to before that, or made anew, and cannot hold its rows"
         )
+    if old_schema is not None:
+        _check_columns(older, newer, old_schema, schema)
     groups = from_members(np.flatnonzero(_differs(older, newer, table)).tolist())
     if not groups:
         return
@@ -51,6 +55,32 @@ def changes(older: Manifest, newer: Manifest, table: str, readers: Readers, wind
         if old_schema is not None:
             before = adapt(scan.resolved(window, was, old_schema, epoch_rules(older, old_schema)), old_schema, schema)
         yield _compare(before, after, schema)
+
+
+def _same_table(old: Sequence[TableSchema], new: Sequence[TableSchema]) -> bool:
+    """Whether an id means one column in both. Versions go on from one another, also behind an epoch that was restored, and then
+    no id is given twice. Those of a table that was dropped and made anew begin again."""
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
+    if common == min(len(old), len(new)):
+        return True
+    next_field = old[common - 1].next_field if common else 0
+    shared = {field.id for field in old[-1].fields} & {field.id for field in new[-1].fields}
+    return all(id_ < next_field for id_ in shared)
+
+
+def _check_columns(older: Manifest, newer: Manifest, old: TableSchema, new: TableSchema) -> None:
+    """Of a column that was dropped and made anew, the old values are no values of the new one: they cannot be told as changes."""
+    columns = {field.id: field for field in old.values}
+    anew = [*made_anew(old.values, new.values)]
+    for field in new.values:
+        if field.id in columns:
+            anew += [f"{field.name}.{path}" for path in fields_made_anew(part_of(columns[field.id]), part_of(field))]
+    if anew:
+        raise BadInput(
+            f"table {new.table!r} of epoch {newer.epoch} cannot be compared with that of epoch {older.epoch}: "
+            f"{', '.join(anew)} was dropped and made anew in between. Compare up to the last epoch before that and from "
+            "the first after it, or read both epochs"
+        )
 
 
 def _differs(older: Manifest, newer: Manifest, table: str) -> np.ndarray:

@@ -5,7 +5,7 @@ values. The ids of a column count up from 1 in the order in which its fields sta
 written down once they do not.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
@@ -117,6 +117,26 @@ def _inside(type_: pa.DataType) -> list[tuple[str, pa.Field]]:
 def _ids(part: Part) -> tuple[int, ...]:
     own = [part.id] if part.id else []
     return (*own, *(id_ for inside in part.parts for id_ in _ids(inside)))
+
+
+def made_anew(before: Sequence[Field | Part], now: Sequence[Field | Part]) -> Iterator[str]:
+    """Names that stand for something else now: what had it was dropped, and what has it is new. Neither was renamed."""
+    were, are = {one.id for one in before}, {one.id for one in now}
+    gone = {one.name for one in before if one.id not in are}
+    return (one.name for one in now if one.name in gone and one.id not in were)
+
+
+def fields_made_anew(before: Part, now: Part) -> Iterator[str]:
+    """Paths of fields inside a type that were dropped and made anew."""
+    by_id = now.kind == "struct"
+    if before.kind != now.kind:
+        return
+    if by_id:
+        yield from made_anew(before.parts, now.parts)
+    had = {part.id if by_id else part.name: part for part in before.parts}
+    for part in now.parts:
+        if (key := part.id if by_id else part.name) in had:
+            yield from (f"{part.name}.{path}" for path in fields_made_anew(had[key], part))
 
 
 def check_ids(field: Field) -> None:

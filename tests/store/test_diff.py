@@ -13,6 +13,8 @@ from floodplain.metrics import TIER_READ_BYTES, Counters
 from floodplain.store.definition import Column, map_table, timer_table, value_table
 from floodplain.store.store import Store
 from floodplain.tiers.memory import MemoryBlobs
+from floodplain.versions.commit import commit
+from floodplain.versions.edit import DropTable
 from tests.store import forge
 
 VALUE = value_table("t", {"k": pa.int64()}, {"v": Column(pa.int64(), merge="sum"), "l": pa.list_(pa.float64())})
@@ -139,3 +141,71 @@ def test_key_groups_that_did_not_change_are_not_read() -> None:
     assert kinds(fresh, 1, 2)["after"] == {5: -1}
     size = max(info.size_bytes for info in blobs.list("runs/"))
     assert counters.get(TIER_READ_BYTES, "memory") - before < size // 3
+
+
+def defined(store: Store, **values: Any) -> None:
+    with store.writer("test") as writer:
+        writer.define(value_table("t", {"k": pa.int64()}, values))
+
+
+INNER = [("x", pa.int64()), ("y", pa.int64())]
+ANEW: dict[str, tuple[pa.DataType, pa.DataType | None, pa.DataType, str]] = {
+    "same type": (pa.int64(), None, pa.int64(), "b"),
+    "another type": (pa.int64(), None, pa.string(), "b"),
+    "field": (pa.struct(INNER), pa.struct(INNER[:1]), pa.struct(INNER), "b.y"),
+    "field of another type": (pa.struct(INNER), pa.struct(INNER[:1]), pa.struct([INNER[0], ("y", pa.string())]), "b.y"),
+    "field in a list": (pa.list_(pa.struct(INNER)), pa.list_(pa.struct(INNER[:1])), pa.list_(pa.struct(INNER)), "b.element.y"),
+}
+
+
+@pytest.mark.parametrize("name", ANEW)
+def test_a_column_that_was_dropped_and_made_anew_is_not_taken_for_the_old_one(name: str) -> None:
+    """Its old values would be shown as none, and keys that had one would not be shown at all."""
+    first, between, again, path = ANEW[name]
+    store = forge.with_table(value_table("t", {"k": pa.int64()}, {"a": pa.int64(), "b": first}))
+    forge.write(store, "t", ("put", {"k": [1], "a": [1]}))
+    defined(store, a=pa.int64(), **({} if between is None else {"b": between}))
+    forge.write(store, "t", ("put", {"k": [2], "a": [2]}))
+    defined(store, a=pa.int64(), b=again)
+    forge.write(store, "t", ("put", {"k": [3], "a": [3]}))
+    for older, newer in ((1, 3), (3, 1)):
+        with pytest.raises(BadInput, match=rf"cannot be compared .*: {path} was dropped and made anew"):
+            list(store.diff("t", older, newer))
+    assert kinds(store, 1, 2)["added"] == {2: 2}
+    assert kinds(store, 2, 3)["added"] == {3: 3}
+
+
+def test_columns_that_only_took_the_name_of_another_are_compared() -> None:
+    store = forge.with_table(value_table("t", {"k": pa.int64()}, {"a": pa.int64(), "b": pa.int64()}))
+    forge.write(store, "t", ("put", {"k": [1], "a": [1], "b": [5]}))
+    with store.writer("test") as writer:
+        writer.define(value_table("t", {"k": pa.int64()}, {"c": pa.int64(), "a": pa.int64()}), renames={"a": "c", "b": "a"})
+    forge.write(store, "t", ("put", {"k": [1], "c": [2], "a": [5]}))
+    assert kinds(store, 1, 2) == {"added": {}, "before": {1: 1}, "after": {1: 2}, "deleted": {}}
+
+
+@pytest.mark.parametrize("evolved", [False, True])
+def test_a_table_that_was_dropped_and_made_anew_has_other_columns(evolved: bool) -> None:
+    """Their ids begin again, so that equal ones are not the same column."""
+    first = {"a": pa.int64(), "b": pa.int64()} if not evolved else {"a": pa.int64()}
+    store = forge.with_table(value_table("t", {"k": pa.int64()}, first))
+    if evolved:
+        defined(store, a=pa.int64(), b=pa.int64())
+    forge.write(store, "t", ("put", {"k": [1], "a": [1], "b": [2]}))
+    commit(store.history, [DropTable("t")])
+    if evolved:
+        defined(store, a=pa.int64())
+    defined(store, a=pa.int64(), z=pa.int64())
+    forge.write(store, "t", ("put", {"k": [1], "a": [1], "z": [2]}))
+    with pytest.raises(BadInput, match="cannot be compared"):
+        list(store.diff("t", 1, 2))
+
+
+def test_a_table_that_was_made_anew_as_it_was_is_compared() -> None:
+    store = forge.with_table(VALUE)
+    forge.write(store, "t", ("put", {"k": [1, 2], "v": [1, 2]}))
+    commit(store.history, [DropTable("t")])
+    with store.writer("test") as writer:
+        writer.define(VALUE)
+    forge.write(store, "t", ("put", {"k": [2, 3], "v": [3, 3]}))
+    assert kinds(store, 1, 2) == {"added": {3: 3}, "before": {2: 2}, "after": {2: 3}, "deleted": {1: 1}}
