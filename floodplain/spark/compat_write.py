@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from floodplain.spark.stream import Output, Stream
 from floodplain.spark.takeover import take_over
 from floodplain.state.tables import SEPARATOR
 from floodplain.store.store import Store
+from floodplain.tiers.open import folder_of
 from floodplain.versions.commit import commit
 from floodplain.versions.edit import DropTable
 
@@ -155,7 +155,7 @@ class StatefulWriter:
         given = self._options.get("checkpointLocation")
         base = self._spark.conf.get(_CHECKPOINT, None)
         if given is None and base and self._name:
-            given = str(Path(base) / self._name)
+            given = f"{base.rstrip('/')}/{self._name}"
         if given is None and self._format in _PASSING:
             passing = Scratch("temporary")
             given = str(passing.path)
@@ -164,9 +164,8 @@ class StatefulWriter:
                 "checkpointLocation must be specified either through option('checkpointLocation', …) or "
                 f"SparkSession.conf.set('{_CHECKPOINT}', …)"
             )
-        given = given.removeprefix("file://").removeprefix("file:")
-        folder = Path(given)
-        if (folder / "offsets").exists() and (folder / "metadata").is_file():
+        folder = folder_of(given)
+        if folder is not None and (folder / "offsets").exists() and (folder / "metadata").is_file():
             raise BadInput(
                 f"{given} is a checkpoint of a query of Spark itself, whose state we cannot read: choose a new checkpointLocation"
             )

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +21,7 @@ from floodplain.spark.worker import encoding
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.folders import Folders
-from floodplain.tiers.open import open_blobs
+from floodplain.tiers.open import folder_of, open_blobs
 from floodplain.tiers.oserrors import as_ours
 
 _TEMP = re.compile(r"\.epoch-\d+-\d+-(.*)\.parquet\.tmp\Z")
@@ -135,11 +134,9 @@ class RemoteFiles:
 
 def open_files(path: str | os.PathLike[str], storage_options: Mapping[str, str] | None) -> Files:
     text = os.fspath(path)
-    parts = urlsplit(text)
-    if "://" not in text:
-        return LocalFiles(Path(text).absolute())
-    if parts.scheme == "file":
-        return LocalFiles(Path(unquote(parts.path)))
+    folder = folder_of(text)
+    if folder is not None:
+        return LocalFiles(folder)
     return RemoteFiles(text, _obstore_options(storage_options or {}))
 
 

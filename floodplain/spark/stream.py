@@ -32,6 +32,7 @@ from floodplain.spark.sinks import ForeachBatchSink, MemorySink, open_sink
 from floodplain.spark.weights import check_passed_on, check_unweighted, taken
 from floodplain.spark.writing import Writing
 from floodplain.state.durations import to_ms
+from floodplain.tiers.open import folder_of
 from floodplain.tiers.paths import checked_name
 
 SOURCE = "source"
@@ -347,7 +348,7 @@ class Output:
         """
         changes = StartChanges(_names("drop", drop), _names("reset", reset), dict(rename or {}), dict(evolve or {}))
         given = StartOptions(
-            os.fspath(state),
+            _absolute(os.fspath(state)),
             slots,
             trigger_of(trigger),
             force,
@@ -358,6 +359,12 @@ class Output:
             options or {},
         )
         return self.stream.runtime.start(self.stream, self.plan, given)
+
+
+def _absolute(state: str) -> str:
+    """As tasks find it, too, wherever they run and whoever they run as."""
+    folder = folder_of(state)
+    return state if folder is None else str(folder)
 
 
 def _names(option: str, given: Sequence[str]) -> tuple[str, ...]:

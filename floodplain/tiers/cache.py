@@ -68,7 +68,7 @@ class CachedBlobs(Blobs):
         self._clock = clock
         self._meter = Meter(counters, tier)
         self._verified: dict[str, Mark] = {}
-        root = Path(settings.directory)
+        root = Path(settings.directory).expanduser()
         with as_ours(f"opening the {tier} cache at {root}"):
             root.mkdir(parents=True, exist_ok=True)
             self._check_room(root, settings.size_bytes)

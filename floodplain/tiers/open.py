@@ -1,6 +1,7 @@
 """From a location to the stack of tiers behind it."""
 
 import os
+import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,9 @@ from floodplain.tiers.memory import MemoryBlobs, Space
 from floodplain.tiers.objects import ObjectBlobs
 from floodplain.tiers.retry import Retrying
 
+_URL = re.compile(r"[A-Za-z0-9+.-]*://")
+_FILE_URL = re.compile(r"file:/", re.IGNORECASE)
+"""With one slash, too, as Hadoop writes it."""
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 _spaces: dict[str, Space] = {}
 _spaces_lock = threading.Lock()
@@ -33,18 +37,15 @@ def open_blobs(
 ) -> Blobs:
     """The blobs at ``location``.
 
-    A path or ``file://`` URL is a directory, made when first written to. ``memory://name`` is the same space each
-    time it is opened in one process. ``s3://``, ``gs://`` and ``az://`` are object stores, with the caches that
+    A path or ``file://`` URL (see ``folder_of``) is a directory, made when first written to. ``memory://name`` is the same space
+    each time it is opened in one process. ``s3://``, ``gs://`` and ``az://`` are object stores, with the caches that
     ``settings`` ask for; ``options`` (endpoint, credentials, ...) go before what the environment says.
     """
     text = os.fspath(location)
-    if not text:
-        raise BadInput("cannot open '': give a path or a URL")
-    scheme, separator, _ = text.partition("://")
-    if not separator:
-        return DirectoryBlobs(text, sync=settings.sync, chance=chance, counters=counters)
-    if scheme == "file":
-        return DirectoryBlobs(_path_of(text), sync=settings.sync, chance=chance, counters=counters)
+    folder = folder_of(text)
+    if folder is not None:
+        return DirectoryBlobs(folder, sync=settings.sync, chance=chance, counters=counters)
+    scheme = text.partition("://")[0]
     if scheme == "memory":
         with _spaces_lock:
             space = _spaces.setdefault(text.rstrip("/"), Space())
@@ -55,11 +56,18 @@ def open_blobs(
 
 
 def folder_of(location: str) -> Path | None:
-    """The folder that a location means, or None if it is not one of this machine's file system."""
-    scheme, separator, _ = location.partition("://")
-    if not separator:
-        return Path(location)
-    return Path(_path_of(location)) if scheme == "file" else None
+    """The folder that a location means, absolute, or None if it is not one of this machine's file system.
+
+    A path is taken as it is, percent signs and all, but for ``~`` at its beginning, which is the home of the user. In a ``file:``
+    URL a percent sign begins an escape. Raises ``BadInput`` for what is neither.
+    """
+    if not location or "\0" in location:
+        raise BadInput(f"cannot open {location!r}: give a path or a URL")
+    if _FILE_URL.match(location):
+        return Path(_path_of(location))
+    if _URL.match(location):
+        return None
+    return Path(os.path.expanduser(location)).absolute()  # noqa: PTH111 — a Path takes ./~ for ~, and fails without a home
 
 
 def _object_store(
@@ -85,4 +93,9 @@ def _path_of(url: str) -> str:
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
         raise BadInput(f"cannot open {url!r}: a file URL has an absolute path, as in file:///srv/state")
-    return unquote(parts.path)
+    if "?" in url or "#" in url:
+        raise BadInput(f"cannot open {url!r}: in a file URL write %3F for a question mark and %23 for a hash, or give a path")
+    path = unquote(parts.path)
+    if "\0" in path:
+        raise BadInput(f"cannot open {url!r}: give a path or a URL")
+    return path
