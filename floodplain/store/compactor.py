@@ -69,8 +69,11 @@ def compact(history: History, readers: Readers, proposal: Proposal, manifest: Ma
 
 
 def merged(readers: Readers, proposal: Proposal, manifest: Manifest, schema: TableSchema, window_rows: int) -> pa.Table:
-    """What the runs hold for the key groups, each entry once, in order."""
-    sources = _within(readers.sources_of(proposal.runs, manifest), proposal, manifest.key_groups)
+    """What the runs hold for the key groups, each entry once, in order.
+
+    All of it is verified anew: what a compaction writes has checksums of its own, which would make damage look good.
+    """
+    sources = _within(readers.afresh().sources_of(proposal.runs, manifest), proposal, manifest.key_groups)
     bottom = _bottom(proposal, manifest)
     rules = _rules(proposal, manifest, schema)
     windows = scan.plan(sources, schema, proposal.groups, manifest.key_groups, window_rows)

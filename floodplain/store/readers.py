@@ -22,15 +22,31 @@ LOCAL_TIERS = ("directory", "memory")
 
 
 class Readers:
-    """Opens runs once and shares them. Runs are immutable, so what is open stays true; ``keep_only`` lets go of the rest."""
+    """Opens runs once and shares them. Runs are immutable, so what is open stays true; ``keep_only`` lets go of the rest.
 
-    def __init__(self, blobs: Blobs, store: str, memory_bytes: int, counters: Counters | None = None) -> None:
+    The disk may still change under what is mapped. The length of a mapped file is looked at each time its run is handed out;
+    ``afresh`` is for work that must not rest on what was verified before.
+    """
+
+    def __init__(
+        self, blobs: Blobs, store: str, memory_bytes: int, counters: Counters | None = None, *, mapped: bool = True
+    ) -> None:
         self.counters = counters or Counters()
         self._blobs = blobs
         self._store = store
+        self._memory_bytes = memory_bytes
+        self._mapped = mapped
         self._cache = ChunkCache(memory_bytes)
         self._open: dict[tuple[str, int], RunReader] = {}
         self._lock = threading.Lock()
+
+    def afresh(self) -> "Readers":
+        """Readers of the same store with nothing open and nothing mapped.
+
+        Each chunk is verified from bytes that were read anew and that nobody else can change, and these are what is used: for
+        work whose result takes the place of what it read.
+        """
+        return Readers(self._blobs, self._store, self._memory_bytes, self.counters, mapped=False)
 
     def sources(
         self, manifest: Manifest, table: str, groups: GroupRanges | None = None, *, now_ms: int | None = None
@@ -62,7 +78,11 @@ class Readers:
         self._cache.drop_all_but(runs)
 
     def _readers(self, wanted: Sequence[tuple[RunRef, TableSchema]], key_groups: int) -> list[RunReader]:
-        missing = [pair for pair in wanted if _key(pair[0]) not in self._open]
+        known = [self._open.get(_key(ref)) for ref, _ in wanted]
+        missing = [pair for pair, reader in zip(wanted, known, strict=True) if reader is None]
+        for reader in known:
+            if reader is not None:
+                reader.check_length()
         if len(missing) > 1 and self._far(missing[0][0].object):
             with ThreadPoolExecutor(_CONCURRENT_OPENS) as pool:
                 opened = list(pool.map(lambda pair: self._open_one(pair, key_groups), missing))
@@ -71,7 +91,7 @@ class Readers:
         fresh = {_key(pair[0]): reader for pair, reader in zip(missing, opened, strict=True)}
         with self._lock:
             self._open.update(fresh)
-            return [self._open.get(_key(ref)) or fresh[_key(ref)] for ref, _ in wanted]
+        return [reader or fresh[_key(ref)] for reader, (ref, _) in zip(known, wanted, strict=True)]
 
     def _far(self, name: str) -> bool:
         try:
@@ -82,7 +102,7 @@ class Readers:
 
     def _open_one(self, pair: tuple[RunRef, TableSchema], key_groups: int) -> RunReader:
         ref, schema = pair
-        return open_run(ref, schema, key_groups, self._store, self._blobs, self._cache)
+        return open_run(ref, schema, key_groups, self._store, self._blobs, self._cache, mapped=self._mapped)
 
 
 def _key(ref: RunRef) -> tuple[str, int]:

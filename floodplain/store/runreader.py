@@ -134,6 +134,12 @@ class RunReader:
             int(np.searchsorted(self.last, np.uint64(low), "left")), int(np.searchsorted(self.first, np.uint64(high), "right"))
         )
 
+    def check_length(self) -> None:
+        """Raises ``Corrupt`` if the mapped file no longer has its length: a touch behind its end would end the process."""
+        found = self._blobs.mapped_bytes(self.ref.object) if self.mapped else None
+        if found is not None and found != self.ref.object_size:
+            raise damaged(self.ref, f"{self.ref.object_size} bytes", f"{found} bytes")
+
     def verify(self) -> int:
         """Check every byte; returns how many. Raises ``Corrupt``."""
         if self._read_header() != self._footer.arrow:
@@ -291,14 +297,17 @@ class RunReader:
 _END_MARK = b"\xff\xff\xff\xff\0\0\0\0"
 
 
-def open_run(ref: RunRef, table: TableSchema, key_groups: int, store: str, blobs: Blobs, cache: ChunkCache) -> RunReader:
+def open_run(
+    ref: RunRef, table: TableSchema, key_groups: int, store: str, blobs: Blobs, cache: ChunkCache, *, mapped: bool = True
+) -> RunReader:
     """Reads the footer only. Raises ``Corrupt`` if the file is not the one that ``ref`` vouches for.
 
-    ``table`` is the schema that it was written under.
+    ``table`` is the schema that it was written under. ``mapped`` off: what is read is copied from the file, also where it could
+    be mapped.
     """
     claims.check_ref(ref)
     try:
-        body = blobs.map(ref.object)
+        body = blobs.map(ref.object) if mapped else None
         if body is not None:
             footer, run = _from_map(ref, body, store)
             return RunReader(ref, footer, table, key_groups, run, blobs, cache)

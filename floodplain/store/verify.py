@@ -139,4 +139,4 @@ def opened(history: History, run: RunRef, manifest: Manifest) -> RunReader:
     if size != run.object_size:
         found = "no such file" if size < 0 else f"{size} bytes"
         raise Corrupt(run.object, f"{run.object_size} bytes", found, max(run.added - 1, 0))
-    return open_run(run, schema, manifest.key_groups, history.format.store, history.blobs, ChunkCache(0))
+    return open_run(run, schema, manifest.key_groups, history.format.store, history.blobs, ChunkCache(0), mapped=False)

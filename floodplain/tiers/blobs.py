@@ -80,6 +80,11 @@ class Blobs(ABC):
     def map(self, name: str) -> pa.Buffer | None:
         """The blob memory-mapped, or None where this tier is not a local file system."""
 
+    def mapped_bytes(self, name: str) -> int | None:  # noqa: ARG002
+        """The length that the file behind ``map`` has now; None where it is gone (what is mapped of it stays readable), or where
+        there is no such file. Costs one look at the file system and no request."""
+        return None
+
     @abstractmethod
     def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
         """Blobs whose name starts with ``prefix``, in ascending name order, only those greater than ``after``.
