@@ -46,6 +46,10 @@ class StoreSettings:
     """Fixed when the store is created; a power of two. The finest grain of placement; more cost larger manifests."""
     sync: bool = True
     """Off: a power cut can lose or tear the newest epochs of a directory store. A killed process loses nothing either way."""
+    map: bool = True
+    """Off: files of a directory, and of caches, are read into memory of the process instead of being mapped. Then one that is cut
+    short while it is read is an error and never ends the process, as on disks that others write to. It costs a copy of each chunk
+    that is touched and not among ``memory_bytes``, in every process."""
     compression: Compression = "auto"
     """Of new runs. ``auto``: none on a directory (runs are memory-mapped), zstd on an object store (bytes travel)."""
     chunk_bytes: int = 0

@@ -78,7 +78,7 @@ class Blobs(ABC):
 
     @abstractmethod
     def map(self, name: str) -> pa.Buffer | None:
-        """The blob memory-mapped, or None where this tier is not a local file system."""
+        """The blob memory-mapped, or None where this tier is not a local file system or is not to be mapped."""
 
     def mapped_bytes(self, name: str) -> int | None:  # noqa: ARG002
         """The length that the file behind ``map`` has now; None where it is gone (what is mapped of it stays readable), or where

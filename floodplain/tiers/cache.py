@@ -41,7 +41,8 @@ class CachedBlobs(Blobs):
     nothing is remembered. Several processes share one directory; the bound is over all of them and includes files
     being written. An evicted file that someone still has mapped frees its room on disk when the last mapping goes.
 
-    ``space`` tells this store from others that share the directory, where its URL alone does not.
+    ``space`` tells this store from others that share the directory, where its URL alone does not. With ``mapped`` off files are
+    read into memory, and verified each time.
 
     A cache never makes a read fail: a file that is missing, damaged or another's counts as a miss, and a full or
     broken disk as a cache that keeps nothing.
@@ -56,6 +57,7 @@ class CachedBlobs(Blobs):
         cacheable: Callable[[str], bool] = is_run,
         keep_created: bool = False,
         space: str | None = None,
+        mapped: bool = True,
         clock: Clock,
         counters: Counters,
     ) -> None:
@@ -65,6 +67,7 @@ class CachedBlobs(Blobs):
         self._cacheable = cacheable
         self._keep_created = keep_created
         self._space = space or lower.url
+        self._mapped = mapped
         self._clock = clock
         self._meter = Meter(counters, tier)
         self._verified: dict[str, Mark] = {}
@@ -124,7 +127,7 @@ class CachedBlobs(Blobs):
 
     def map(self, name: str) -> pa.Buffer | None:
         """The blob mapped if all of it is here, else what ``lower`` can map."""
-        if self._cacheable(checked_blob(name)) and (kept := self._find(name, WHOLE)) is not None:
+        if self._mapped and self._cacheable(checked_blob(name)) and (kept := self._find(name, WHOLE)) is not None:
             self._meter.asked()
             self._meter.hit()
             return kept
@@ -176,9 +179,8 @@ class CachedBlobs(Blobs):
         path = self._ledger.path(key)
         try:
             status = path.stat()
-            with pa.memory_map(str(path)) as file:
-                mapped = file.read_buffer()
-            data = unsealed(mapped, self._space, name, part, verify=self._verified.get(key) != _mark(status))
+            verify = not self._mapped or self._verified.get(key) != _mark(status)
+            data = unsealed(self._content(path), self._space, name, part, verify=verify)
             if data is None:
                 self._discard(key)
             else:
@@ -189,6 +191,12 @@ class CachedBlobs(Blobs):
             self._discard(key)
             return None
         return data
+
+    def _content(self, path: Path) -> pa.Buffer:
+        if not self._mapped:
+            return pa.py_buffer(path.read_bytes())
+        with pa.memory_map(str(path)) as file:
+            return file.read_buffer()
 
     def _touch(self, key: str, status: os.stat_result) -> None:
         """Remember that the file is good, and now and then that it was used."""

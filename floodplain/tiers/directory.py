@@ -34,19 +34,23 @@ class DirectoryBlobs(Blobs):
     file system, so it is what ``create`` rests on.
 
     A process that is killed may leave a file in ``tmp/``; it is never listed and ``sweep`` removes it. With ``sync``
-    off nothing is synced: a power cut can lose or tear blobs, a killed process cannot.
+    off nothing is synced: a power cut can lose or tear blobs, a killed process cannot. With ``mapped`` off nothing is
+    mapped: all is read into memory of the process.
 
     Symbolic links, pipes, sockets and devices below ``root`` are ``Refused``: nothing is read, written or deleted through them.
     """
 
     tier = "directory"
 
-    def __init__(self, root: str | os.PathLike[str], *, sync: bool, chance: Chance, counters: Counters) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], *, sync: bool, mapped: bool = True, chance: Chance, counters: Counters
+    ) -> None:
         self._root = Path(os.path.abspath(root))  # noqa: PTH100 — resolve() would follow a symbolic link to the store
         self._chance = chance
         self._meter = Meter(counters, self.tier)
         self._folders = Folders(self._root, sync=sync)
         self._sync = sync
+        self._mapped = mapped
         self._prefix = f"{self._root}{os.sep}"
         self.url = self._root.as_uri()
 
@@ -84,11 +88,13 @@ class DirectoryBlobs(Blobs):
             return [self._read(fd, offset, min(length, size - offset)) for offset, length in ranges]
 
     def map(self, name: str) -> pa.Buffer | None:
+        if not self._mapped:
+            return None
         with self._opened(name) as fd:
             size = os.fstat(fd).st_size
-        return self._mapped(name) if size else EMPTY
+        return self._mapping(name) if size else EMPTY
 
-    def _mapped(self, name: str) -> pa.Buffer:
+    def _mapping(self, name: str) -> pa.Buffer:
         try:
             with pa.memory_map(str(self._root / name)) as mapped:
                 return mapped.read_buffer()

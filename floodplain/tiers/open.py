@@ -44,7 +44,7 @@ def open_blobs(
     text = os.fspath(location)
     folder = folder_of(text)
     if folder is not None:
-        return DirectoryBlobs(folder, sync=settings.sync, chance=chance, counters=counters)
+        return DirectoryBlobs(folder, sync=settings.sync, mapped=settings.map, chance=chance, counters=counters)
     scheme = text.partition("://")[0]
     if scheme == "memory":
         with _spaces_lock:
@@ -77,9 +77,9 @@ def _object_store(
     blobs = Retrying(blobs, settings.retry, clock=clock, chance=chance, counters=counters)
     space = f"{blobs.url} {_endpoint(options)}"
     if settings.cache:
-        blobs = CachedBlobs(blobs, settings.cache, tier="disk", space=space, clock=clock, counters=counters)
+        blobs = CachedBlobs(blobs, settings.cache, tier="disk", space=space, mapped=settings.map, clock=clock, counters=counters)
     if settings.tmpfs:
-        blobs = CachedBlobs(blobs, settings.tmpfs, tier="tmpfs", space=space, clock=clock, counters=counters)
+        blobs = CachedBlobs(blobs, settings.tmpfs, tier="tmpfs", space=space, mapped=settings.map, clock=clock, counters=counters)
     return blobs
 
 

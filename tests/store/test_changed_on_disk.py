@@ -6,23 +6,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
 
-from floodplain.clock import SeededChance
+from floodplain.clock import ManualClock, SeededChance
 from floodplain.errors import Corrupt
 from floodplain.metrics import Counters
+from floodplain.settings import CacheSettings
 from floodplain.store.definition import value_table
 from floodplain.store.footer import decode
 from floodplain.store.rewrite import rewrite
 from floodplain.store.store import Store
+from floodplain.tiers.cache import CachedBlobs
 from floodplain.tiers.directory import DirectoryBlobs
 from floodplain.versions.edit import RunRef
 from tests.store import forge
 
 SETTINGS = replace(forge.SETTINGS, chunk_bytes=400, inline_bytes=0)
+MAPS = Path("/proc/self/maps")
 KEYS = list(range(40))
 
 
@@ -37,9 +41,10 @@ def store(tmp_path: Path) -> Store:
     return store
 
 
-def read(store: Store) -> pa.Table:
+def read(store: Store) -> list[dict[str, Any]]:
+    """As Python values: columns may lie in the file."""
     store.snapshot().table("t").multi_get(pa.table({"k": KEYS}))
-    return store.snapshot().table("t").to_arrow()
+    return forge.rows(store, "t")
 
 
 def chunks(store: Store, root: Path, run: RunRef) -> list[range]:
@@ -122,6 +127,56 @@ def test_a_mapped_file_that_lost_bytes_is_an_error(store: Store, tmp_path: Path)
                 read(store)
             assert raised.value.file == run.object
     assert read(store) == whole
+
+
+def unmapped(root: Path, memory_bytes: int) -> Store:
+    return Store.open(root, settings=replace(SETTINGS, map=False, memory_bytes=memory_bytes))
+
+
+@pytest.mark.parametrize("memory_bytes", [0, 1 << 20])
+def test_a_file_that_lost_bytes_is_an_error_where_nothing_is_mapped(store: Store, tmp_path: Path, memory_bytes: int) -> None:
+    """Whether it is cut before it is opened or while it is open, at the end of any part or within it."""
+    whole = read(store)
+    for run in store.head.runs["t"]:
+        ends = [span.stop for span in chunks(store, tmp_path, run)]
+        for length in (0, 1, *(end - 1 for end in ends), run.object_size - 1):
+            opened = unmapped(tmp_path, memory_bytes)
+            assert read(opened) == whole
+            with shortened(tmp_path / run.object, length):
+                with pytest.raises(Corrupt) as raised:
+                    read(unmapped(tmp_path, memory_bytes))
+                assert raised.value.file == run.object
+                if memory_bytes or length >= ends[-1]:
+                    assert read(opened) == whole, "what it needs of the file is in memory"
+                else:
+                    with pytest.raises(Corrupt) as raised:
+                        read(opened)
+                    assert raised.value.file == run.object
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="needs a list of what is mapped")
+def test_what_is_not_to_be_mapped_is_not(store: Store, tmp_path: Path) -> None:
+    assert str(tmp_path) in MAPS.read_text()
+    whole = read(store)
+    store.close()
+    held = unmapped(tmp_path, 1 << 20)
+    assert read(held) == whole
+    compact(held)
+    assert held.verify().good
+    assert str(tmp_path) not in MAPS.read_text()
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="needs a list of what is mapped")
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_cache_maps_only_where_it_may(tmp_path: Path, mapped: bool) -> None:
+    settings = CacheSettings(str(tmp_path), 1 << 20)
+    cached = CachedBlobs(forge.objects(), settings, mapped=mapped, clock=ManualClock(), counters=Counters())
+    cached.create("runs/x", b"0123456789")
+    for _ in range(2):
+        found = [cached.get("runs/x"), *cached.get_ranges("runs/x", [(2, 3)])]
+        assert [data.to_pybytes() for data in found] == [b"0123456789", b"234"]
+    assert (cached.map("runs/x") is not None) == mapped
+    assert (str(tmp_path) in MAPS.read_text()) == mapped
 
 
 def test_a_mapped_file_that_was_deleted_is_still_read(store: Store, tmp_path: Path) -> None:
