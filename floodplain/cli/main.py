@@ -10,6 +10,7 @@ from floodplain.cli.compact import compact
 from floodplain.cli.gc import gc
 from floodplain.cli.inspect import inspect
 from floodplain.cli.rollback import rollback
+from floodplain.cli.scrub import scrub
 from floodplain.cli.verify import verify
 
 app = typer.Typer(
@@ -32,6 +33,7 @@ app.command(
         "floodplain verify s3://bucket/state --option endpoint=http://127.0.0.1:9000 --json",
     )
 )(verify)
+app.command(epilog=_examples("floodplain scrub /srv/state", "floodplain scrub s3://bucket/state --rate 5MB/s --json"))(scrub)
 app.command(epilog=_examples("floodplain inspect /srv/state", "floodplain inspect /srv/state --json | jq .tables[].name"))(
     inspect
 )

@@ -85,6 +85,14 @@ def import_modules(names: list[str] | None) -> None:
             raise BadInput(f"--import {name}: {error}") from error
 
 
+def parsed_rate(text: str) -> int:
+    """``"50MB/s"`` as bytes per second."""
+    size, separator, unit = text.strip().rpartition("/")
+    if not separator or unit.strip() != "s":
+        raise BadInput(f"{text!r} is not a rate: write it as in 50MB/s")
+    return parsed_size(size)
+
+
 def parsed_size(text: str) -> int:
     """``"64MiB"``, ``"1.5 GB"`` or a plain number as bytes."""
     match = _SIZE.match(text.strip())

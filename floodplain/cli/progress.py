@@ -12,7 +12,7 @@ LINE_EVERY_S = 5.0
 
 
 class RunProgress:
-    """Told after each run how many are done, of how many, and how many bytes that was."""
+    """Told after each run or read how many runs are done, of how many (0 while that is not known), and how many bytes it was."""
 
     def __init__(self, what: str, clock: Clock, console: Console | None = None) -> None:
         self._what = what
@@ -27,10 +27,11 @@ class RunProgress:
 
     def __call__(self, done: int, total: int, size_bytes: int) -> None:
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total, description=f"{self._what} {decimal(size_bytes)}")
+            self._bar.update(self._task, completed=done, total=total or None, description=f"{self._what} {decimal(size_bytes)}")
         elif self._clock.monotonic_s() - self._told_at_s >= LINE_EVERY_S:
             self._told_at_s = self._clock.monotonic_s()
-            self._console.print(f"{self._what}: {done} of {total} runs, {decimal(size_bytes)}", soft_wrap=True, highlight=False)
+            runs = f"{done} of {total} runs, " if total else ""
+            self._console.print(f"{self._what}: {runs}{decimal(size_bytes)}", soft_wrap=True, highlight=False)
 
     def __enter__(self) -> "RunProgress":
         if self._bar is not None:

@@ -110,8 +110,9 @@ def _verify_runs(history: History, manifests: list[Manifest], found: _Damages, p
         try:
             size_bytes += _verify_run(history, run, manifest)
         except Corrupt as damage:
-            last_good = max(all_epochs - epochs, default=damage.last_good_epoch)
-            found.add(damage, _still_retained(history, sorted(epochs)), last_good)
+            needing = _still_needing(history, run, epochs)
+            last_good = max(all_epochs - {*epochs, *(needing or ())}, default=damage.last_good_epoch)
+            found.add(damage, needing, last_good)
         if progress is not None:
             progress(done, len(users), size_bytes)
     return len(users), size_bytes
@@ -122,6 +123,28 @@ def _still_retained(history: History, epochs: Iterable[int]) -> tuple[int, ...] 
     head = history.head if history.damage else history.refresh()
     kept = tuple(epoch for epoch in epochs if head.mark(epoch) is not None)
     return kept or None
+
+
+def _still_needing(history: History, run: RunRef, epochs: set[int]) -> tuple[int, ...] | None:
+    """The retained epochs that read the run by now; None if none does.
+
+    Those that did (``epochs``) may be forgotten, or be retained without it: a run that a compaction made after an epoch is
+    neither in the manifest of that epoch nor, once it is compacted again, in that of the head. Later epochs may read it as well.
+    """
+    head = history.head if history.damage else history.refresh()
+    needing = {head.epoch} if _names(head, run) else set()
+    for mark in head.epochs:
+        if mark.epoch >= run.added:
+            try:
+                if _names(history.manifest_at(mark), run):
+                    needing.add(mark.epoch)
+            except Corrupt:
+                needing |= {mark.epoch} & epochs
+    return tuple(sorted(needing)) or None
+
+
+def _names(manifest: Manifest, run: RunRef) -> bool:
+    return any(each.id == run.id for each in manifest.runs.get(run.table, ()))
 
 
 def _verify_run(history: History, run: RunRef, manifest: Manifest) -> int:

@@ -76,10 +76,10 @@ class DirectoryBlobs(Blobs):
     def get(self, name: str) -> pa.Buffer:
         with self._opened(name) as fd:
             size = os.fstat(fd).st_size
-            if size <= MAPPED_BYTES:
+            if size <= MAPPED_BYTES or not self._mapped:
                 return self._read(fd, 0, size)
         self._meter.read(size)
-        return self._mapped(name)
+        return self._mapping(name)
 
     def get_ranges(self, name: str, ranges: Sequence[Range]) -> list[pa.Buffer]:
         checked_ranges(name, ranges)

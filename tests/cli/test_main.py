@@ -5,7 +5,7 @@ import pytest
 
 from tests.cli.stores import run
 
-COMMANDS = ("verify", "inspect", "compact", "gc", "bench")
+COMMANDS = ("verify", "scrub", "inspect", "compact", "gc", "bench")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
