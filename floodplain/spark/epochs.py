@@ -19,7 +19,7 @@ from floodplain.spark.contract import Engine, Place
 from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained
 from floodplain.spark.fitting import fitted_operator
-from floodplain.spark.inherited import check_unpublished, check_waiting, unpublished
+from floodplain.spark.inherited import check_unpublished, check_waiting, unpublished, vouched
 from floodplain.spark.migration import NO_CHANGES, Migration, StartChanges, migrate
 from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union, sources_of
 from floodplain.spark.steps import Compiled, Steps, derived, together_next
@@ -27,6 +27,7 @@ from floodplain.spark.timekeeper import Timekeeper
 from floodplain.spark.weights import check_all_came, check_weight
 from floodplain.state import tables
 from floodplain.state.descriptors import EVENT_TIME
+from floodplain.store.task import conflict_before_damage
 from floodplain.store.view import Snapshot
 from floodplain.tiers import paths
 from floodplain.versions.assignment import checked_slots, even
@@ -119,7 +120,8 @@ class Epochs:
         """Raises if something in the state does not fit the pipeline."""
         outputs = {outlet.staged_as: self.schema_of(outlet) for outlet in self._plan.outlets}
         migration.check()
-        check_unpublished(self.store.head, outputs, self.store.history.blobs)
+        with conflict_before_damage(self.store.history, [RequireLease(self.writer.token)]):
+            check_unpublished(self.store.head, outputs, self.store.history.blobs)
         snapshot = Snapshot(migration.base, self.store.readers, self.store.history)
         check_waiting(snapshot, self._compiled.operators.values())
 
@@ -320,12 +322,13 @@ class Epochs:
         front = None if inputs is None else self.front
         run = Steps(self._compiled, epoch, times, assignment, self.time.timed(inputs, now_ms) or self._empty, front)
         run.run()
-        outputs = sorted(file.name for named in self._outlets() for file in run.files(named))
+        files = sorted((file for named in self._outlets() for file in run.files(named)), key=lambda file: file.name)
+        outputs, sums = [file.name for file in files], [file.sum for file in files]
         moved = self.time.advance(epoch, now_ms)
         states = [report.state for report in run.reports]
         run.ignored += Counter({leftout.INPUT: self.time.ignored})
         counts = leftout.counts(run.late, run.ignored)
-        epoch.commit(states, source=position, watermarks=moved, outputs=outputs, counts=counts, also=changes)
+        epoch.commit(states, source=position, watermarks=moved, outputs=outputs, sums=sums, counts=counts, also=changes)
         self.store.history.blobs.delete(sorted(run.staged().difference(outputs).union(done)))
         self.publish()
         self.progress.append(
@@ -335,7 +338,7 @@ class Epochs:
                 rows=run.rows,
                 late=sum(report.late for report in run.reports),
                 dead=sum(report.dead for report in run.reports),
-                output_rows=sum(file.rows for named in self._outlets() for file in run.files(named)),
+                output_rows=sum(file.rows for file in files),
                 duration_ms=int((clock.monotonic_s() - started) * 1000),
                 watermark_ms=known_ms(watermark_ms),
                 slots=assignment.slots,
@@ -366,15 +369,18 @@ class Epochs:
         """Publish the last committed epoch unless that was done, under the lease.
 
         Raises ``Fenced`` if another driver took over, also if that one has published it: Spark must not note the batch as ours.
+        Raises ``Corrupt`` if a staged file of any sink is not what the edit vouches for, before a sink is given one.
         """
         head = self.store.history.refresh()
         RequireLease(self.writer.token).check(head)
         if max(head.published, self._published) >= head.epoch:
             return
-        named = unpublished(head, self._outlets())
-        for outlet in self._plan.outlets:
-            schema = self._compiled.schemas[outlet.staged_as]
-            outlet.sink.publish(head.epoch, sorted(named[outlet.staged_as]), self.store.history.blobs, schema)
+        named, blobs = unpublished(head, self._outlets()), vouched(head, self.store.history.blobs)
+        with conflict_before_damage(self.store.history, [RequireLease(self.writer.token)]):
+            blobs.check_all()
+            for outlet in self._plan.outlets:
+                schema = self._compiled.schemas[outlet.staged_as]
+                outlet.sink.publish(head.epoch, sorted(named[outlet.staged_as]), blobs, schema)
         self._published = head.epoch
 
     def _publish_last(self) -> None:

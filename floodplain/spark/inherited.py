@@ -15,6 +15,7 @@ from floodplain.store.view import Snapshot
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.manifest import Manifest
+from floodplain.versions.vouched import Vouched
 
 Named = tuple[str, str]
 """An operator, or a step without state, and one of its outputs."""
@@ -30,10 +31,16 @@ def unpublished(head: Manifest, outputs: Collection[Named]) -> dict[Named, list[
     return named
 
 
+def vouched(head: Manifest, blobs: Blobs) -> Vouched:
+    """The blobs, with the staged files of the last epoch as its edit vouches for them."""
+    return Vouched(blobs, dict(zip(head.outputs, head.sums, strict=False)), max(head.epoch - 1, 0))
+
+
 def check_unpublished(head: Manifest, outputs: Mapping[Named, pa.Schema], blobs: Blobs) -> None:
-    """Whether sinks of these columns can publish what is left of the last epoch."""
+    """Whether sinks of these columns can publish what is left of the last epoch. Raises ``Corrupt`` if some of it is damaged."""
     if head.published >= head.epoch:
         return
+    blobs = vouched(head, blobs)
     for output, files in unpublished(head, outputs).items():
         wanted = _staged(outputs[output])
         for file in files:

@@ -1,5 +1,6 @@
 """The contract of a sink: what the driver calls, and how a sink reads what the tasks staged."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 
 from floodplain.errors import BadInput
 from floodplain.tiers.blobs import Blobs
+from floodplain.versions.vouched import Vouched
 
 STAGED_ROWS = 8192
 """Rows of a staged file that a sink holds at a time, where it goes through rows at all."""
@@ -47,7 +49,11 @@ class Sink(ABC):
 
     @abstractmethod
     def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
-        """Make the epoch's rows visible. ``staged`` names Parquet files in ``blobs``; they may be gone after the return."""
+        """Make the epoch's rows visible. ``staged`` names Parquet files in ``blobs``; they may be gone after the return.
+
+        All of them have just been checked, and what is read through ``blobs`` are the bytes that were. Who goes another way to a
+        file checks what it finds there with ``check_staged``.
+        """
 
     def close(self) -> None:
         """Release connections. Nothing is published after it."""
@@ -85,9 +91,26 @@ def staged_path(name: str, blobs: Blobs) -> Path | None:
     return Path(unquote(parts.path)) / name
 
 
+def check_staged(name: str, blobs: Blobs, path: Path) -> None:
+    """Raises ``Corrupt`` unless what is at this path is the staged file, as far as anything vouches for that."""
+    if isinstance(blobs, Vouched):
+        blobs.check(name, _mapped(path))
+
+
+def _mapped(path: Path) -> pa.Buffer:
+    if not path.stat().st_size:
+        return pa.py_buffer(b"")
+    with pa.memory_map(os.fspath(path)) as mapped:
+        return mapped.read_buffer()
+
+
 def open_staged(name: str, blobs: Blobs) -> pq.ParquetFile:
     mapped = blobs.map(name)
-    return pq.ParquetFile(pa.BufferReader(blobs.get(name) if mapped is None else mapped))
+    return as_parquet(blobs.get(name) if mapped is None else mapped)
+
+
+def as_parquet(data: pa.Buffer) -> pq.ParquetFile:
+    return pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
 
 
 def staged_batches(staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

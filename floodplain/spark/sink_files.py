@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodplain.clock import SystemChance, SystemClock
-from floodplain.errors import BadInput
+from floodplain.errors import BadInput, Corrupt
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
-from floodplain.spark.sink import Sink, ahead, open_staged, staged_path
+from floodplain.spark.sink import Sink, ahead, check_staged, open_staged, staged_path
 from floodplain.spark.sink_partitions import check_partitions, partition_columns, parts
 from floodplain.spark.worker import encoding
 from floodplain.tiers import paths
@@ -33,7 +33,10 @@ class Files(Protocol):
     """A place for files that are written whole and never changed."""
 
     def place(self, name: str, staged: str, blobs: Blobs) -> int:
-        """The staged file under ``name``, whole or not at all, replacing an equal one; returns its size."""
+        """The staged file under ``name``, whole or not at all, replacing an equal one; returns its size.
+
+        Raises ``Corrupt`` before it has that name if it is not what the edit vouches for.
+        """
 
     def settle(self) -> None:
         """What was placed is durable on return."""
@@ -62,6 +65,9 @@ class LocalFiles:
         def fill(temp: Path) -> None:
             if not _linked(staged_path(staged, blobs), temp):
                 _write(temp, blobs.get(staged))
+            else:
+                # What had the name need not be the file that was checked under it.
+                check_staged(staged, blobs, temp)
 
         return self._placed(name, fill)
 
@@ -76,7 +82,11 @@ class LocalFiles:
             self._folders.make(target.parent)
             self._changed.add(target.parent)
             temp.unlink(missing_ok=True)
-            fill(temp)
+            try:
+                fill(temp)
+            except Corrupt:
+                temp.unlink(missing_ok=True)
+                raise
             temp.replace(target)
             # A rename between two links of one file does nothing, so after a repeat the first link is still there.
             temp.unlink(missing_ok=True)

@@ -1,7 +1,6 @@
 """Where output goes once its epoch is committed: the sinks by name, and those that live in this process."""
 
 import inspect
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from floodplain.errors import BadInput, UserError
-from floodplain.spark.sink import Sink, read_staged, staged_batches, staged_path
+from floodplain.spark.sink import Sink, check_staged, read_staged, staged_batches, staged_path
 from floodplain.spark.sink_delta import DeltaSink
 from floodplain.spark.sink_files import ParquetSink
 from floodplain.spark.sink_kafka import KafkaSink
@@ -108,8 +107,8 @@ def _is_number(type_: pa.DataType) -> bool:
 class ForeachBatchSink(Sink):
     """Calls a function with a DataFrame and the epoch. At least once: keep the epoch with what you write to tell a repeat.
 
-    Where the state is in a directory the executors read the staged files; else the rows go through the driver. Either way the
-    DataFrame is good until the function returns.
+    Where the state is in a directory the executors read the staged files: the driver has checked them just before, and executors
+    check each page. Else the rows go through the driver. Either way the DataFrame is good until the function returns.
     """
 
     def __init__(self, function: Callable[["DataFrame", int], None], spark: "SparkSession") -> None:
@@ -127,8 +126,12 @@ class ForeachBatchSink(Sink):
         from pyspark.sql.pandas.types import from_arrow_schema  # here only, so that sinks are there without Spark
 
         wanted = from_arrow_schema(schema)
-        places = [staged_path(name, blobs) for name in sorted(staged)]
-        local = [os.fspath(place) for place in places if place is not None]
+        places = {name: staged_path(name, blobs) for name in sorted(staged)}
+        local = {name: place for name, place in places.items() if place is not None}
         if staged and len(local) == len(places):
-            return self._spark.read.schema(wanted).parquet(*(f"file://{path}" for path in local))
-        return self._spark.createDataFrame(read_staged(staged, blobs, schema), wanted)
+            for name, path in local.items():
+                check_staged(name, blobs, path)
+            reader = self._spark.read.schema(wanted).option("parquet.page.verify-checksum.enabled", "true")
+            return reader.parquet(*(f"file://{path}" for path in local.values()))
+        rows = read_staged(staged, blobs, schema)
+        return self._spark.createDataFrame(rows, wanted)

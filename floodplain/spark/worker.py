@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import reduce
-from itertools import pairwise
+from functools import partial, reduce
+from itertools import accumulate, pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -31,7 +31,7 @@ from floodplain.settings import StoreSettings
 from floodplain.spark.conditions import Comparison
 from floodplain.spark.failures import FINAL, Failure, carried
 from floodplain.spark.plan import MAIN
-from floodplain.spark.sink import open_staged
+from floodplain.spark.sink import as_parquet
 from floodplain.store.readers import Readers
 from floodplain.store.task import Report, TaskWriter, Ticket
 from floodplain.store.view import Snapshot
@@ -43,6 +43,7 @@ from floodplain.versions.assignment import slot_of_each_group, slots_of
 from floodplain.versions.edit import GroupRanges
 from floodplain.versions.history import Format, History
 from floodplain.versions.manifest import Manifest
+from floodplain.versions.vouched import FileSum, check, checked
 
 REPORT_SCHEMA = "report binary"
 SAMPLE_ROWS = 1000
@@ -54,8 +55,24 @@ class StagedFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
     name: str
     rows: int
+    sum: FileSum
+    """As the task that wrote it computed it."""
     parts: tuple[int, ...] = ()
     """Slot of the next operator → the row group that holds its rows, or -1; empty if the rows are not split."""
+    pieces: tuple[FileSum, ...] = ()
+    """Of rows that are split: the file in pieces, one for each row group and one for what follows them."""
+
+    def check(self, part: int, data: pa.Buffer) -> None:
+        """Raises ``Corrupt`` unless all that a reader of this row group uses is as it was written; of all of them if it is -1."""
+        author = paths.token_and_epoch_of(self.name)
+        last_good = None if author is None else max(author[1] - 1, 0)
+        if part < 0 or data.size != self.sum.length:
+            check(self.name, self.sum, data, last_good)
+            return
+        starts = [0, *accumulate(piece.length for piece in self.pieces)]
+        for number in (part, len(self.pieces) - 1):
+            piece = self.pieces[number]
+            check(self.name, piece, data.slice(starts[number], piece.length), last_good, starts[number])
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +365,7 @@ def staged_batches(staged: Staged, blobs: Blobs, slot: int | None = None) -> Ite
         part = -1 if slot is None or not file.parts else file.parts[slot]
         if slot is not None and file.parts and part < 0:
             continue
-        opened = open_staged(file.name, blobs)
+        opened = as_parquet(checked(file.name, blobs, partial(file.check, part))[0])
         for batch in (opened.read() if part < 0 else opened.read_row_group(part)).cast(staged.schema).to_batches():
             yield reduce(lambda rows, condition: condition.kept(rows), staged.where, batch)
 
@@ -372,34 +389,39 @@ def _split(job: Job, keys: tuple[str, ...], key_groups: int) -> _Split | None:
 def _stage(
     rows: pa.Table, split: _Split | None, work: Work, ticket: Ticket, place: _Place, named: tuple[str, str, str]
 ) -> StagedFile:
-    sink, parts = io.BytesIO(), tuple[int, ...]()
+    sink, parts, ends = io.BytesIO(), tuple[int, ...](), list[int]()
     if split is None:
         pq.write_table(rows, sink, **encoding(rows))
     else:
-        parts = _write_split(rows, split, sink)
+        parts, ends = _write_split(rows, split, sink)
+    data = sink.getbuffer()
+    pieces = tuple(FileSum.of(data[start:end]) for start, end in pairwise([0, *ends, len(data)])) if ends else ()
     name = paths.staged(ticket.start, f"{ticket.token}-{ticket.epoch}-{ticket.attempt}", *named)
-    if create_or_read(place.blobs, name, sink.getbuffer(), work.settings.retry, place.clock, place.chance) is not None:
+    if create_or_read(place.blobs, name, data, work.settings.retry, place.clock, place.chance) is not None:
         raise BadInput(f"{name} was staged already by another task")
-    return StagedFile(name, len(rows), parts)
+    return StagedFile(name, len(rows), FileSum.of(data), parts, pieces)
 
 
-def _write_split(rows: pa.Table, split: _Split, sink: io.BytesIO) -> tuple[int, ...]:
-    """One row group for each slot that has rows; a slot's rows keep their order."""
+def _write_split(rows: pa.Table, split: _Split, sink: io.BytesIO) -> tuple[tuple[int, ...], list[int]]:
+    """One row group for each slot that has rows; a slot's rows keep their order. Returns what each slot reads, and where each
+    row group ends."""
     slot_of_row = split.of(rows)
     order = np.argsort(slot_of_row, kind="stable")
     rows, bounds = rows.take(pa.array(order)), np.searchsorted(slot_of_row[order], np.arange(split.slots + 1)).tolist()
-    parts: list[int] = []
+    parts, ends = list[int](), list[int]()
     with pq.ParquetWriter(sink, rows.schema, **encoding(rows)) as writer:
         for low, high in pairwise(bounds):
             parts.append(-1 if low == high else max(parts, default=-1) + 1)
             if low < high:
                 writer.write_table(rows.slice(low, high - low), row_group_size=high - low)
-    return tuple(parts)
+                ends.append(sink.tell())
+    return tuple(parts), ends
 
 
 def encoding(rows: pa.Table) -> dict[str, Any]:
-    """How to write these rows as Parquet. A dictionary pays where values repeat; where they do not, trying is what costs most."""
+    """How to write these rows as Parquet. A dictionary pays where values repeat; where they do not, trying is what costs most.
+    Pages have checksums, which stay with files that are published."""
     head = rows.slice(0, SAMPLE_ROWS)
     plain = [field.name for field in head.schema if not pa.types.is_nested(field.type)]
     repeating = [name for name in plain if 4 * len(head.column(name).unique()) <= len(head)]
-    return {"compression": "snappy", "use_dictionary": repeating}
+    return {"compression": "snappy", "use_dictionary": repeating, "write_page_checksum": True}

@@ -15,6 +15,7 @@ from floodplain.versions.edit import CommitEpoch, RunRef, SourcePosition, Update
 from floodplain.versions.history import History
 from floodplain.versions.manifest import Manifest
 from floodplain.versions.requirements import RequireEpoch, RequireLease, Requirement, RequireSchema, RequireStart
+from floodplain.versions.vouched import FileSum
 
 MOST_TIME_MS = 1 << 62
 
@@ -78,12 +79,14 @@ class Epoch:
         source: SourcePosition | None = None,
         watermarks: Mapping[str, int] | None = None,
         outputs: Sequence[str] = (),
+        sums: Sequence[FileSum] = (),
         counts: Mapping[str, int] | None = None,
         also: Sequence[Update] = (),
         requirements: Sequence[Requirement] = (),
     ) -> Manifest:
-        """Make the epoch durable and visible, all at once. ``counts`` are added to those of the epochs before. ``also``: further
-        updates, which need ``requirements``.
+        """Make the epoch durable and visible, all at once. ``sums`` vouch for each of ``outputs``, in their order; without them
+        these are used unchecked. ``counts`` are added to those of the epochs before. ``also``: further updates, which need
+        ``requirements``.
 
         Raises ``Fenced`` if another writer took over, ``Conflict`` if another epoch was committed meanwhile; then this
         epoch is lost and its files are garbage.
@@ -105,6 +108,7 @@ class Epoch:
             source=source,
             watermarks={**ticket.now_ms, **(watermarks or {})},
             outputs=tuple(outputs),
+            sums=tuple(sums),
             counts={paths.checked_name("count", name): count for name, count in (counts or {}).items() if count},
         )
         manifest = commit(self._history, [*also, update], needed, token=ticket.token)

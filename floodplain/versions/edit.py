@@ -7,6 +7,7 @@ import msgspec
 from floodplain.host import Process
 from floodplain.versions.definition import Definition, DefinitionChange
 from floodplain.versions.schema import TableSchema
+from floodplain.versions.vouched import FileSum
 
 GroupRanges = tuple[tuple[int, int], ...]
 """Half-open ranges of key groups, ascending, neither empty nor touching."""
@@ -118,6 +119,8 @@ class CommitEpoch(msgspec.Struct, frozen=True, tag="epoch", omit_defaults=True):
     watermarks: dict[str, int] = {}
     outputs: tuple[str, ...] = ()
     """Names of staged output, to be published after the commit."""
+    sums: tuple[FileSum, ...] = ()
+    """What vouches for each of them, in their order; none in edits of format 1."""
     counts: dict[str, int] = {}
     """How much was counted in this epoch, by name, where it was anything. In a manifest: in all epochs so far."""
 

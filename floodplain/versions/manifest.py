@@ -35,6 +35,7 @@ from floodplain.versions.edit import (
 )
 from floodplain.versions.groups import subtract
 from floodplain.versions.schema import TableSchema
+from floodplain.versions.vouched import FileSum
 
 REMEMBERED_EDITS = 256
 REMEMBERED_CHANGES = 64
@@ -99,6 +100,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """Position of the last edit that went back to an epoch; 0 for none."""
     left: tuple[SourcePosition, ...] = ()
     """Places in the input that the state went back from, until it has read on: where the engine's own record may still be."""
+    sums: tuple[FileSum, ...] = ()
+    """What vouches for each of ``outputs``; empty where an edit of format 1 names them."""
 
     def schema(self, table: str) -> TableSchema | None:
         versions = self.schemas.get(table)
@@ -211,6 +214,8 @@ def _commit_epoch(manifest: Manifest, update: CommitEpoch) -> Manifest:
         _require(watermark >= floor, f"watermark {name} from {floor} up", f"{watermark}")
     for name, count in update.counts.items():
         _require(count >= 0, f"a count {name} of 0 or more", f"{count}")
+    outputs = len(update.outputs)
+    _require(len(update.sums) in (0, outputs), f"checksums of {outputs} outputs, or none", f"{len(update.sums)}")
     runs = dict(manifest.runs)
     for run in update.runs:
         _require(run.table in manifest.schemas, "a run of a known table", run.table)
@@ -223,6 +228,7 @@ def _commit_epoch(manifest: Manifest, update: CommitEpoch) -> Manifest:
         watermarks={**manifest.watermarks, **update.watermarks},
         counts=manifest.counts | {name: manifest.counts.get(name, 0) + count for name, count in update.counts.items()},
         outputs=update.outputs,
+        sums=update.sums,
         left=manifest.left if _stands_still(manifest.source, update.source) else (),
     )
 
@@ -248,6 +254,7 @@ def _restore_epoch(manifest: Manifest, update: RestoreEpoch, edit: Edit) -> Mani
         manifest,
         **{name: getattr(content, name) for name in Content.__struct_fields__},
         outputs=(),
+        sums=(),
         restored=edit.position,
         left=left,
     )

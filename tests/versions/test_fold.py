@@ -24,6 +24,7 @@ from floodplain.versions.edit import (
     Update,
 )
 from floodplain.versions.manifest import REMEMBERED_EDITS, BrokenHistory, EpochMark, Lease, Manifest, apply
+from floodplain.versions.vouched import FileSum
 from tests.versions.world import GROUPS, run, schema
 
 EMPTY = Manifest("s", 16)
@@ -98,6 +99,15 @@ def test_the_newest_epoch_brings_its_own_source_position_and_outputs() -> None:
     manifest = fold(started(), CommitEpoch(3, (), source=SourcePosition("q", 4, "o"), outputs=(STAGED,)))
     assert (manifest.source, manifest.outputs) == (SourcePosition("q", 4, "o"), (STAGED,))
     assert fold(manifest, CommitEpoch(4, ())).outputs == ()
+
+
+def test_all_outputs_of_an_epoch_are_vouched_for_or_none_is() -> None:
+    sums = (FileSum(1, 2), FileSum(3, 4))
+    manifest = fold(started(), CommitEpoch(3, (), outputs=("a", "b"), sums=sums))
+    assert manifest.sums == sums and fold(manifest, CommitEpoch(4, ())).sums == ()
+    assert fold(started(), CommitEpoch(3, (), outputs=("a", "b"))).sums == ()
+    with pytest.raises(BrokenHistory, match="checksums of 2 outputs, or none"):
+        fold(started(), CommitEpoch(3, (), outputs=("a", "b"), sums=sums[:1]))
 
 
 def test_a_lease_is_renewed_by_edits_under_it_and_ends_when_released() -> None:
