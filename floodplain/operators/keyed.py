@@ -191,7 +191,8 @@ class KeyedTask:
         """Why no timer of this clock can be set, if none can: it would never be heard of again."""
         if not _hears_timers(self._operator.process):
             return "there is no on_timer(self, key, at, ctx) to be called then: add it"
-        if timers == EVENT_TIMERS and not (self._operator.has_watermark or self._times.ends):
+        # A caller of its own is Spark's API, where a timer that waits for ever is no error.
+        if timers == EVENT_TIMERS and not (self._operator.has_watermark or self._times.ends or self._operator.process.caller):
             return f"it would never fire: {NO_WATERMARK}, or set a processing timer"
         return None
 

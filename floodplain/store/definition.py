@@ -183,10 +183,8 @@ def _value(table: str, id_: int, name: str, column: Column) -> Field:
 def _default(given: Any, type_: pa.DataType) -> pa.Scalar:
     """Raises one of ``UNFIT`` if the type would keep another value."""
     made = pa.scalar(given, type_)
-    try:
+    if not pa.types.is_nested(type_):  # of one that is, Arrow would take a tuple or pairs for another kind
         lossless.cast(pa.array([given]), type_)
-    except pa.ArrowNotImplementedError:
-        return made  # given in a way that Arrow takes for another kind, as a tuple for a struct
     return made
 
 

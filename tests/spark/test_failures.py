@@ -13,7 +13,7 @@ KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issu
 
 
 def made(kind: type[FloodplainError]) -> FloodplainError:
-    if kind.__init__ is Exception.__init__:
+    if kind.__init__ is Exception.__init__ or issubclass(kind, AttributeError):
         return kind("what happened,\nto «what» {and}")
     return kind(**{name: 7 if "epoch" in name else f"the {name}" for name in inspect.signature(kind).parameters})
 

@@ -65,4 +65,4 @@ def test_rows_without_times_move_nothing(build):
     kit = fp.PipelineKit(build, rows=ROWS)
     kit.epoch([at("a", None)])
     kit.epoch([at("a", None)])
-    assert kit.progress[-1].watermark_ms <= 0
+    assert not kit.progress[-1].watermark_ms

@@ -289,7 +289,7 @@ class TestRoom:
         before = len(os.listdir("/proc/self/fd"))
         self.fill(endless, range(60))
         held = [endless.get_ranges(f"runs/{n}", [(0, 50_000)]) for n in range(59, 69)]
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(os.listdir("/proc/self/fd")) <= before, "a thread of an earlier test may close some meanwhile"
         assert len(held) == 10
 
     def test_mapped_bytes_outlive_eviction(self, endless: CachedBlobs, root: Path) -> None:
