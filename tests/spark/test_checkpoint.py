@@ -8,13 +8,14 @@ import pytest
 
 from floodplain.errors import BadInput
 from floodplain.spark.checkpoint import agree, batch_entry, is_noted, is_replay
+from floodplain.spark.checkpoint_files import numbers, write
 from floodplain.versions.edit import SourcePosition
 
 QUERY = "q"
 
 
 def offsets(batch: int) -> str:
-    return f'v1\n{{"batchWatermarkMs":0,"batchTimestampMs":0}}\n{{"logOffset":{batch}}}'
+    return f'v1\n{{"batchWatermarkMs":0,"batchTimestampMs":{1000 + batch}}}\n{{"topic":{{"0":{batch}}}}}'
 
 
 def written(folder: Path, begun: int, done: int, query: str | None = QUERY) -> Path:
@@ -22,11 +23,14 @@ def written(folder: Path, begun: int, done: int, query: str | None = QUERY) -> P
     for name, last, text in (("offsets", begun, offsets), ("commits", done, lambda _: "v1\n{}")):
         (folder / name).mkdir()
         for batch in range(last + 1):
-            (folder / name / str(batch)).write_text(text(batch))
-            (folder / name / f".{batch}.crc").write_text("of Hadoop")
+            write(folder / name / str(batch), text(batch))
     if query is not None:
-        (folder / "metadata").write_text(json.dumps({"id": query}))
+        write(folder / "metadata", json.dumps({"id": query}))
     return folder
+
+
+def batches(folder: Path) -> dict[str, list[int]]:
+    return {log: numbers(folder / log) for log in ("offsets", "commits")}
 
 
 def at(batch: int) -> SourcePosition:
@@ -59,8 +63,7 @@ def test_a_checkpoint_with_batches_does_not_fit_a_state_without(tmp_path, query)
 def test_one_without_an_id_is_rebuilt_whatever_is_left_of_it(tmp_path, begun):
     agree(written(tmp_path, begun, begun, query=None), at(4), 7)
     agree(tmp_path, at(4), 7)
-    found = {log: sorted(path.name for path in (tmp_path / log).iterdir()) for log in ("offsets", "commits")}
-    assert found == {"offsets": ["3", "4"], "commits": ["4"]}
+    assert batches(tmp_path) == {"offsets": [3, 4], "commits": [4]}
     assert is_replay(at(4), batch_entry(tmp_path, 4, at(4)).position)
 
 
@@ -90,8 +93,7 @@ def test_one_that_the_state_went_back_from_is_made_anew(tmp_path):
         folder = tmp_path / str(number)
         folder.mkdir()
         agree(written(folder, begun, done), at(4), 7, [at(6), at(9)])
-        found = {log: sorted(path.name for path in (folder / log).iterdir()) for log in ("offsets", "commits")}
-        assert found == {"offsets": ["3", "4"], "commits": ["4"]}
+        assert batches(folder) == {"offsets": [3, 4], "commits": [4]}
         agree(folder, at(4), 7, [at(9)])
 
 
