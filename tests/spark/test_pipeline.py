@@ -184,14 +184,14 @@ def test_a_checkpoint_that_was_put_back_in_part_makes_no_row_count_twice(spark, 
     (checkpoint / "offsets" / ".1.crc").unlink()
     rows = write_inputs(tmp_path, 1, first=2)
     run(spark, tmp_path)
-    assert "offsets/1: in line 2 expected" in caplog.text
     assert state_of(tmp_path) == last_output(tmp_path) == expected(rows)
+    assert "offsets/1: in line 2 expected" in caplog.text
     (checkpoint / "sources" / "0" / "2").write_text("v1")
     (checkpoint / "sources" / "0" / ".2.crc").unlink()
     rows = write_inputs(tmp_path, 1, first=3)
     run(spark, tmp_path)
-    assert "sources/0/2: in line 2 expected" in caplog.text
     assert state_of(tmp_path) == last_output(tmp_path) == expected(rows)
+    assert "sources/0/2: in line 2 expected" in caplog.text
 
 
 def test_a_source_writes_to_the_checkpoint_in_the_same_way(spark, tmp_path):
