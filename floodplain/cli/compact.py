@@ -21,6 +21,7 @@ from floodplain.cli.options import (
 from floodplain.cli.totals import CompactionTotals
 from floodplain.store.compactor import Compacted
 from floodplain.store.store import Store
+from floodplain.tiers.redact import without_credentials
 
 
 def compact(
@@ -48,12 +49,12 @@ def compact(
         import_modules(import_)
         with opened(location, option) as store, Interrupt() as interrupt:
             if watch is not None:
-                typer.echo(f"watching {location} every {watch:g} s until interrupted", err=True)
+                typer.echo(f"watching {without_credentials(location)} every {watch:g} s until interrupted", err=True)
             for step in _steps(store, full, size_bytes, watch, interrupt):
                 totals.add(step)
                 typer.echo(_told(step), err=True)
             totals.interrupted = interrupt.requested
-        output.compaction(location, totals)
+        output.compaction(without_credentials(location), totals)
 
 
 def _steps(store: Store, full: bool, step_bytes: int, watch: float | None, interrupt: Interrupt) -> Iterator[Compacted]:

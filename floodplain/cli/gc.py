@@ -8,6 +8,7 @@ from floodplain.cli.options import AsJson, Location, StoreOptions, chosen_output
 from floodplain.errors import BadInput
 from floodplain.settings import RetentionSettings, StoreSettings
 from floodplain.state.durations import to_ms
+from floodplain.tiers.redact import without_credentials
 
 
 def gc(
@@ -30,7 +31,7 @@ def gc(
         every_ms = RetentionSettings().every_ms if keep is None else tuple(_age_and_step(text) for text in keep)
         settings = StoreSettings(retention=RetentionSettings(newest, every_ms))
         with opened(location, option, settings) as store:
-            output.collection(location, store.collect_garbage())
+            output.collection(without_credentials(location), store.collect_garbage())
 
 
 def _age_and_step(text: str) -> tuple[int, int]:

@@ -7,6 +7,7 @@ import msgspec
 from floodplain.store import folds
 from floodplain.store.store import Store
 from floodplain.tiers import paths
+from floodplain.tiers.redact import without_credentials
 from floodplain.versions.definition import Definition
 from floodplain.versions.edit import GroupRanges, RunRef
 from floodplain.versions.manifest import Manifest
@@ -130,7 +131,7 @@ def inspect_store(location: str, store: Store) -> Inspection:
     head, history = store.head, store.history
     sizes = {kind: {info.name: info.size_bytes for info in history.blobs.list(prefix)} for kind, prefix in KINDS.items()}
     return Inspection(
-        location=location,
+        location=without_credentials(location),
         store=head.store,
         created_ms=history.format.created_ms,
         key_groups=head.key_groups,

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from floodplain.cli.options import AsJson, Location, StoreOptions, chosen_output, opened, reported
+from floodplain.tiers.redact import without_credentials
 
 
 def rollback(
@@ -30,4 +31,4 @@ def rollback(
     output = chosen_output(as_json)
     with reported(output), opened(location, option) as store:
         done = store.rollback(to, tag=tag, force=force, drop_output=drop_output, dry_run=dry_run)
-        output.rollback(location, done)
+        output.rollback(without_credentials(location), done)

@@ -18,6 +18,7 @@ from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
 from floodplain.store.verify import verify_blobs
 from floodplain.tiers.open import open_blobs
+from floodplain.tiers.redact import without_credentials
 
 
 def verify(location: Location, option: StoreOptions = None, as_json: AsJson = False) -> None:
@@ -37,5 +38,5 @@ def verify(location: Location, option: StoreOptions = None, as_json: AsJson = Fa
                 verdict = verify_blobs(blobs, settings=settings, clock=clock, chance=chance, progress=progress)
         finally:
             blobs.close()
-        output.verdict(location, verdict)
+        output.verdict(without_credentials(location), verdict)
         raise typer.Exit(EXIT_GOOD if verdict.good else EXIT_WRONG)

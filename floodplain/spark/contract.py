@@ -1,7 +1,7 @@
 """What epochs are given: an engine that runs their steps, and the place of their state."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -47,8 +47,8 @@ class Place:
 
     store: Store
     writer: Writer
-    location: str
+    location: str = field(repr=False)
     settings: StoreSettings
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)
     blobs: Blobs | None = None
     """Where tasks run in the driver's process: what they read and write through."""

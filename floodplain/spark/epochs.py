@@ -30,6 +30,7 @@ from floodplain.state.descriptors import EVENT_TIME
 from floodplain.store.task import conflict_before_damage
 from floodplain.store.view import Snapshot
 from floodplain.tiers import paths
+from floodplain.tiers.redact import without_credentials
 from floodplain.versions.assignment import checked_slots, even
 from floodplain.versions.commit import commit
 from floodplain.versions.edit import AdvancePublished, Assignment, SetAssignment, SourcePosition, Update
@@ -102,7 +103,7 @@ class Epochs:
             self._plan.watermark.check(self._engine.schema(empty[""]))
         self._empty = self.time.timed(empty, 0) or {}
         names = [operator.name for operator in self._plan.operators]
-        migration = Migration(self.store.head, names, changes, self._place.location)
+        migration = Migration(self.store.head, names, changes, without_credentials(self._place.location))
         self._compile(migration)
         self._check_inherited(migration)
         for outlet in self._plan.outlets:

@@ -15,6 +15,7 @@ from floodplain.spark.sink import Sink, ahead, as_flag, open_staged, required, s
 from floodplain.spark.sink_files import LocalFiles, open_files
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
+from floodplain.tiers.redact import without_credentials
 
 TRIES = 10
 """Commits tried when others change the table at the same moment. Appends of others are no conflict and count for nothing."""
@@ -52,7 +53,7 @@ class DeltaSink(Sink):
 
     @property
     def target(self) -> str:
-        return self._path
+        return without_credentials(self._path)
 
     def check(self, schema: pa.Schema) -> None:
         try:
@@ -68,7 +69,7 @@ class DeltaSink(Sink):
         self._grows(table, schema)
         newest = table.transaction_version(app) or 0
         if newest > committed:
-            raise ahead(f"the table at {self._path}", newest, committed)
+            raise ahead(f"the table at {self.target}", newest, committed)
         self._files.tidy(app)
 
     def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
@@ -91,7 +92,7 @@ class DeltaSink(Sink):
                 failure, self._table = error, None
             else:
                 return
-        raise Conflict(f"epoch {epoch} could not be committed to the table at {self._path} in {TRIES} tries: {failure}")
+        raise Conflict(f"epoch {epoch} could not be committed to the table at {self.target} in {TRIES} tries: {failure}")
 
     def _placed(self, epoch: int, number: int, staged: str, blobs: Blobs) -> Any:
         name = paths.published(epoch, number, self._app)
@@ -164,7 +165,7 @@ class DeltaSink(Sink):
 
     def _grows(self, table: Any, schema: pa.Schema) -> bool:
         """Whether the table lacks something of the output. Raises unless files of this schema can become files of the table."""
-        where = f"the table at {self._path}"
+        where = f"the table at {self.target}"
         check_table(table, where)
         self._check_types(schema)
         return must_grow(table, self._delta.Schema.from_arrow(schema), where, merge=self._merge)

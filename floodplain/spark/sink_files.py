@@ -23,6 +23,7 @@ from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.folders import Folders
 from floodplain.tiers.open import folder_of, open_blobs
 from floodplain.tiers.oserrors import as_ours
+from floodplain.tiers.redact import without_credentials
 
 _TEMP = re.compile(r"\.epoch-\d+-\d+-(.*)\.parquet\.tmp\Z")
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS}
@@ -193,7 +194,7 @@ class ParquetSink(Sink):
     ) -> None:
         if not os.fspath(path):
             raise BadInput('write("parquet") needs a path: write("parquet", path="out")')
-        self._path = os.fspath(path)
+        self._path = without_credentials(os.fspath(path))
         self._by = partition_columns(partition_by)
         self._files = open_files(path, storage_options)
         if self._by:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import chain, count
 from typing import Any, Protocol
@@ -43,7 +43,7 @@ SOURCE = "source"
 class StartOptions:
     """What ``start`` was given."""
 
-    state: str
+    state: str = field(repr=False)
     slots: int | None
     trigger: Mapping[str, Any] | None
     force: bool
@@ -51,7 +51,7 @@ class StartOptions:
     batch: str | None
     finish: bool
     settings: StoreSettings
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)
 
 
 class Runtime(Protocol):

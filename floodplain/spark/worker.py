@@ -114,9 +114,9 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
 class Work:
     """Where and for which epoch tasks work; shipped with the function by Spark."""
 
-    location: str
+    location: str = field(repr=False)
     settings: StoreSettings
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)
     ticket: bytes
     blobs: Blobs | None = None
     """Given where tasks run in the process of the driver; else each process opens its own."""

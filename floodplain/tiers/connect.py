@@ -4,12 +4,12 @@ import os
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 from obstore.store import from_url
 
 from floodplain.errors import BadInput, Refused
 from floodplain.settings import RetrySettings
+from floodplain.tiers.redact import without_credentials, without_values
 
 _CLIENT_OPTIONS = {
     "allow_http",
@@ -45,12 +45,9 @@ def connect(url: str, options: Mapping[str, str], retry: RetrySettings) -> Any:
     try:
         return from_url(url, config=config, client_options=client, retry_config={"max_retries": 0, "retry_timeout": timeout})
     except Exception as error:
-        raise BadInput(f"cannot open {without_credentials(url)}: {str(error).splitlines()[0]}") from error
-
-
-def without_credentials(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        # Not its cause: that quotes values of options, too.
+        told = without_values(str(error).splitlines()[0], options)
+        raise BadInput(without_credentials(f"cannot open {url}: {told}")) from None
 
 
 def check_not_forked() -> None:

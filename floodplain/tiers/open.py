@@ -16,6 +16,7 @@ from floodplain.tiers.cache import CachedBlobs
 from floodplain.tiers.directory import DirectoryBlobs
 from floodplain.tiers.memory import MemoryBlobs, Space
 from floodplain.tiers.objects import ObjectBlobs
+from floodplain.tiers.redact import without_credentials
 from floodplain.tiers.retry import Retrying
 
 _URL = re.compile(r"[A-Za-z0-9+.-]*://")
@@ -49,10 +50,10 @@ def open_blobs(
     if scheme == "memory":
         with _spaces_lock:
             space = _spaces.setdefault(text.rstrip("/"), Space())
-        return MemoryBlobs(text, counters, space)
+        return MemoryBlobs(without_credentials(text), counters, space)
     if scheme in ("s3", "gs", "az"):
         return _object_store(text, settings, options or {}, clock, chance, counters)
-    raise BadInput(f"cannot open {text!r}: use a path, or a file://, memory://, s3://, gs:// or az:// URL")
+    raise BadInput(f"cannot open {without_credentials(text)!r}: use a path, or a file://, memory://, s3://, gs:// or az:// URL")
 
 
 def folder_of(location: str) -> Path | None:
@@ -62,7 +63,7 @@ def folder_of(location: str) -> Path | None:
     URL a percent sign begins an escape. Raises ``BadInput`` for what is neither.
     """
     if not location or "\0" in location:
-        raise BadInput(f"cannot open {location!r}: give a path or a URL")
+        raise BadInput(f"cannot open {without_credentials(location)!r}: give a path or a URL")
     if _FILE_URL.match(location):
         return Path(_path_of(location))
     if _URL.match(location):
@@ -92,10 +93,13 @@ def _endpoint(options: Mapping[str, str]) -> str:
 def _path_of(url: str) -> str:
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-        raise BadInput(f"cannot open {url!r}: a file URL has an absolute path, as in file:///srv/state")
+        raise BadInput(f"cannot open {without_credentials(url)!r}: a file URL has an absolute path, as in file:///srv/state")
     if "?" in url or "#" in url:
-        raise BadInput(f"cannot open {url!r}: in a file URL write %3F for a question mark and %23 for a hash, or give a path")
+        raise BadInput(
+            f"cannot open {without_credentials(url)!r} and what stands behind: in a file URL write %3F for a question mark and "
+            "%23 for a hash, or give a path"
+        )
     path = unquote(parts.path)
     if "\0" in path:
-        raise BadInput(f"cannot open {url!r}: give a path or a URL")
+        raise BadInput(f"cannot open {without_credentials(url)!r}: give a path or a URL")
     return path
