@@ -103,11 +103,11 @@ def test_the_newest_epoch_brings_its_own_source_position_and_outputs() -> None:
 
 def test_all_outputs_of_an_epoch_are_vouched_for_or_none_is() -> None:
     sums = (FileSum(1, 2), FileSum(3, 4))
-    manifest = fold(started(), CommitEpoch(3, (), outputs=("a", "b"), sums=sums))
+    manifest = fold(started(), CommitEpoch(3, (), outputs=(STAGED, STAGED), sums=sums))
     assert manifest.sums == sums and fold(manifest, CommitEpoch(4, ())).sums == ()
-    assert fold(started(), CommitEpoch(3, (), outputs=("a", "b"))).sums == ()
+    assert fold(started(), CommitEpoch(3, (), outputs=(STAGED, STAGED))).sums == ()
     with pytest.raises(BrokenHistory, match="checksums of 2 outputs, or none"):
-        fold(started(), CommitEpoch(3, (), outputs=("a", "b"), sums=sums[:1]))
+        fold(started(), CommitEpoch(3, (), outputs=(STAGED, STAGED), sums=sums[:1]))
 
 
 def test_a_lease_is_renewed_by_edits_under_it_and_ends_when_released() -> None:
