@@ -174,9 +174,9 @@ def test_temporary_folders_are_gone_at_the_end(spark, tmp_path, monkeypatch):
         raise KeyError("mine")
 
     query = frame.writeStream.foreachBatch(fails).start()
-    with pytest.raises(UserError, match=r"^KeyError in the function .*fails of foreach_batch, epoch 1: 'mine'"):
+    with pytest.raises(StreamingQueryException, match=r"^KeyError in the function .*fails of foreach_batch, epoch 1: 'mine'"):
         query.awaitTermination()
-    assert isinstance(query.exception(), UserError)
+    assert isinstance(query.exception(), StreamingQueryException)
     assert not list(tmp_path.glob("floodplain-*"))
 
 
