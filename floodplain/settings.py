@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from floodplain.errors import BadInput
+
 Compression = Literal["auto", "none", "lz4", "zstd"]
 
 
@@ -50,6 +52,9 @@ class StoreSettings:
     """Off: files of a directory, and of caches, are read into memory of the process instead of being mapped. Then one that is cut
     short while it is read is an error and never ends the process, as on disks that others write to. It costs a copy of each chunk
     that is touched and not among ``memory_bytes``, in every process."""
+    mode: int | None = None
+    """Permissions of the files that are written to a directory, and to caches, as in ``0o640``; folders that are made have ``x``
+    where these have ``r``. None: what the umask of each process leaves. What is there already is not changed."""
     compression: Compression = "auto"
     """Of new runs. ``auto``: none on a directory (runs are memory-mapped), zstd on an object store (bytes travel)."""
     chunk_bytes: int = 0
@@ -78,3 +83,21 @@ class StoreSettings:
     tmpfs: CacheSettings | None = None
     """A second cache above ``cache``. Refused where the file system is smaller than asked for (containers often have 64 MB)."""
     retention: RetentionSettings = field(default_factory=RetentionSettings)
+
+    def __post_init__(self) -> None:
+        if self.mode is not None:
+            check_mode(self.mode)
+
+
+def check_mode(mode: object) -> None:
+    """Raises ``BadInput`` unless these are permissions that files of a state can have."""
+    if not isinstance(mode, int) or isinstance(mode, bool) or mode & ~0o666:
+        wrong = "permissions of files are read and write, for owner, group and others"
+    elif mode & 0o600 != 0o600:
+        wrong = "the owner must be able to read and write what it has written"
+    elif mode & 0o222 & ~((mode & 0o444) >> 1):
+        wrong = "who may write must be able to read"
+    else:
+        return
+    found = oct(mode) if isinstance(mode, int) and not isinstance(mode, bool) else repr(mode)
+    raise BadInput(f"mode={found} is not possible: {wrong}; give it in octal, as in StoreSettings(mode=0o640)")

@@ -9,16 +9,19 @@ from rich.filesize import decimal
 from floodplain.cli.interrupt import Interrupt
 from floodplain.cli.options import (
     AsJson,
+    FileMode,
     Imports,
     Location,
     StoreOptions,
     chosen_output,
     import_modules,
     opened,
+    parsed_mode,
     parsed_size,
     reported,
 )
 from floodplain.cli.totals import CompactionTotals
+from floodplain.settings import StoreSettings
 from floodplain.store.compactor import Compacted
 from floodplain.store.store import Store
 from floodplain.tiers.redact import without_credentials
@@ -33,6 +36,7 @@ def compact(
     watch: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Go on until interrupted, looking again after this long.")
     ] = None,
+    mode: FileMode = None,
     option: StoreOptions = None,
     import_: Imports = None,
     as_json: AsJson = False,
@@ -47,7 +51,7 @@ def compact(
     with reported(output):
         size_bytes = parsed_size(step_bytes)
         import_modules(import_)
-        with opened(location, option) as store, Interrupt() as interrupt:
+        with opened(location, option, StoreSettings(mode=parsed_mode(mode))) as store, Interrupt() as interrupt:
             if watch is not None:
                 typer.echo(f"watching {without_credentials(location)} every {watch:g} s until interrupted", err=True)
             for step in _steps(store, full, size_bytes, watch, interrupt):

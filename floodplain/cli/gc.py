@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from floodplain.cli.options import AsJson, Location, StoreOptions, chosen_output, opened, reported
+from floodplain.cli.options import AsJson, FileMode, Location, StoreOptions, chosen_output, opened, parsed_mode, reported
 from floodplain.errors import BadInput
 from floodplain.settings import RetentionSettings, StoreSettings
 from floodplain.state.durations import to_ms
@@ -18,6 +18,7 @@ def gc(
         list[str] | None,
         typer.Option(metavar="AGE/STEP", help="Up to this age keep one epoch per step. Repeatable. [default: 1h/1min, 1d/1h]"),
     ] = None,
+    mode: FileMode = None,
     option: StoreOptions = None,
     as_json: AsJson = False,
 ) -> None:
@@ -29,7 +30,7 @@ def gc(
     output = chosen_output(as_json)
     with reported(output):
         every_ms = RetentionSettings().every_ms if keep is None else tuple(_age_and_step(text) for text in keep)
-        settings = StoreSettings(retention=RetentionSettings(newest, every_ms))
+        settings = StoreSettings(retention=RetentionSettings(newest, every_ms), mode=parsed_mode(mode))
         with opened(location, option, settings) as store:
             output.collection(without_credentials(location), store.collect_garbage())
 

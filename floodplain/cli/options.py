@@ -32,6 +32,12 @@ Imports = Annotated[
         "--import", metavar="MODULE", help="Import a module first, so that the merges it registers are known. Repeatable."
     ),
 ]
+FileMode = Annotated[
+    str | None,
+    typer.Option(
+        "--mode", metavar="OCTAL", help="Permissions of new files in a directory, as 640: give what the pipeline's settings say."
+    ),
+]
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<prefix>[kmgt]?)(?P<binary>i?)b?\Z", re.IGNORECASE)
 
@@ -83,6 +89,14 @@ def import_modules(names: list[str] | None) -> None:
             importlib.import_module(name)
         except ImportError as error:
             raise BadInput(f"--import {name}: {error}") from error
+
+
+def parsed_mode(text: str | None) -> int | None:
+    """``"640"`` as permissions."""
+    try:
+        return None if text is None else int(text, 8)
+    except ValueError:
+        raise BadInput(f"--mode {text!r} is not a number in octal: write it as in 640") from None
 
 
 def parsed_rate(text: str) -> int:

@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from floodplain.cli.options import AsJson, Location, StoreOptions, chosen_output, opened, reported
+from floodplain.cli.options import AsJson, FileMode, Location, StoreOptions, chosen_output, opened, parsed_mode, reported
+from floodplain.settings import StoreSettings
 from floodplain.tiers.redact import without_credentials
 
 
@@ -19,6 +20,7 @@ def rollback(
     drop_output: Annotated[
         bool, typer.Option("--drop-output", help="Although output of the last epoch is not published: it never will be.")
     ] = False,
+    mode: FileMode = None,
     option: StoreOptions = None,
     as_json: AsJson = False,
 ) -> None:
@@ -29,6 +31,6 @@ def rollback(
     published again, under new epoch numbers.
     """
     output = chosen_output(as_json)
-    with reported(output), opened(location, option) as store:
+    with reported(output), opened(location, option, StoreSettings(mode=parsed_mode(mode))) as store:
         done = store.rollback(to, tag=tag, force=force, drop_output=drop_output, dry_run=dry_run)
         output.rollback(without_credentials(location), done)

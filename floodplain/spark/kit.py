@@ -34,6 +34,7 @@ from floodplain.state.forms import rows_in_form
 from floodplain.state.types import as_fields
 from floodplain.store.store import Store
 from floodplain.tiers import paths
+from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.memory import MemoryBlobs, Space
 from floodplain.versions.edit import SourcePosition
 from floodplain.versions.history import History
@@ -172,7 +173,7 @@ class PipelineKit:
     def _begin(self) -> None:
         self.close()
         self.steps.revive()
-        blobs = CountedBlobs(MemoryBlobs("memory://kit", Counters(), self._space), self.steps)
+        blobs = CountedBlobs(self._blobs(), self.steps)
         history = History.create(
             blobs, self._settings.key_groups, settings=self._settings, clock=self._clock, chance=self._chance
         )
@@ -184,6 +185,10 @@ class PipelineKit:
         self._epochs.prepare({tag: schema.empty_table() for tag, schema in self._inputs.items()}, self._changes)
         if self._pending is not None:
             self._do(self._pending)
+
+    def _blobs(self) -> Blobs:
+        """Where the state is."""
+        return MemoryBlobs("memory://kit", Counters(), self._space)
 
     def _do(self, work: Callable[[], Any]) -> Any:
         """Work that a new driver is given again if this one dies."""

@@ -35,6 +35,7 @@ from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.durations import to_ms
 from floodplain.store.store import Store
 from floodplain.store.view import TableView
+from floodplain.tiers.modes import Modes
 from floodplain.tiers.open import folder_of
 from floodplain.tiers.plain import check_tree
 from floodplain.versions.assignment import checked_slots
@@ -118,7 +119,11 @@ def _slots(asked: int | None, head: Manifest, rows: DataFrame) -> int:
 def _follow(driver: Driver, inputs: dict[str, DataFrame], options: StartOptions, folder: Path) -> StreamingQuery:
     head = driver.store.head
     check_tree(folder, MAX_BYTES)
+    modes = Modes(options.settings.mode)
+    if options.settings.mode is not None:
+        modes.make_folder(folder)
     checkpoint.agree(folder, head.source, head.watermarks.get(EVENT_TIME, 0), head.left)
+    modes.set_all(folder)
     rows = driver.follow(folder, inputs)
     writing = rows.writeStream.foreachBatch(driver.on_batch).option("checkpointLocation", str(folder))
     trigger = {"processingTime": "0 seconds"} if not options.trigger else dict(options.trigger)

@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -59,12 +60,13 @@ class LocalFiles:
         self.root = root
         self._deep = deep
         self._folders = Folders(root, sync=True)
+        self._mode: int | None = None
         self._changed: set[Path] = set()
         """Folders that are to be synced."""
 
     def place(self, name: str, staged: str, blobs: Blobs) -> int:
         def fill(temp: Path) -> None:
-            if not _linked(staged_path(staged, blobs), temp):
+            if not self._linked(staged_path(staged, blobs), temp):
                 _write(temp, blobs.get(staged))
             else:
                 # What had the name need not be the file that was checked under it.
@@ -92,6 +94,26 @@ class LocalFiles:
             # A rename between two links of one file does nothing, so after a repeat the first link is still there.
             temp.unlink(missing_ok=True)
             return target.stat().st_size
+
+    def _linked(self, source: Path | None, temp: Path) -> bool:
+        """Whether the file could be linked. One whose permissions are not those of new files here is to be copied: how a state is
+        kept says nothing about who may read the output."""
+        if source is None or stat.S_IMODE(source.stat().st_mode) != self._new_mode(temp):
+            return False
+        try:
+            os.link(source, temp, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in _NO_LINK:
+                return False
+            raise
+        return True
+
+    def _new_mode(self, temp: Path) -> int:
+        if self._mode is None:
+            with temp.open("xb") as file:
+                self._mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            temp.unlink()
+        return self._mode
 
     def settle(self) -> None:
         with as_ours(f"publishing in {self.root}"):
@@ -155,18 +177,6 @@ def _obstore_options(options: Mapping[str, str]) -> dict[str, str]:
     """Storage options as Delta takes them, in obstore's spelling."""
     kept = {key.lower(): str(value) for key, value in options.items() if not key.lower().startswith(_DELTA_ONLY)}
     return {("allow_http" if key.endswith("_allow_http") else key): value for key, value in kept.items()}
-
-
-def _linked(source: Path | None, temp: Path) -> bool:
-    if source is None:
-        return False
-    try:
-        os.link(source, temp, follow_symlinks=False)
-    except OSError as error:
-        if error.errno in _NO_LINK:
-            return False
-        raise
-    return True
 
 
 def _write(path: Path, data: pa.Buffer) -> None:

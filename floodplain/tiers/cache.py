@@ -16,6 +16,7 @@ from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range, Writable, whole
 from floodplain.tiers.cachefile import key_of, stem_of, trailer, unsealed
 from floodplain.tiers.ledger import Ledger, Reservation
 from floodplain.tiers.meter import Meter
+from floodplain.tiers.modes import AS_UMASK, Modes
 from floodplain.tiers.oserrors import as_ours
 from floodplain.tiers.paths import RUNS, checked_blob
 from floodplain.tiers.policy import policy_of
@@ -58,6 +59,7 @@ class CachedBlobs(Blobs):
         keep_created: bool = False,
         space: str | None = None,
         mapped: bool = True,
+        modes: Modes = AS_UMASK,
         clock: Clock,
         counters: Counters,
     ) -> None:
@@ -73,17 +75,18 @@ class CachedBlobs(Blobs):
         self._verified: dict[str, Mark] = {}
         root = Path(settings.directory).expanduser()
         with as_ours(f"opening the {tier} cache at {root}"):
-            root.mkdir(parents=True, exist_ok=True)
+            root.parent.mkdir(parents=True, exist_ok=True)
+            modes.make_folder(root)
             self._check_room(root, settings.size_bytes)
             policy = policy_of(settings.policy)
             overhead_bytes = 4 * os.statvfs(root).f_frsize
             self._sketch: sketch.Sketch | None = None
             if policy.counts:
                 width = sketch.width_for(settings.size_bytes)
-                self._sketch = sketch.Sketch(root / f"sketch-{width}", width)
+                self._sketch = sketch.Sketch(root / f"sketch-{width}", width, modes)
                 overhead_bytes += sketch.file_bytes(width) + os.statvfs(root).f_frsize
             limit_bytes = settings.size_bytes - overhead_bytes
-            self._ledger = Ledger(root, limit_bytes, policy, self._frequency, clock)
+            self._ledger = Ledger(root, limit_bytes, policy, self._frequency, clock, modes)
 
     def create(self, name: str, data: Writable) -> None:
         self._lower.create(name, data)

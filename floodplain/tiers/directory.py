@@ -14,6 +14,7 @@ from floodplain.metrics import Counters
 from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Gathered, Range, Writable
 from floodplain.tiers.folders import Folders
 from floodplain.tiers.meter import Meter
+from floodplain.tiers.modes import AS_UMASK, Modes
 from floodplain.tiers.oserrors import as_ours, os_error
 from floodplain.tiers.paths import TEMPS, checked_blob, checked_prefix
 from floodplain.tiers.plain import check_folders, check_kind
@@ -35,7 +36,7 @@ class DirectoryBlobs(Blobs):
 
     A process that is killed may leave a file in ``tmp/``; it is never listed and ``sweep`` removes it. With ``sync``
     off nothing is synced: a power cut can lose or tear blobs, a killed process cannot. With ``mapped`` off nothing is
-    mapped: all is read into memory of the process.
+    mapped: all is read into memory of the process. Files and folders are made with the permissions of ``modes``.
 
     Symbolic links, pipes, sockets and devices below ``root`` are ``Refused``: nothing is read, written or deleted through them.
     """
@@ -43,12 +44,20 @@ class DirectoryBlobs(Blobs):
     tier = "directory"
 
     def __init__(
-        self, root: str | os.PathLike[str], *, sync: bool, mapped: bool = True, chance: Chance, counters: Counters
+        self,
+        root: str | os.PathLike[str],
+        *,
+        sync: bool,
+        mapped: bool = True,
+        modes: Modes = AS_UMASK,
+        chance: Chance,
+        counters: Counters,
     ) -> None:
         self._root = Path(os.path.abspath(root))  # noqa: PTH100 — resolve() would follow a symbolic link to the store
         self._chance = chance
         self._meter = Meter(counters, self.tier)
-        self._folders = Folders(self._root, sync=sync)
+        self._folders = Folders(self._root, sync=sync, modes=modes)
+        self._modes = modes
         self._sync = sync
         self._mapped = mapped
         self._prefix = f"{self._root}{os.sep}"
@@ -201,7 +210,7 @@ class DirectoryBlobs(Blobs):
         while True:
             temp = temps / self._chance.nonce()
             with suppress(FileExistsError):
-                fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                fd = self._modes.open(temp, os.O_WRONLY | os.O_EXCL)
                 break
         try:
             write_all(fd, views)

@@ -4,12 +4,15 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from floodplain.tiers.modes import AS_UMASK, Modes
+
 
 class Folders:
     """Makes the directories under ``root`` and syncs them. With ``sync`` off it only makes them."""
 
-    def __init__(self, root: Path, *, sync: bool) -> None:
+    def __init__(self, root: Path, *, sync: bool, modes: Modes = AS_UMASK) -> None:
         self._root = root
+        self._modes = modes
         self._sync = sync
         self._made: set[Path] = set()
         self._unsynced: set[Path] = set()
@@ -22,7 +25,7 @@ class Folders:
             self._make_root()
         else:
             self.make(folder.parent)
-            folder.mkdir(exist_ok=True)
+            self._modes.make_folder(folder)
             self.sync(folder.parent)
         self._made.add(folder)
 
@@ -53,7 +56,7 @@ class Folders:
     def _make_root(self) -> None:
         missing = [folder for folder in (self._root, *self._root.parents) if not folder.exists()]
         for folder in reversed(missing):
-            folder.mkdir(exist_ok=True)
+            (self._modes if folder == self._root else AS_UMASK).make_folder(folder)
             self.sync(folder.parent)
         if not missing:
             with suppress(PermissionError):

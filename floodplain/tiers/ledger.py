@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from floodplain.clock import Clock
+from floodplain.tiers.modes import AS_UMASK, Modes
 from floodplain.tiers.policy import Entry, Policy
 
 NAME_BYTES = 256
@@ -37,11 +38,20 @@ class Ledger:
     gone, so a process killed at any point leaves it too high, never too low; each scan of the directory sets it right.
     """
 
-    def __init__(self, root: Path, limit_bytes: int, policy: Policy, frequency: Callable[[str], int], clock: Clock) -> None:
+    def __init__(
+        self,
+        root: Path,
+        limit_bytes: int,
+        policy: Policy,
+        frequency: Callable[[str], int],
+        clock: Clock,
+        modes: Modes = AS_UMASK,
+    ) -> None:
         self.root = root
         self.entries = root / "entries"
         self.temps = root / "tmp"
         self.limit_bytes = limit_bytes
+        self.modes = modes
         self.policy = policy
         self.frequency = frequency
         self.queue: list[Entry] | None = None
@@ -64,9 +74,11 @@ class Ledger:
         Raises ``BlockingIOError`` if a holder keeps it too long: a process that is stopped must not stop the others.
         """
         while True:
-            self.entries.mkdir(parents=True, exist_ok=True)
-            self.temps.mkdir(exist_ok=True)
-            fd = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self.root.parent.mkdir(parents=True, exist_ok=True)
+            self.modes.make_folder(self.root)
+            self.modes.make_folder(self.entries)
+            self.modes.make_folder(self.temps)
+            fd = self.modes.open(self.root / "lock", os.O_RDWR)
             try:
                 self._wait_for(fd)
                 try:
@@ -114,7 +126,7 @@ class Book:
         if there or charge > self._ledger.limit_bytes or not self._make_room(key, charge):
             return None
         used = self._used()
-        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fd = self._ledger.modes.open(temp, os.O_WRONLY | os.O_EXCL)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._set_used(used + charge)
         return Reservation(key, charge, temp, fd)

@@ -15,6 +15,7 @@ from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.cache import CachedBlobs
 from floodplain.tiers.directory import DirectoryBlobs
 from floodplain.tiers.memory import MemoryBlobs, Space
+from floodplain.tiers.modes import Modes
 from floodplain.tiers.objects import ObjectBlobs
 from floodplain.tiers.redact import without_credentials
 from floodplain.tiers.retry import Retrying
@@ -45,7 +46,8 @@ def open_blobs(
     text = os.fspath(location)
     folder = folder_of(text)
     if folder is not None:
-        return DirectoryBlobs(folder, sync=settings.sync, mapped=settings.map, chance=chance, counters=counters)
+        modes = Modes(settings.mode)
+        return DirectoryBlobs(folder, sync=settings.sync, mapped=settings.map, modes=modes, chance=chance, counters=counters)
     scheme = text.partition("://")[0]
     if scheme == "memory":
         with _spaces_lock:
@@ -77,10 +79,12 @@ def _object_store(
     blobs: Blobs = ObjectBlobs(url, options, settings.retry, counters)
     blobs = Retrying(blobs, settings.retry, clock=clock, chance=chance, counters=counters)
     space = f"{blobs.url} {_endpoint(options)}"
-    if settings.cache:
-        blobs = CachedBlobs(blobs, settings.cache, tier="disk", space=space, mapped=settings.map, clock=clock, counters=counters)
-    if settings.tmpfs:
-        blobs = CachedBlobs(blobs, settings.tmpfs, tier="tmpfs", space=space, mapped=settings.map, clock=clock, counters=counters)
+    modes = Modes(settings.mode)
+    for tier, cache in {"disk": settings.cache, "tmpfs": settings.tmpfs}.items():
+        if cache:
+            blobs = CachedBlobs(
+                blobs, cache, tier=tier, space=space, mapped=settings.map, modes=modes, clock=clock, counters=counters
+            )
     return blobs
 
 

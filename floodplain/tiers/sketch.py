@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
+from floodplain.tiers.modes import AS_UMASK, Modes
+
 _ROWS = 4
 _HEADER_BYTES = 8
 _MOST = 15
@@ -21,9 +23,9 @@ class Sketch:
     Two processes that add at once may lose a count; a guess about the future can bear that.
     """
 
-    def __init__(self, path: Path, width: int) -> None:
+    def __init__(self, path: Path, width: int, modes: Modes = AS_UMASK) -> None:
         self._width = width
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = modes.open(path, os.O_RDWR)
         try:
             os.ftruncate(fd, file_bytes(width))
             view = memoryview(mmap.mmap(fd, file_bytes(width)))
