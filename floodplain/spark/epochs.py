@@ -322,7 +322,8 @@ class Epochs:
             changes.append(AdvancePublished(self._published))
         front = None if inputs is None else self.front
         run = Steps(self._compiled, epoch, times, assignment, self.time.timed(inputs, now_ms) or self._empty, front)
-        run.run()
+        with conflict_before_damage(self.store.history, [RequireLease(self.writer.token)]):
+            run.run()
         files = sorted((file for named in self._outlets() for file in run.files(named)), key=lambda file: file.name)
         outputs, sums = [file.name for file in files], [file.sum for file in files]
         moved = self.time.advance(epoch, now_ms)

@@ -23,7 +23,7 @@ from floodplain.spark.dry import dry_schemas
 from floodplain.spark.epochs import EpochProgress, Epochs
 from floodplain.spark.explain_text import Form
 from floodplain.spark.kit_engine import LocalEngine
-from floodplain.spark.kit_faults import Captured, CountedBlobs, Crashed, CrashPoint, Steps, crash
+from floodplain.spark.kit_faults import Captured, CountedBlobs, Crashed, CrashPoint, Steps, crash, witnessed
 from floodplain.spark.kit_time import RowWatermark
 from floodplain.spark.plan import Input, Plan
 from floodplain.spark.static import run_static
@@ -181,7 +181,8 @@ class PipelineKit:
         writer = self.store.writer(f"kit_{self._chance.nonce()}", force=True)
         place = Place(self.store, writer, "memory://kit", self._settings, {}, blobs)
         self._engine = LocalEngine(self._transforms, self._plan)
-        self._epochs = Epochs(place, self._plan, self._engine, self._slots)
+        log = History.open(blobs, settings=self._settings, clock=self._clock, chance=SeededChance(0))
+        self._epochs = Epochs(place, witnessed(self._plan, self.sinks, log, writer.token), self._engine, self._slots)
         self._epochs.prepare({tag: schema.empty_table() for tag, schema in self._inputs.items()}, self._changes)
         if self._pending is not None:
             self._do(self._pending)
@@ -289,11 +290,17 @@ class PipelineKit:
         self.steps.plan(point, action)
 
     def play(self, script: Sequence[KitEpoch]) -> list[range]:
-        """All of a script; a crash is followed by a restart, and the script goes on.
+        """All of a script; a crash is followed by a restart, and the script goes on. Returns the steps that each part of it took,
+        those of the restart if there was one. Raises ``AssertionError`` if a part left an epoch unpublished."""
+        return [self._played(part) for part in script]
 
-        Returns the steps that each part of it took, those of the restart if there was one.
-        """
-        return [self.through(partial(self._act, part)) for part in script]
+    def _played(self, part: KitEpoch) -> range:
+        before = self.store.head.epoch
+        steps = self.through(partial(self._act, part))
+        for epoch in range(before + 1, self.store.head.epoch + 1):
+            if left := [name for name in self._outlets if epoch not in self.sinks[name].epochs]:
+                raise AssertionError(f"epoch {epoch} is committed and not published when the next one may begin: {left}")
+        return steps
 
     def through(self, act: Callable[[], object]) -> range:
         """Do it, or restart until it is done; returns the steps that it took in the end."""

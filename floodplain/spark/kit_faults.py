@@ -1,15 +1,17 @@
 """Crashes for the test kit: every write to the state and every publishing of output is a step that can be the last one."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
 
+from floodplain.spark.plan import Plan
 from floodplain.spark.sink import Sink, read_staged
 from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range, Writable
+from floodplain.versions.history import History
 
 When = Literal["before", "after"]
 
@@ -122,3 +124,33 @@ class Captured(Sink):
             self.epochs[epoch] = rows
 
         self._steps.take(f"publish {self._name} {epoch}", keep)
+
+
+class Witnessed(Sink):
+    """A sink as one driver has it. Raises ``AssertionError`` if that driver publishes what is not committed or, on beginning to
+    publish an epoch, no longer holds the lease."""
+
+    def __init__(self, inner: Captured, log: History, token: int | None) -> None:
+        """``log``: as somebody else reads it. ``token``: the driver's lease; None for all sinks but the first, because a driver
+        looks at its lease once for all of them."""
+        self._inner, self._log, self._token = inner, log, token
+
+    def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
+        head = self._log.refresh()
+        if epoch > head.epoch:
+            raise AssertionError(f"epoch {epoch} is published before it is committed: the log has epochs up to {head.epoch}")
+        if self._token not in (None, head.lease.token):
+            raise AssertionError(
+                f"epoch {epoch} is published under lease {self._token}, which was superseded by lease {head.lease.token}"
+            )
+        self._inner.publish(epoch, staged, blobs, schema)
+
+
+def witnessed(plan: Plan, sinks: Mapping[str, Captured], log: History, token: int) -> Plan:
+    """The pipeline as a driver with this lease has it, each sink ``Witnessed``."""
+    leases = [token, *[None] * len(plan.outlets)]
+    outlets = [
+        replace(outlet, sink=Witnessed(sinks[outlet.name], log, lease))
+        for outlet, lease in zip(plan.outlets, leases, strict=False)
+    ]
+    return Plan(outlets, plan.event_time, plan.watermark)

@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 
 from floodplain.clock import Chance, Clock
-from floodplain.errors import BadInput, Corrupt, UserError, short
+from floodplain.errors import BadInput, Corrupt, NotFound, UserError, short
 from floodplain.settings import StoreSettings
 from floodplain.store.definition import recorded
 from floodplain.store.delta import physical_rows, settle, unmergeable
@@ -163,7 +163,7 @@ def conflict_before_damage(history: History, requirements: Sequence[Requirement]
     """For work on files that a collection may delete once a requirement no longer holds: then that is what is raised."""
     try:
         yield
-    except Corrupt:
+    except (Corrupt, NotFound):
         head = history.refresh()
         for requirement in requirements:
             requirement.check(head)

@@ -10,6 +10,7 @@ from floodplain.operators.process import KeyedProcess
 from floodplain.settings import StoreSettings
 from floodplain.spark.kit import Columns, KitEpoch, PipelineKit, survives_every_crash
 from tests.spark.processes import Echo
+from tests.spark.rivals import refused_everywhere, superseded_everywhere
 from tests.spark.test_kit import ROWS, branching, counting, picky, priced, rows, waiting
 
 TIMED = "user string, at long"
@@ -76,10 +77,13 @@ BRIEF = {
 }
 
 
+def made(script, inline_bytes: int = 0) -> PipelineKit:
+    build, columns, _ = script
+    return PipelineKit(build, rows=columns, settings=StoreSettings(key_groups=16, inline_bytes=inline_bytes, checkpoint_every=4))
+
+
 def survived(script, *, inline_bytes: int = 0, crashes: int = 1) -> int:
-    build, columns, parts = script
-    settings = StoreSettings(key_groups=16, inline_bytes=inline_bytes, checkpoint_every=4)
-    return survives_every_crash(lambda: PipelineKit(build, rows=columns, settings=settings), parts, crashes=crashes)
+    return survives_every_crash(lambda: made(script, inline_bytes), script[2], crashes=crashes)
 
 
 @pytest.mark.parametrize("inline_bytes", [0, 64 << 10], ids=["objects", "inline"])
@@ -92,6 +96,18 @@ def test_no_crash_loses_or_repeats_anything(name, inline_bytes):
 def test_no_crash_while_recovering_from_a_crash_loses_or_repeats_anything(name):
     once = survived(BRIEF[name])
     assert survived(BRIEF[name], crashes=2) > 4 * once
+
+
+@pytest.mark.parametrize("name", ["branching", "counting", "echoing", "static"])
+def test_no_driver_that_takes_over_loses_or_repeats_anything(name):
+    """The one that it supersedes is at any step, and goes on from there: it commits and publishes nothing more."""
+    assert superseded_everywhere(lambda: made(SCRIPTS[name]), SCRIPTS[name][2]) > 20
+
+
+@pytest.mark.parametrize("name", ["branching", "counting", "echoing", "waiting"])
+def test_what_a_sink_refuses_is_published_before_the_next_epoch(name):
+    """Whether that has rows or comes because time passes. An edit names the output of its own epoch only."""
+    assert refused_everywhere(lambda: made(SCRIPTS[name]), SCRIPTS[name][2]) >= 3
 
 
 class Forgetful(KeyedProcess):

@@ -1,0 +1,71 @@
+"""Drivers that are superseded at any moment, and sinks that refuse: for scripts of the test kit."""
+
+from collections.abc import Callable, Sequence
+
+from floodplain.errors import Fenced
+from floodplain.spark.kit import KitEpoch, PipelineKit
+from floodplain.spark.kit_faults import CrashPoint
+
+Make = Callable[[], PipelineKit]
+
+
+def superseded_everywhere(make: Make, script: Sequence[KitEpoch]) -> int:
+    """Play a script with another driver that takes over before each step in turn, and after the last one of each part.
+
+    The one before goes on from there until it finds out. The new one does first what that one was at, then the rest of the
+    script. Returns how many points there were; raises ``AssertionError`` if output or state is not the same in the end.
+    """
+    kit = make()
+    parts, untouched = _play(kit, script, None), kit.outcome()
+    points = [CrashPoint(step, "before") for part in parts for step in part]
+    points += [CrashPoint(part[-1], "after") for part in parts if part]
+    for point in points:
+        _play(kit, script, point)
+        assert kit.outcome() == untouched, f"a driver was superseded {point.when} step {point.step}"
+    return len(points)
+
+
+def _play(kit: PipelineKit, script: Sequence[KitEpoch], point: CrashPoint | None) -> list[range]:
+    kit.wipe()
+    if point is not None:
+        kit.crash_at(point, kit.restart)
+    parts = []
+    for act in (kit.restart, *(lambda part=part: kit.play([part]) for part in script)):
+        first = len(kit.steps.taken)
+        try:
+            act()
+        except Fenced:
+            assert point is not None
+        parts.append(range(first, len(kit.steps.taken)))
+    return parts
+
+
+def refused_everywhere(make: Make, script: Sequence[KitEpoch]) -> int:
+    """Play a script with a sink that refuses each publishing in turn, once. The driver stays, and goes on with the next part.
+
+    Returns how many there were; raises ``AssertionError`` if output or state is not the same in the end.
+    """
+    kit = make()
+    _play(kit, script, None)
+    untouched = kit.outcome()
+    published = [step for step, name in enumerate(kit.steps.taken) if name.startswith("publish ")]
+    for step in published:
+        _play_refused(kit, script, step)
+        assert kit.outcome() == untouched, f"a sink refused step {step}"
+    return len(published)
+
+
+def _play_refused(kit: PipelineKit, script: Sequence[KitEpoch], step: int) -> None:
+    kit.wipe()
+    kit.restart()
+    kit.crash_at(CrashPoint(step, "before"), _refuse)
+    for part in script:
+        try:
+            kit.play([part])
+        except OSError:
+            assert step < len(kit.steps.taken)
+    kit.restart()
+
+
+def _refuse() -> None:
+    raise OSError("no space left")
