@@ -13,7 +13,14 @@ from floodplain.versions.edit import GroupRanges, RunRef
 from floodplain.versions.manifest import Manifest
 from floodplain.versions.schema import Field, TableSchema, value_from_bytes
 
-KINDS = {"format": paths.FORMAT, "log": paths.LOG, "checkpoints": paths.MANIFESTS, "runs": paths.RUNS, "pins": paths.PINS}
+KINDS = {
+    "format": paths.FORMAT,
+    "log": paths.LOG,
+    "checkpoints": paths.MANIFESTS,
+    "runs": paths.RUNS,
+    "seen": paths.SEEN,
+    "pins": paths.PINS,
+}
 
 
 class ColumnInfo(msgspec.Struct, frozen=True):

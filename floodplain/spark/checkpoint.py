@@ -4,7 +4,7 @@ damaged."""
 import json
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from floodplain.errors import BadInput
 from floodplain.spark.checkpoint_faults import batch_faults, source_faults
 from floodplain.spark.checkpoint_files import (
     LOGS,
-    SOURCES,
     File,
     differs,
     entries,
@@ -30,7 +29,10 @@ from floodplain.spark.checkpoint_files import (
     unproven,
     write,
 )
+from floodplain.spark.checkpoint_known import Known, Load, no_objects
+from floodplain.tiers import paths
 from floodplain.versions.edit import SourcePosition
+from floodplain.versions.vouched import FileSum
 
 _SHOWN_FAULTS = 5
 _REBUILD = "delete the checkpoint to rebuild it from the state"
@@ -52,8 +54,8 @@ def query_id(checkpoint: Path) -> str:
     return query_id_of(_text(checkpoint, "metadata", query_id_of))
 
 
-def batch_entry(checkpoint: Path, batch_id: int, before: SourcePosition) -> BatchEntry:
-    """The batch's entry in the offset log, and what sources wrote down since ``before``.
+def batch_entry(checkpoint: Path, batch_id: int, before: SourcePosition, load: Load = no_objects) -> BatchEntry:
+    """The batch's entry in the offset log, and what sources wrote down since ``before``, whose objects ``load`` reads.
 
     Raises ``BadInput`` that names the file if one is damaged, or no longer what ``before`` says of it.
     """
@@ -61,18 +63,32 @@ def batch_entry(checkpoint: Path, batch_id: int, before: SourcePosition) -> Batc
     text = _text(checkpoint, f"offsets/{batch_id}", planned)
     if last >= 0 and (query, batch_id) == (before.query_id, last + 1):
         _require_equal(checkpoint, f"offsets/{last}", before.offsets)
+    known = Known(before, load)
     kept = {name for source in source_folders(checkpoint) for name in entries(checkpoint, source)}
-    for known in sorted(kept.intersection(before.sources)):
-        _require_equal(checkpoint, known, before.sources[known])
-    gone = [known for known in before.sources if known.startswith(SOURCES) and known not in kept]
-    for known in gone:
-        if not replaced(known, kept):
-            raise _damaged(checkpoint, known, "expected what the state has of it, found no such file")
-    new = {name: _text(checkpoint, name, str) for name in sorted(kept.difference(before.sources))}
+    for name in sorted(kept & known.names):
+        if (wrong := known.differs(name, read(checkpoint / name))) is not None:
+            raise _damaged(checkpoint, name, wrong)
+    for name in sorted(known.names - kept):
+        if not replaced(name, kept):
+            raise _damaged(checkpoint, name, "expected what the state has of it, found no such file")
+    new = {name: _text(checkpoint, name, str) for name in sorted(kept - known.names)}
     entry = planned(text)
     if (wrong := unlisted(checkpoint, entry)) is not None:
         raise _damaged(checkpoint, f"offsets/{batch_id}", wrong)
-    return BatchEntry(SourcePosition(query, batch_id, text, new, tuple(gone)), entry.watermark_ms, entry.timestamp_ms)
+    return BatchEntry(_position(query, batch_id, text, new, known), entry.watermark_ms, entry.timestamp_ms)
+
+
+def _position(query: str, batch_id: int, offsets: str, new: dict[str, str], known: Known) -> SourcePosition:
+    """What the edit of a batch is to hold. Of a file that replaces those before it only what is new; where that cannot be told,
+    all of it, in place of what is known."""
+    own, compacts = {}, {}
+    for name, text in new.items():
+        source, number, replaces = paths.source_entry(name) or ("", 0, False)
+        added = known.own(source, text) if replaces else None
+        own[name if added is None else f"{source}/{number}"] = text if added is None else added
+        if replaces:
+            compacts[name] = FileSum.of(text.encode())
+    return SourcePosition(query, batch_id, offsets, own, compacts=compacts)
 
 
 def _text(checkpoint: Path, name: str, form: Callable[[str], object]) -> str:
@@ -109,13 +125,19 @@ def is_noted(checkpoint: Path, batch_id: int) -> bool:
     return batch_id < 0 or (checkpoint / "commits" / str(batch_id)).exists()
 
 
-def agree(checkpoint: Path, committed: SourcePosition, watermark_ms: int, left: Sequence[SourcePosition] = ()) -> None:
+def agree(
+    checkpoint: Path,
+    committed: SourcePosition,
+    watermark_ms: int,
+    left: Sequence[SourcePosition] = (),
+    load: Load = no_objects,
+) -> None:
     """Refuse a checkpoint that does not belong to this state, or is not where it is; rebuild one that is gone or damaged.
 
     The state's word counts: it says up to where the input is in it. From another place rows would be skipped or repeated.
     Behind that, only what its own checksums vouch for is gone on from; else Spark plans the next batch anew.
     ``left``: where the state went back from and has not read on since. A checkpoint that is there is made anew: it followed the
-    state up to then.
+    state up to then. ``load`` reads objects that the positions name.
     """
     begun, done = (max(numbers(checkpoint / log), default=-1) for log in LOGS)
     metadata = read(checkpoint / "metadata")
@@ -124,19 +146,19 @@ def agree(checkpoint: Path, committed: SourcePosition, watermark_ms: int, left: 
         if committed.batch_id < 0:
             _forget(checkpoint)
         else:
-            rebuild(checkpoint, committed, watermark_ms)
+            rebuild(checkpoint, committed, watermark_ms, load)
     elif committed.batch_id < 0:
         _agree_on_none(checkpoint, begun, done)
     elif found is None:
         if metadata.data is not None or max(begun, done) >= 0:
             _warn(checkpoint, committed, ["metadata: expected the id of the query, found no such file, or a damaged one"])
-        rebuild(checkpoint, committed, watermark_ms)
+        rebuild(checkpoint, committed, watermark_ms, load)
     else:
         _check_place(checkpoint, found, (begun, done), committed)
-        note = _note(watermark_ms)
-        if faults := [*batch_faults(checkpoint, committed, note), *source_faults(checkpoint, committed)]:
+        note, known = _note(watermark_ms), Known(committed, load)
+        if faults := [*batch_faults(checkpoint, committed, note), *source_faults(checkpoint, known, committed.batch_id)]:
             _warn(checkpoint, committed, faults)
-            _mend(checkpoint, committed, note)
+            _mend(checkpoint, committed, note, known)
 
 
 def _agree_on_none(checkpoint: Path, begun: int, done: int) -> None:
@@ -147,7 +169,7 @@ def _agree_on_none(checkpoint: Path, begun: int, done: int) -> None:
             f"another state. Start with that one, or {_BEGIN}"
         )
     # A source may have noted there where its input begins for this query: nobody else knows.
-    for fault in source_faults(checkpoint, SourcePosition()):
+    for fault in source_faults(checkpoint, Known(SourcePosition()), -1):
         name, _, told = fault.partition(": ")
         raise _damaged(checkpoint, name, told, _BEGIN)
     metadata, first = (read(checkpoint / name) for name in ("metadata", "offsets/0"))
@@ -215,32 +237,35 @@ def _forget_batches(checkpoint: Path) -> None:
     remove(checkpoint / "metadata")
 
 
-def _mend(checkpoint: Path, committed: SourcePosition, note: str) -> None:
+def _mend(checkpoint: Path, committed: SourcePosition, note: str, known: Known) -> None:
     """As ``rebuild``, of what is sure to be the checkpoint of this state: what is sound and the state does not know stays."""
     file = read(checkpoint / "commits" / str(committed.batch_id))
     sound = not (unproven(file) or malformed(file, next_watermark_of))
+    texts = {name: known.text(name) for name in known.names}
     remove(checkpoint / "metadata")
     for source in source_folders(checkpoint):
         remove_entries(checkpoint / source)
-    _write(checkpoint, committed, file.text if sound else note)
+    _write(checkpoint, committed, file.text if sound else note, texts)
 
 
-def rebuild(checkpoint: Path, committed: SourcePosition, watermark_ms: int) -> None:
+def rebuild(checkpoint: Path, committed: SourcePosition, watermark_ms: int, load: Load = no_objects) -> None:
     """A checkpoint that continues behind the last batch in the state, in place of what may be left of another one.
 
     Whoever dies on the way leaves one without ``metadata``, which is rebuilt.
     """
+    known = Known(committed, load)
+    texts = {name: known.text(name) for name in known.names}
     remove(checkpoint / "metadata")
     _remove_folder(checkpoint / "sources")
-    _write(checkpoint, committed, _note(watermark_ms))
+    _write(checkpoint, committed, _note(watermark_ms), texts)
 
 
-def _write(checkpoint: Path, committed: SourcePosition, note: str) -> None:
+def _write(checkpoint: Path, committed: SourcePosition, note: str, texts: Mapping[str, str]) -> None:
+    """``texts``: of the files of sources."""
     for log in LOGS:
         _remove_folder(checkpoint / log)
-    for name, text in committed.sources.items():
-        if name.startswith(SOURCES):
-            write(checkpoint / name, text)
+    for name, text in texts.items():
+        write(checkpoint / name, text)
     # Spark wants the entry before the last one too. It is not read again: the last batch is marked as done.
     for batch_id in range(max(committed.batch_id - 1, 0), committed.batch_id + 1):
         write(checkpoint / "offsets" / str(batch_id), committed.offsets)
@@ -265,7 +290,7 @@ def is_replay(committed: SourcePosition, batch: SourcePosition) -> bool:
     here, last = ((position.query_id, position.batch_id) for position in (batch, committed))
     if here == (committed.query_id or batch.query_id, committed.batch_id + 1):
         return False
-    if here != last or batch.offsets != committed.offsets or batch.sources:
+    if here != last or batch.offsets != committed.offsets or batch.sources or batch.compacts:
         raise BadInput(
             f"batch {batch.batch_id} of query {batch.query_id} is neither the last one in the state (batch {committed.batch_id} "
             f"of query {committed.query_id}, with the same offsets) nor the one after it{_told(committed, batch)}: the "
@@ -279,7 +304,11 @@ def _told(committed: SourcePosition, batch: SourcePosition) -> str:
     if (batch.query_id, batch.batch_id) != (committed.query_id, committed.batch_id):
         return ""
     wrong = differs(File(batch.offsets.encode(), vouched=True), committed.offsets)
-    return f"; in offsets/{batch.batch_id}: {wrong}" if wrong else f"; the state does not know {', '.join(batch.sources)}"
+    return (
+        f"; in offsets/{batch.batch_id}: {wrong}"
+        if wrong
+        else f"; the state does not know {', '.join([*batch.sources, *batch.compacts])}"
+    )
 
 
 def _offsets(position: SourcePosition) -> list[str]:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from floodplain.spark.checkpoint_files import (
     LOGS,
-    SOURCES,
     File,
     content_lines,
     differs,
@@ -21,6 +20,7 @@ from floodplain.spark.checkpoint_files import (
     unlisted,
     unproven,
 )
+from floodplain.spark.checkpoint_known import Known
 from floodplain.versions.edit import SourcePosition
 
 
@@ -65,34 +65,32 @@ def _plan_fault(text: str, before: str) -> str | None:
     return None
 
 
-def source_faults(checkpoint: Path, committed: SourcePosition) -> list[str]:
-    """What is wrong with the files that sources keep of what they have read."""
-    known = {name: text for name, text in committed.sources.items() if name.startswith(SOURCES)}
-    folders = {name.rpartition("/")[0] for name in known}.union(source_folders(checkpoint))
+def source_faults(checkpoint: Path, known: Known, last: int) -> list[str]:
+    """What is wrong with the files that sources keep of what they have read. ``last``: the last batch in the state."""
     found = []
-    for folder in sorted(folders):
-        within = {name: text for name, text in known.items() if name.rpartition("/")[0] == folder}
-        found += [*_known_faults(checkpoint, folder, within), *_new_faults(checkpoint, folder, within, committed.batch_id)]
+    for folder in sorted(known.sources.union(source_folders(checkpoint))):
+        found += [*_known_faults(checkpoint, folder, known), *_new_faults(checkpoint, folder, known, last)]
     return found
 
 
-def _known_faults(checkpoint: Path, folder: str, known: dict[str, str]) -> Iterator[str]:
-    new = entries(checkpoint, folder).keys() - known
-    for name, text in known.items():
+def _known_faults(checkpoint: Path, folder: str, known: Known) -> Iterator[str]:
+    within = known.within(folder)
+    new = entries(checkpoint, folder).keys() - within
+    for name in within:
         file = read(checkpoint / name)
         cleared_away = file.data is None and replaced(name, new)
-        if not cleared_away and (wrong := differs(file, text)):
+        if not cleared_away and (wrong := known.differs(name, file)):
             yield f"{name}: {wrong}"
 
 
-def _new_faults(checkpoint: Path, folder: str, known: dict[str, str], last: int) -> Iterator[str]:
+def _new_faults(checkpoint: Path, folder: str, known: Known, last: int) -> Iterator[str]:
     """Of entries that a source made for the batch after the last one in the state."""
-    seen = set(content_lines(known.values()))
-    number = max((entry[0] for name in known if (entry := entry_of(name))), default=None)
+    within = known.within(folder)
+    new = {name: entry for name, entry in entries(checkpoint, folder).items() if name not in within}
+    seen = known.lines(folder) if new else set()
+    number = max((entry[0] for name in within if (entry := entry_of(name))), default=None)
     noted = last < 0 or (checkpoint / "commits" / str(last)).exists()
-    for name, (found, compact) in entries(checkpoint, folder).items():
-        if name in known:
-            continue
+    for name, (found, compact) in new.items():
         if number is not None and found != number + 1:
             yield f"{name}: expected entry {number + 1}, found {found}"
         elif not noted:

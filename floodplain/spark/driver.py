@@ -11,6 +11,7 @@ from floodplain.errors import BadInput, Conflict
 from floodplain.eventtime.times import NONE_MS
 from floodplain.spark import checkpoint
 from floodplain.spark.ahead import put_ahead
+from floodplain.spark.checkpoint_known import SeenReader
 from floodplain.spark.contract import Place
 from floodplain.spark.engine import SparkEngine, tagged, untagged
 from floodplain.spark.epochs import Epochs
@@ -43,6 +44,7 @@ class Driver:
         self._engine = engine
         self.epochs = Epochs(place, plan, engine, slots)
         self.store = place.store
+        self.seen = SeenReader(place.store.history.blobs, place.store.head.store)
         self._tags = tuple(tags)
         self._plan = plan
         self._gate = Gate()
@@ -96,7 +98,7 @@ class Driver:
     def _run_batch(self, rows: DataFrame, batch_id: int) -> None:
         assert self._checkpoint is not None
         self._engine.use(rows.sparkSession)
-        entry = checkpoint.batch_entry(self._checkpoint, batch_id, self.store.head.source)
+        entry = checkpoint.batch_entry(self._checkpoint, batch_id, self.store.head.source, self.seen)
         self.epochs.publish()
         if not checkpoint.is_replay(self.store.head.source, entry.position):
             self.epochs.run(untagged(rows, self._tags), entry.position, entry.timestamp_ms, entry.watermark_ms)

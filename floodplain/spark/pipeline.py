@@ -122,7 +122,7 @@ def _follow(driver: Driver, inputs: dict[str, DataFrame], options: StartOptions,
     modes = Modes(options.settings.mode)
     if options.settings.mode is not None:
         modes.make_folder(folder)
-    checkpoint.agree(folder, head.source, head.watermarks.get(EVENT_TIME, 0), head.left)
+    checkpoint.agree(folder, head.source, head.watermarks.get(EVENT_TIME, 0), head.left, driver.seen)
     modes.set_all(folder)
     rows = driver.follow(folder, inputs)
     writing = rows.writeStream.foreachBatch(driver.on_batch).option("checkpointLocation", str(folder))

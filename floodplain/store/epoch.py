@@ -9,12 +9,15 @@ from floodplain.store.readers import Readers
 from floodplain.store.runwriter import BuiltRun
 from floodplain.store.task import Report, TaskWriter, Ticket, conflict_before_damage, reopen, write_object
 from floodplain.tiers import paths
+from floodplain.tiers.create import create_or_read
+from floodplain.versions import seen
 from floodplain.versions.checkpoint import maybe_checkpoint
 from floodplain.versions.commit import commit
 from floodplain.versions.edit import CommitEpoch, RunRef, SourcePosition, Update
 from floodplain.versions.history import History
 from floodplain.versions.manifest import Manifest
 from floodplain.versions.requirements import RequireEpoch, RequireLease, Requirement, RequireSchema, RequireStart
+from floodplain.versions.sealing import Maker, sealed
 from floodplain.versions.vouched import FileSum
 
 MOST_TIME_MS = 1 << 62
@@ -105,7 +108,7 @@ class Epoch:
         update = CommitEpoch(
             epoch=ticket.epoch,
             runs=runs,
-            source=source,
+            source=None if source is None else sealed(head.source, source, self._maker()),
             watermarks={**ticket.now_ms, **(watermarks or {})},
             outputs=tuple(outputs),
             sums=tuple(sums),
@@ -114,6 +117,20 @@ class Epoch:
         manifest = commit(self._history, [*also, update], needed, token=ticket.token)
         maybe_checkpoint(self._history)
         return manifest
+
+    def _maker(self) -> Maker:
+        """Of objects of seen files, which this epoch is the first to name."""
+        ticket, history = self.ticket, self._history
+
+        def write(name: str, data: bytes) -> None:
+            create_or_read(history.blobs, name, data, history.settings.retry, history.clock, history.chance)
+
+        return Maker(
+            ticket.store,
+            lambda part: paths.seen(ticket.start, f"{ticket.token}-{ticket.epoch}-{ticket.attempt}", part),
+            lambda ref: seen.load(history.blobs, ticket.store, ref, ticket.epoch - 1),
+            write,
+        )
 
     def _place(self, reports: Sequence[Report]) -> tuple[RunRef, ...]:
         """All runs of the epoch; those that came inside reports are written as one object first."""

@@ -12,6 +12,7 @@ from floodplain.errors import BadInput, Conflict, SnapshotExpired
 from floodplain.store.task import conflict_before_damage
 from floodplain.store.verify import opened
 from floodplain.store.widening import continued
+from floodplain.versions import seen
 from floodplain.versions.checkpoint import maybe_checkpoint
 from floodplain.versions.commit import commit
 from floodplain.versions.edit import Content, RestoreEpoch, RunRef
@@ -110,10 +111,12 @@ def unpublished(head: Manifest) -> tuple[str, ...]:
 
 
 def check_readable(history: History, manifest: Manifest) -> None:
-    """Every object is there and has its size, and every run opens. Raises ``Corrupt`` that names the file."""
+    """Every object is there and has its size, every run opens, and what the input was is whole. Raises ``Corrupt`` that names the
+    file."""
     for runs in manifest.runs.values():
         for run in runs:
             opened(history, run, manifest)
+    seen.load_all(history.blobs, manifest)
 
 
 def _content(head: Manifest, past: Manifest) -> Content:

@@ -11,8 +11,9 @@ from floodplain.store.chunkcache import ChunkCache
 from floodplain.store.claims import membership, schema_of
 from floodplain.store.runreader import RunReader, open_run
 from floodplain.tiers.blobs import Blobs
+from floodplain.versions import seen
 from floodplain.versions.audit import audit
-from floodplain.versions.edit import RunRef
+from floodplain.versions.edit import RunRef, SeenRef
 from floodplain.versions.history import History
 from floodplain.versions.manifest import Manifest
 
@@ -64,10 +65,13 @@ def verify(history: History, progress: Progress | None = None) -> Verdict:
     damages, metadata_bytes = audit(history)
     for broken in damages:
         found.add(broken, (), broken.last_good_epoch or head.epoch, once=True)
+    seen_bytes = _verify_seen(history, manifests, found)
     runs, run_bytes = _verify_runs(history, manifests, found, progress)
     touched = {epoch for damage in found.listed for epoch in damage.epochs}
     epochs = {manifest.epoch for manifest in manifests}
-    return Verdict(tuple(found.listed), len(epochs), runs, metadata_bytes + run_bytes, max(epochs - touched, default=None))
+    return Verdict(
+        tuple(found.listed), len(epochs), runs, metadata_bytes + seen_bytes + run_bytes, max(epochs - touched, default=None)
+    )
 
 
 def verify_blobs(
@@ -116,6 +120,23 @@ def _verify_runs(history: History, manifests: list[Manifest], found: _Damages, p
         if progress is not None:
             progress(done, len(users), size_bytes)
     return len(users), size_bytes
+
+
+def _verify_seen(history: History, manifests: list[Manifest], found: _Damages) -> int:
+    """What the log that each source keeps of what it has read was put into."""
+    users: dict[SeenRef, set[int]] = {}
+    for manifest in manifests:
+        for ref in manifest.source.seen:
+            users.setdefault(ref, set()).add(manifest.epoch)
+    size_bytes = 0
+    for ref, epochs in users.items():
+        try:
+            seen.load(history.blobs, history.format.store, ref)
+            size_bytes += ref.sum.length
+        except Corrupt as damage:
+            good = {manifest.epoch for manifest in manifests} - epochs
+            found.add(damage, _still_retained(history, sorted(epochs)), max(good, default=None))
+    return size_bytes
 
 
 def _still_retained(history: History, epochs: Iterable[int]) -> tuple[int, ...] | None:

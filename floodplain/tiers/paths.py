@@ -8,6 +8,7 @@ FORMAT = "format"
 LOG = "log/"
 MANIFESTS = "manifest/"
 RUNS = "runs/"
+SEEN = "seen/"
 STAGED = "staged/"
 PINS = "pins/"
 PROBES = "probe/"
@@ -25,7 +26,9 @@ _NAME = re.compile(r"[a-z0-9_]{1,64}\Z")
 _SEGMENT = r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}"
 _BLOB = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT}){{0,7}}\Z")
 _PUBLISHED = re.compile(rf"{PUBLISHED}(\d+)-\d+-(.*)\.parquet\Z")
-_RUN_START = re.compile(rf"runs/(\d{{{_DIGITS}}})-")
+_RUN_START = re.compile(rf"(?:runs|seen)/(\d{{{_DIGITS}}})-")
+_SEEN = re.compile(rf"seen/\d{{{_DIGITS}}}(?:-[A-Za-z0-9_]+)+\.seen\Z")
+_SOURCE_ENTRY = re.compile(r"(sources/[^/]+)/([0-9]{1,18})(\.compact)?\Z")
 _STAGED = re.compile(rf"staged/\d{{{_DIGITS}}}(?:-[A-Za-z0-9_.=]+){{5}}[A-Za-z0-9_.=-]*\.parquet\Z")
 _STAGED_AUTHOR = re.compile(rf"staged/\d{{{_DIGITS}}}-(\d+)-(\d+)-")
 
@@ -52,6 +55,11 @@ def is_run(name: str) -> bool:
     return name.startswith(RUNS) and is_blob(name)
 
 
+def is_seen(name: str) -> bool:
+    """Whether it can have been made by ``seen``."""
+    return is_blob(name) and _SEEN.match(name) is not None
+
+
 def is_staged(name: str) -> bool:
     """Whether it can have been made by ``staged``."""
     return is_blob(name) and _STAGED.match(name) is not None
@@ -60,6 +68,13 @@ def is_staged(name: str) -> bool:
 def is_source_note(name: str) -> bool:
     """Whether a source position may hold something under this name: a file below the checkpoint and nowhere else, or no file."""
     return name.startswith(BATCHES) or (name.startswith(SOURCES) and is_blob(name))
+
+
+def source_entry(name: str) -> tuple[str, int, bool] | None:
+    """Of a file that is an entry of a source's log: the folder of the source, the number of the entry, and whether it replaces
+    all up to it. None for any other name."""
+    match = _SOURCE_ENTRY.match(name) if is_source_note(name) else None
+    return None if match is None else (match[1], int(match[2]), match[3] is not None)
 
 
 def checked_blob(name: str) -> str:
@@ -101,6 +116,11 @@ def run(start: int, author: str, part: str) -> str:
     return f"{RUNS}{_number(start)}-{author}-{part}.run"
 
 
+def seen(start: int, author: str, part: str) -> str:
+    """What sources have read, of many epochs: ``start`` and ``author`` are those of the epoch that puts it together."""
+    return f"{SEEN}{_number(start)}-{author}-{part}.seen"
+
+
 def staged(start: int, author: str, operator: str, output: str, part: str) -> str:
     """Rows of one output of one task, until they are published."""
     return f"{STAGED}{_number(start)}-{author}-{operator}-{output}-{part}.parquet"
@@ -136,6 +156,6 @@ def position_of(name: str) -> int | None:
 
 
 def start_of_run(name: str) -> int | None:
-    """The log position that the writer of this run object started from, or None if it is not such a name."""
+    """The log position that the writer of this object of runs, or of seen files, started from; None if it is neither."""
     match = _RUN_START.match(name)
     return int(match[1]) if match else None

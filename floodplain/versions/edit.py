@@ -51,6 +51,21 @@ class RunRef(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.object}@{self.offset}"
 
 
+class SeenRef(msgspec.Struct, frozen=True):
+    """Entries of the log that one source keeps of what it has read, in an object of their own."""
+
+    source: str
+    """The folder of the source, below the checkpoint of the engine."""
+    first: int
+    last: int
+    """The numbers of its entries lie within, both included; no other object of the source has entries between them."""
+    object: str
+    sum: FileSum
+    """Of the object."""
+    content: FileSum
+    """Of its entries, each without its first line: what an entry that replaces them has of them."""
+
+
 class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far the input was read: the engine's own record, kept as text."""
 
@@ -58,9 +73,16 @@ class SourcePosition(msgspec.Struct, frozen=True, omit_defaults=True):
     batch_id: int = -1
     offsets: str = ""
     sources: dict[str, str] = {}
-    """Files that sources keep of what they have read, by name. In an edit: those that are new. In a manifest: all."""
+    """Files that sources keep of what they have read, by name. In an edit: those that are new and no object has. In a manifest:
+    all that no object has."""
     forget: tuple[str, ...] = ()
     """In an edit: names of files that newer ones replace."""
+    seen: tuple[SeenRef, ...] = ()
+    """What objects have of such files. In an edit: new ones, each in place of all that was known from its first to its last
+    entry. In a manifest: all, by source and number."""
+    compacts: dict[str, FileSum] = {}
+    """Of each source the newest file that replaces all entries up to its own, by name: it has what these have, so what vouches
+    for it is kept, and not its text. In an edit: those that are new."""
 
 
 class Assignment(msgspec.Struct, frozen=True):

@@ -33,6 +33,7 @@ class Kind(IntEnum):
     EDIT = 2
     MANIFEST = 3
     PIN = 4
+    SEEN = 5
 
 
 def encode(kind: Kind, record: msgspec.Struct) -> bytes:

@@ -3,9 +3,10 @@
 Any number of collections, commits, checkpoints, pins and readers may run at once, and any may stop for good at any point.
 What makes each deletion safe:
 
-* **A run** goes if no manifest that can still be read names it, and its writer started at or below the horizon. Both are
-  judged on a manifest M of the log. Whatever commits after M cannot name the run for the first time, since the horizon
-  refuses it (I8). An epoch not retained in M never is again; a pin on one is stored before M, and pins are listed after.
+* **A run**, or an object of seen files, goes if no manifest that can still be read names it, and its writer started at or
+  below the horizon. Both are judged on a manifest M of the log. Whatever commits after M cannot name it for the first time,
+  since the horizon refuses it (I8). An epoch not retained in M never is again; a pin on one is stored before M, and pins are
+  listed after.
 * **A log object** goes only up to T, a checkpoint that was read back, with a newer one also read back above it: a reader
   opens from either, and the log above T stays whole, so damage to one of them is survived.
 * **A checkpoint** goes only below T, and not if an epoch retained in M, or a pin, ends there. Those that end at or below T
@@ -17,6 +18,7 @@ and checkpoints never come to mean anything else.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from floodplain.errors import BadInput, Conflict, Corrupt, Fenced
 from floodplain.tiers import paths
@@ -181,7 +183,7 @@ def _too_late(history: History, head: Manifest, mark: EpochMark, trim_to: int) -
 def _unreachable_runs(history: History, head: Manifest, needed: Iterable[EpochMark]) -> list[BlobInfo]:
     live = head.objects()
     loose = {}
-    for info in history.blobs.list(paths.RUNS):
+    for info in chain(history.blobs.list(paths.RUNS), history.blobs.list(paths.SEEN)):
         start = paths.start_of_run(info.name)
         if start is not None and start <= head.horizon and info.name not in live:
             loose[info.name] = info

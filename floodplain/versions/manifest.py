@@ -6,7 +6,7 @@ import msgspec
 
 from floodplain.host import Process
 from floodplain.tiers import paths
-from floodplain.versions import names
+from floodplain.versions import names, sources
 from floodplain.versions.definition import Definition, DefinitionChange
 from floodplain.versions.edit import (
     AdvanceHorizon,
@@ -111,8 +111,8 @@ class Manifest(msgspec.Struct, frozen=True):
         return next((mark for mark in self.epochs if mark.epoch == epoch), None)
 
     def objects(self) -> set[str]:
-        """The names of all run objects this manifest needs."""
-        return {run.object for runs in self.runs.values() for run in runs}
+        """The names of all objects this manifest needs: those of runs, and of seen files."""
+        return {run.object for runs in self.runs.values() for run in runs}.union(ref.object for ref in self.source.seen)
 
     def strays(self) -> Iterator[names.Stray]:
         """What it names and nothing of ours can be called."""
@@ -216,10 +216,12 @@ def _commit_epoch(manifest: Manifest, update: CommitEpoch) -> Manifest:
         _require(count >= 0, f"a count {name} of 0 or more", f"{count}")
     outputs = len(update.outputs)
     _require(len(update.sums) in (0, outputs), f"checksums of {outputs} outputs, or none", f"{len(update.sums)}")
+    for ref in update.source.seen if update.source is not None else ():
+        _require_reachable(manifest, ref.object)
     runs = dict(manifest.runs)
     for run in update.runs:
         _require(run.table in manifest.schemas, "a run of a known table", run.table)
-        _require_reachable(manifest, run)
+        _require_reachable(manifest, run.object)
         runs[run.table] = _newest_first((*runs.get(run.table, ()), run))
     return msgspec.structs.replace(
         manifest,
@@ -248,7 +250,8 @@ def _restore_epoch(manifest: Manifest, update: RestoreEpoch, edit: Edit) -> Mani
     for table, runs in content.runs.items():
         known = all(run.table == table and 1 <= run.schema_id <= len(content.schemas.get(table, ())) for run in runs)
         _require(known, "runs of known tables and versions", table)
-    place = msgspec.structs.replace(manifest.source, sources={})
+    _require_ordered(content.source)
+    place = msgspec.structs.replace(manifest.source, sources={}, seen=(), compacts={})
     left = manifest.left if place.batch_id < 0 or place in manifest.left else (*manifest.left, place)
     return msgspec.structs.replace(
         manifest,
@@ -263,8 +266,14 @@ def _restore_epoch(manifest: Manifest, update: RestoreEpoch, edit: Edit) -> Mani
 def _advance_source(before: SourcePosition, update: SourcePosition | None) -> SourcePosition:
     if update is None:
         return before
-    kept = {name: text for name, text in before.sources.items() if name not in update.forget}
-    return msgspec.structs.replace(update, sources={**kept, **update.sources}, forget=())
+    after = sources.advanced(before, update)
+    _require_ordered(after)
+    return after
+
+
+def _require_ordered(source: SourcePosition) -> None:
+    for one, other in sources.overlaps(source.seen):
+        _require(False, f"seen files of {other.source} behind entry {one.last}", f"entries {other.first} to {other.last}")
 
 
 def _stands_still(before: SourcePosition, update: SourcePosition | None) -> bool:
@@ -325,7 +334,7 @@ def _replace_runs(manifest: Manifest, update: ReplaceRuns) -> Manifest:
     missing = set(update.dropped) - {run.id for run in runs}
     _require(not missing, "replaced runs that are there", f"none called {', '.join(sorted(missing))}")
     for run in update.added:
-        _require_reachable(manifest, run)
+        _require_reachable(manifest, run.object)
     kept = []
     for run in runs:
         groups = subtract(run.groups, update.groups) if run.id in update.dropped else run.groups
@@ -334,10 +343,10 @@ def _replace_runs(manifest: Manifest, update: ReplaceRuns) -> Manifest:
     return msgspec.structs.replace(manifest, runs={**manifest.runs, update.table: _newest_first((*kept, *update.added))})
 
 
-def _require_reachable(manifest: Manifest, run: RunRef) -> None:
+def _require_reachable(manifest: Manifest, name: str) -> None:
     """What started at or below the horizon may be deleted by now (I8), so no edit can name it for the first time."""
-    start = paths.start_of_run(run.object)
-    _require(start is None or start > manifest.horizon, f"a run begun after the horizon {manifest.horizon}", run.object)
+    start = paths.start_of_run(name)
+    _require(start is None or start > manifest.horizon, f"an object begun after the horizon {manifest.horizon}", name)
 
 
 def _newest_first(runs: tuple[RunRef, ...]) -> tuple[RunRef, ...]:

@@ -61,6 +61,15 @@ def in_source(source: SourcePosition | None) -> Iterator[Stray]:
     for name in source.sources if source is not None else ():
         if not paths.is_source_note(name):
             yield "the name of a file that a source keeps", short(name)
+    for name in source.compacts if source is not None else ():
+        entry = paths.source_entry(name)
+        if entry is None or not entry[2]:
+            yield "the name of a file that replaces others of a source", short(name)
+    for ref in source.seen if source is not None else ():
+        if not paths.is_seen(ref.object):
+            yield "the name of an object of seen files", short(ref.object)
+        if paths.source_entry(f"{ref.source}/0") is None:
+            yield "the name of the folder of a source", short(ref.source)
 
 
 def in_words(what: str, names: Iterable[str]) -> Iterator[Stray]:

@@ -3,15 +3,21 @@
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from floodplain.errors import BadInput
+from floodplain.metrics import Counters
 from floodplain.spark.checkpoint import agree, batch_entry, is_replay
 from floodplain.spark.checkpoint_files import read, write
-from floodplain.versions.edit import SourcePosition
+from floodplain.tiers import paths
+from floodplain.tiers.memory import MemoryBlobs
+from floodplain.versions import seen, sources
+from floodplain.versions.edit import SeenRef, SourcePosition
+from floodplain.versions.sealing import Maker, sealed
+from floodplain.versions.seen import SeenEntry
 
 QUERY = "9c028b8c-e29b-46be-a0fe-68c0b7ab022d"
 WATERMARK_MS = 7
@@ -36,13 +42,18 @@ class Scene:
     """Of the source, that count."""
     known: int
     """So many of these are in the state."""
+    in_objects: bool = False
+    """Not as text."""
 
     @property
     def committed(self) -> SourcePosition:
         if self.last < 0:
             return SourcePosition()
-        sources = dict(list(self.entries.items())[: self.known])
-        return SourcePosition(QUERY, self.last, planned(self.last), {**sources, "batches/monday": "done"})
+        noted = dict(list(self.entries.items())[: self.known])
+        position = SourcePosition(QUERY, self.last, planned(self.last), {**noted, "batches/monday": "done"})
+        if self.in_objects:
+            position = sources.advanced(SourcePosition(), sealed(SourcePosition(), position, MAKER, 0))
+        return position
 
     @property
     def files(self) -> dict[str, str]:
@@ -57,6 +68,20 @@ class Scene:
         for name, text in self.files.items():
             write(folder / name, text)
         return folder
+
+
+BLOBS = MemoryBlobs("memory://seen", Counters())
+
+
+def keep(name: str, data: bytes) -> None:
+    BLOBS.put(name, data)
+
+
+def load(ref: SeenRef) -> tuple[SeenEntry, ...]:
+    return seen.load(BLOBS, "store", ref)
+
+
+MAKER = Maker("store", lambda part: paths.seen(1, "1-1-0", part), load, keep)
 
 
 def numbered(batches: range) -> dict[str, str]:
@@ -76,6 +101,7 @@ SCENES = {
     "nothing in the state": Scene(-1, 0, -1, numbered(range(1)), 0),
     "nothing in the state, listed": Scene(-1, -1, -1, numbered(range(1)), 0),
 }
+SCENES |= {f"{name}, in objects": replace(scene, in_objects=True) for name, scene in SCENES.items() if scene.last >= 0}
 
 
 def flipped(data: bytes, at: int) -> bytes:
@@ -119,22 +145,22 @@ def check_sound(folder: Path, scene: Scene) -> None:
         assert file.text in (scene.files.get(name), stand_in) and file.vouched, name
     if last >= 0:
         replaced = f"sources/0/{last + 1}.compact" in found
-        sources = {name: text for name, text in committed.sources.items() if name.startswith("sources/") and not replaced}
-        must = {"metadata": json.dumps({"id": QUERY}), f"offsets/{last}": committed.offsets, **sources}
+        noted = {} if replaced else dict(list(scene.entries.items())[: scene.known])
+        must = {"metadata": json.dumps({"id": QUERY}), f"offsets/{last}": committed.offsets, **noted}
         assert {name: found[name].text for name in must} == must
         assert f"offsets/{max(last - 1, 0)}" in found
     if f"offsets/{last + 1}" in found:
         assert "metadata" in found and (last < 0 or f"commits/{last}" in found)
         assert found.keys() & {f"sources/0/{last + 1}", f"sources/0/{last + 1}.compact"}
-        assert not is_replay(committed, batch_entry(folder, last + 1, committed).position)
-    elif last >= 0 and not scene.entries.keys() & found.keys() - committed.sources.keys():
-        assert is_replay(committed, batch_entry(folder, last, committed).position)
+        assert not is_replay(committed, batch_entry(folder, last + 1, committed, load).position)
+    elif last >= 0 and not scene.entries.keys() & found.keys() - set(list(scene.entries)[: scene.known]):
+        assert is_replay(committed, batch_entry(folder, last, committed, load).position)
 
 
 @pytest.mark.parametrize("scene", SCENES)
 def test_one_that_is_as_spark_leaves_it_is_left_alone(tmp_path, scene, caplog):
     folder = SCENES[scene].laid_out(tmp_path)
-    agree(folder, SCENES[scene].committed, WATERMARK_MS)
+    agree(folder, SCENES[scene].committed, WATERMARK_MS, load=load)
     assert {name: read(folder / name).text for name in SCENES[scene].files} == SCENES[scene].files
     assert not caplog.records
 
@@ -154,7 +180,7 @@ def test_any_damage_is_made_good_or_refused_by_name(tmp_path, scene, checksum, c
 def outcome(folder: Path, scene: Scene, name: str, kind: str, caplog: pytest.LogCaptureFixture) -> str:
     before = read(folder / name).data
     try:
-        agree(folder, scene.committed, WATERMARK_MS)
+        agree(folder, scene.committed, WATERMARK_MS, load=load)
     except BadInput as error:
         told = str(error)
         assert str(folder) in told and "elete the checkpoint to re" in told, told
@@ -164,7 +190,7 @@ def outcome(folder: Path, scene: Scene, name: str, kind: str, caplog: pytest.Log
         check_sound(folder, scene)
     except Exception as error:
         raise AssertionError(f"{name}, {kind}: gone on from what is not sound") from error
-    may_be_gone = name not in scene.committed.sources or f"sources/0/{scene.last + 1}.compact" in scene.files
+    may_be_gone = name not in list(scene.entries)[: scene.known] or f"sources/0/{scene.last + 1}.compact" in scene.files
     if before is None and may_be_gone and not caplog.records:
         return "as if Spark had not got so far, or had cleared away what it has put together"
     if before == scene.files[name].encode():
@@ -189,26 +215,26 @@ def test_one_file_in_the_place_of_another_is_found(tmp_path, scene, checksum, ca
         if checksum:
             write(folder / to, here.files[other])
         caplog.clear()
-        agree(folder, here.committed, WATERMARK_MS)
+        agree(folder, here.committed, WATERMARK_MS, load=load)
         check_sound(folder, here)
         assert to in caplog.text, (to, other)
 
 
 @pytest.mark.parametrize("checksum", [True, False])
-@pytest.mark.parametrize("scene", ["begun", "begun behind put together"])
+@pytest.mark.parametrize("scene", [name for name in SCENES if name.startswith(("begun,", "begun behind")) or name == "begun"])
 def test_a_batch_is_not_run_on_what_is_no_longer_as_the_state_says(tmp_path, scene, checksum):
     here = SCENES[scene]
     trusted = ["metadata", "offsets/2", *list(here.entries)[: here.known]]
     taken = [] if not checksum else ["offsets/3", "sources/0/3"]
     for number, (name, kind) in enumerate((name, kind) for name in trusted + taken for kind in DAMAGES):
         folder = here.laid_out(tmp_path / str(number))
-        entry = batch_entry(folder, 3, here.committed)
+        entry = batch_entry(folder, 3, here.committed, load)
         assert entry.position.sources == {"sources/0/3": listed(3)} and not is_replay(here.committed, entry.position)
         damage(folder, name, kind, checksum=checksum)
         if read(folder / name).data == here.files[name].encode():
             continue
         with pytest.raises(BadInput) as raised:
-            is_replay(here.committed, batch_entry(folder, 3, here.committed).position)
+            is_replay(here.committed, batch_entry(folder, 3, here.committed, load).position)
         if kind != "missing" or name != "sources/0/3":
             assert str(folder / name) in str(raised.value) or "of query" in str(raised.value), (name, kind)
         assert "to rebuild it from the state" in str(raised.value)

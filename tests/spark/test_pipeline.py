@@ -13,6 +13,7 @@ from floodplain.errors import BadInput, LeaseHeld
 from floodplain.settings import StoreSettings
 from floodplain.spark.pipeline import Query, stream
 from floodplain.store.store import Store
+from floodplain.versions import sealing
 from tests.spark.processes import ByCount, Count
 
 pytestmark = pytest.mark.spark
@@ -87,6 +88,31 @@ def test_a_lost_checkpoint_is_rebuilt_from_the_state(spark, tmp_path):
     rows = write_inputs(tmp_path, 1, first=2)
     run(spark, tmp_path)
     assert state_of(tmp_path) == last_output(tmp_path) == expected(rows)
+
+
+COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
+
+
+def test_files_that_spark_has_put_together_are_in_objects_and_come_back(spark, tmp_path, monkeypatch, request):
+    """No edit has the text of a file that replaces others; what is rebuilt is what Spark had written."""
+    monkeypatch.setattr(sealing, "KEPT_BYTES", 300)
+    monkeypatch.setattr(sealing, "FAN_IN", 2)
+    request.addfinalizer(lambda: spark.conf.unset(COMPACT_INTERVAL))
+    spark.conf.set(COMPACT_INTERVAL, "2")
+    write_inputs(tmp_path, 5)
+    run(spark, tmp_path)
+    source_log, head = tmp_path / "state" / "checkpoint" / "sources" / "0", Store.open(tmp_path / "state").head
+    written = {path.name: path.read_text() for path in source_log.glob("[0-9]*")}
+    assert "3.compact" in written and "4" in written
+    assert head.source.seen and not any("compact" in name for name in head.source.sources)
+    assert [*head.source.compacts] == ["sources/0/3.compact"]
+    shutil.rmtree(tmp_path / "state" / "checkpoint")
+    rows = write_inputs(tmp_path, 3, first=5)
+    run(spark, tmp_path)
+    assert state_of(tmp_path) == last_output(tmp_path) == expected(rows)
+    rebuilt = {path.name: path.read_text() for path in source_log.glob("[0-9]*")}
+    assert {name: rebuilt[name] for name in ("3.compact", "4")} == {name: written[name] for name in ("3.compact", "4")}
+    assert "7.compact" in rebuilt and Store.open(tmp_path / "state").verify().good
 
 
 def test_a_foreign_checkpoint_is_refused(spark, tmp_path):

@@ -29,12 +29,14 @@ from floodplain.versions.edit import (
     ReplaceRuns,
     RestoreEpoch,
     RunRef,
+    SeenRef,
     SetTag,
     SourcePosition,
     TakeLease,
     Update,
 )
 from floodplain.versions.manifest import Manifest
+from floodplain.versions.vouched import FileSum
 from tests.store import forge
 
 TABLE = value_table("t", {"user": pa.string()}, {"n": pa.int64()})
@@ -83,6 +85,31 @@ MANIFESTS: dict[str, tuple[list[str], Callable[[Manifest, str], dict[str, Any]]]
     "tag": (WORDS, lambda _, name: {"tags": {name: 1}}),
     "table": (WORDS, lambda head, name: {"schemas": head.schemas | {name: head.schemas["t"]}}),
 }
+
+
+def seen_in(name: str, source: str = "sources/0") -> SourcePosition:
+    some = FileSum(1, 1)
+    return SourcePosition("q", 1, "", seen=(SeenRef(source, 0, 0, name, some, some),))
+
+
+def folder_seen(name: str) -> SourcePosition:
+    return seen_in(paths.seen(9, "1-1-0", "seen0"), name)
+
+
+def replacing(name: str) -> SourcePosition:
+    return SourcePosition("q", 1, "", compacts={name: FileSum(1, 1)})
+
+
+POSITIONS: dict[str, tuple[list[str], Callable[[str], SourcePosition]]] = {
+    "seen": ([*names(paths.SEEN), "runs/x.run"], seen_in),
+    "seen folder": ([*SOURCES, "sources", "sources/0/1"], folder_seen),
+    "replacing": ([*SOURCES, "sources/0/1", "sources/0/x.compact", "sources/1.compact"], replacing),
+}
+for place, (bad_names, position_of) in POSITIONS.items():
+    UPDATES[place] = bad_names, lambda _, name, made=position_of: CommitEpoch(2, (), made(name))
+    UPDATES[f"restored {place}"] = bad_names, lambda store, name, made=position_of: restored(store, source=made(name))
+    MANIFESTS[place] = bad_names, lambda _, name, made=position_of: {"source": made(name)}
+    MANIFESTS[f"left {place}"] = bad_names, lambda _, name, made=position_of: {"left": (made(name),)}
 
 
 def written() -> Store:

@@ -177,7 +177,7 @@ def test_it_takes_few_requests() -> None:
     collect(history)
     collect(history)
     ops = operations(blobs, lambda blobs: collect(reopen(blobs, clock)))
-    assert len(ops) <= 25
+    assert len(ops) <= 26
 
 
 def other_actors() -> dict[str, Callable[[Blobs, ManualClock], object]]:
