@@ -14,7 +14,7 @@ from floodplain.state.expressions import ALL, LAZY, Path, evaluate, parse_paths
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.prefetch import Held
 from floodplain.state.tables import Place
-from floodplain.store.identity import starts_of
+from floodplain.store.identity import refine, starts_of
 
 _NEAR_ENTRIES = 1 << 16
 """Entries of the key at hand, read one at a time, that are kept."""
@@ -105,10 +105,10 @@ class Entries:
         numbers = np.tile(np.repeat(np.arange(len(self._starts) - 1), np.diff(self._starts)), len(paths))
         if not len(numbers):
             return {}
-        # Two entry keys of one hash would lose one of them here: it is then read when asked for.
         hashes = hash_columns([keys])
         order = np.lexsort((hashes, numbers))
-        once = order[starts_of(numbers[order], hashes[order])]
+        entry = refine(starts_of(numbers[order], hashes[order]), [keys], order)
+        once = order[np.unique(entry, return_index=True)[1]]
         numbers, keys = numbers[once], keys.take(pa.array(once))
         found = self._cursor.entries(numbers, {self._columns[0]: keys})
         wanted: dict[tuple[int, Frozen], Any] = dict.fromkeys(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from floodplain.equality import equality_classes
 from floodplain.keys import columns_equal
 
 
@@ -50,22 +51,23 @@ def refine(first: np.ndarray, columns: Sequence[pa.Array], order: np.ndarray | N
     same = columns_equal([c.take(pa.array(at)) for c in columns], [c.take(pa.array(before)) for c in columns])
     if same.all():
         return segment
-    return _split(segment, columns if order is None else [c.take(pa.array(order)) for c in columns])
+    mixed = np.zeros(segment[-1] + 1, bool)
+    mixed[segment[later[~same]]] = True
+    rows = np.flatnonzero(mixed[segment])
+    at_rows = pa.array(rows if order is None else order[rows])
+    return _split(segment, rows, [column.take(at_rows) for column in columns])
 
 
-def _split(segment: np.ndarray, columns: Sequence[pa.Array]) -> np.ndarray:
-    """Segments that mix different rows (two keys with one hash): each round settles one class per segment."""
+def _split(segment: np.ndarray, rows: np.ndarray, columns: Sequence[pa.Array]) -> np.ndarray:
+    """Segments that mix different rows (two keys with one hash) are sorted by what is in them. ``columns``: at ``rows``, those of
+    such segments."""
     label = np.zeros(len(segment), np.int64)
-    pending = np.arange(len(segment))
-    for round_ in range(len(segment)):
-        leader = pending[np.searchsorted(segment[pending], segment[pending])]
-        rows, leaders = pa.array(pending), pa.array(leader)
-        same = columns_equal([c.take(rows) for c in columns], [c.take(leaders) for c in columns])
-        label[pending[same]] = round_
-        pending = pending[~same]
-        if not len(pending):
-            break
+    label[rows] = equality_classes(columns)
     order = np.lexsort((label, segment))
+    first = starts_of(segment[order], label[order])
+    # The first of each class: the order of these is that of the segments, and of first appearance within one.
+    rank = np.empty(np.count_nonzero(first), np.int64)
+    rank[np.argsort(order[first])] = np.arange(len(rank))
     number = np.empty(len(segment), np.int64)
-    number[order] = np.cumsum(starts_of(segment[order], label[order])) - 1
+    number[order] = rank[np.cumsum(first) - 1]
     return number

@@ -1,8 +1,9 @@
 """Multi-get: all keys of an epoch in one pass over the runs, newest first."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow as pa
 
 from floodplain.keys import columns_equal
 from floodplain.store import layout
+from floodplain.store.collisions import first_of_each, spread
 from floodplain.store.evolution import adapt
 from floodplain.store.layout import CLEAR, HASH, MERGE, OP, PUT
 from floodplain.store.merge import Rules, resolve
@@ -17,7 +19,7 @@ from floodplain.store.needles import Needles, Source, candidates
 from floodplain.store.newest import newest_values
 from floodplain.store.reshape import reshaped
 from floodplain.store.runreader import FETCH_BYTES, Hits
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.schema import Field, TableSchema
 
 _UNPACKED = 4
 
@@ -70,9 +72,8 @@ def multi_get(
 
     ``keys``: whether rows have their keys and hashes. Who asked has them, and copying them costs more than finding the rows.
     """
-    order = None
-    if (needles.hashes[1:] < needles.hashes[:-1]).any():
-        order = np.argsort(needles.hashes)
+    order = needles.order()
+    if order is not None:
         needles = needles.take(order)
     pending, unsettled = np.arange(len(needles.hashes)), np.ones(len(needles.hashes), bool)
     held = _prefetch(needles, pending, sources)
@@ -126,13 +127,50 @@ def _search(
     number = candidates(source, needles, pending)
     if not len(number):
         return []
-    hashes, subs = needles.hashes[number], None if needles.subs is None else needles.subs[number]
-    finds = source.reader.find(hashes, subs, held)
+    subs = None if needles.subs is None else needles.subs[number]
+    finds = _hits(source, needles, number, subs, schema, held, clears=False)
     found = [_verified(hits, number, needles, source, schema, keys, clears=False) for hits in finds if len(hits.row)]
     if subs is not None and source.reader.ref.deletes:
-        clears = source.reader.find(hashes, np.zeros_like(subs), held)
+        clears = _hits(source, needles, number, np.zeros_like(subs), schema, held, clears=True)
         found += [_verified(hits, number, needles, source, schema, keys, clears=True) for hits in clears if len(hits.row)]
     return [_Found(rows, needle, np.full(len(needle), rank, np.int64)) for rows, needle in found if len(needle)]
+
+
+def _hits(
+    source: Source,
+    needles: Needles,
+    number: np.ndarray,
+    subs: np.ndarray | None,
+    schema: TableSchema,
+    held: _Chunks,
+    *,
+    clears: bool,
+) -> Iterator[Hits]:
+    """Rows that may answer the needles of these numbers. A hash that several have is looked for once."""
+    hashes = needles.hashes[number]
+    first = first_of_each(hashes, subs)
+    if len(first) == len(number):
+        yield from source.reader.find(hashes, subs, held)
+        return
+    pairs, asked = _told_apart(needles, source.schema, schema, clears=clears)
+    for hits in source.reader.find(hashes[first], None if subs is None else subs[first], held):
+        stored = partial(_stored, hits.chunk, pairs)
+        yield spread(hits, first, len(number), stored, lambda at: [column.take(pa.array(number[at])) for column in asked])
+
+
+def _stored(chunk: pa.RecordBatch, pairs: Sequence[tuple[Field, Field]], rows: np.ndarray) -> list[pa.Array]:
+    return [reshaped(layout.at_rows(chunk.column(layout.column(old)), rows), old, new) for old, new in pairs]
+
+
+def _told_apart(
+    needles: Needles, old: TableSchema, new: TableSchema, *, clears: bool
+) -> tuple[list[tuple[Field, Field]], list[pa.Array]]:
+    """What tells rows of one hash (and sub-key) apart: columns as they were written and as they are now, and the needles'."""
+    fields, columns = list(zip(old.keys, new.keys, strict=True)), list(needles.keys)
+    if needles.subkeys and not clears:
+        fields += zip(layout.stored_subkeys(old), layout.stored_subkeys(new), strict=True)
+        columns += needles.subkeys
+    return fields, columns
 
 
 def _verified(
@@ -144,10 +182,7 @@ def _verified(
         is_clear = layout.numbers(hits.chunk, OP)[row] == CLEAR
         needle, row = needle[is_clear == clears], row[is_clear == clears]
     rows = pa.Table.from_batches([layout.at_rows(hits.chunk.select(_columns(source.schema, keys)), row)])
-    fields, columns = list(zip(source.schema.keys, schema.keys, strict=True)), list(needles.keys)
-    if needles.subkeys and not clears:
-        fields += zip(layout.stored_subkeys(source.schema), layout.stored_subkeys(schema), strict=True)
-        columns += needles.subkeys
+    fields, columns = _told_apart(needles, source.schema, schema, clears=clears)
     if len(row):
         stored = [reshaped(_taken(rows, hits.chunk, layout.column(old), row), old, new) for old, new in fields]
         same = columns_equal(stored, [layout.at_rows(column, needle) for column in columns])

@@ -20,6 +20,14 @@ class Needles:
     """Given: exactly these sub-keys. None: all rows of each key."""
     subkeys: tuple[pa.Array, ...] = ()
 
+    def order(self) -> np.ndarray | None:
+        """That of hashes, and of sub-keys where some are given; None if they have it."""
+        later, same = self.hashes[1:] > self.hashes[:-1], self.hashes[1:] == self.hashes[:-1]
+        if self.subs is None:
+            return None if (later | same).all() else np.argsort(self.hashes)
+        in_order = later | (same & (self.subs[1:] >= self.subs[:-1]))
+        return None if in_order.all() else np.lexsort((self.subs, self.hashes))
+
     def take(self, order: np.ndarray) -> "Needles":
         at = pa.array(order)
         subs = None if self.subs is None else self.subs[order]

@@ -12,6 +12,7 @@ from floodplain.store import claims, layout
 from floodplain.store.chunkcache import ChunkCache
 from floodplain.store.directory import Directory
 from floodplain.store.footer import Footer, Place, damaged, decode
+from floodplain.store.identity import starts_of
 from floodplain.store.layout import HASH, SUB
 from floodplain.store.soundness import validate_batch
 from floodplain.tiers.blobs import Blobs
@@ -85,7 +86,7 @@ class RunReader:
     def find(
         self, hashes: np.ndarray, subs: np.ndarray | None = None, held: Mapping[int, pa.RecordBatch] | None = None
     ) -> Iterator[Hits]:
-        """Rows with these hashes (and sub-keys), chunk by chunk. Requires: ``hashes`` ascending."""
+        """Rows with these hashes (and sub-keys), chunk by chunk. Requires: ``hashes`` ascending, ``subs`` among equal ones."""
         if self._footer.index is not None:
             yield from self._find_by_index(hashes, subs, held)
             return
@@ -118,7 +119,7 @@ class RunReader:
     def wanted_chunks(self, hashes: np.ndarray, subs: np.ndarray | None) -> list[int]:
         """The chunks that ``find`` would read."""
         if self._footer.index is not None:
-            _, row = self._index_rows(hashes)
+            _, row = self._index_rows(hashes[starts_of(hashes)])
             return np.unique(np.searchsorted(self._ends, row, "right")).tolist()
         return list(self._needles_by_chunk(hashes, subs))
 
@@ -262,7 +263,7 @@ class RunReader:
         high = np.searchsorted(present, wanted, "right")
         if subs is not None:
             low, high = _narrow(layout.numbers(batch, SUB), low, high, subs[needle])
-        which, row = _expand(low, high)
+        which, row = expand(low, high)
         return Hits(batch, needle[which], row)
 
     def _index_rows(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -272,7 +273,7 @@ class RunReader:
         present, rows = index[: len(index) // 2], index[len(index) // 2 :]
         if fresh and (present[1:] < present[:-1]).any():
             raise damaged(self.ref, "an index in order", "hashes out of order")
-        needle, place = _expand(np.searchsorted(present, hashes, "left"), np.searchsorted(present, hashes, "right"))
+        needle, place = expand(np.searchsorted(present, hashes, "left"), np.searchsorted(present, hashes, "right"))
         found = rows[place]
         if found.max(initial=0) >= self.ref.rows:
             raise damaged(self.ref, f"an index of {self.ref.rows} rows", "other rows")
@@ -281,17 +282,20 @@ class RunReader:
     def _find_by_index(
         self, hashes: np.ndarray, subs: np.ndarray | None, held: Mapping[int, pa.RecordBatch] | None
     ) -> Iterator[Hits]:
-        needle, row = self._index_rows(hashes)
+        first = np.flatnonzero(starts_of(hashes))
+        ends = np.append(first[1:], len(hashes))
+        shared, row = self._index_rows(hashes[first])
         chunk = np.searchsorted(self._ends, row, "right")
         for which, batch in self._fetch_each(np.unique(chunk).tolist(), held):
             in_chunk = chunk == which
-            hits = Hits(batch, needle[in_chunk], row[in_chunk] - (self._ends[which] - self.count[which]))
-            if (layout.numbers(batch, HASH)[hits.row] != hashes[hits.needle]).any():
+            of, at = shared[in_chunk], row[in_chunk] - (self._ends[which] - self.count[which])
+            if (layout.numbers(batch, HASH)[at] != hashes[first[of]]).any():
                 raise damaged(self.ref, "an index that leads to its keys", "other rows")
+            low, high = first[of], ends[of]
             if subs is not None:
-                same = layout.numbers(batch, SUB)[hits.row] == subs[hits.needle]
-                hits = Hits(batch, hits.needle[same], hits.row[same])
-            yield hits
+                low, high = _narrow(subs, low, high, layout.numbers(batch, SUB)[at])
+            hit, needle = expand(low, high)
+            yield Hits(batch, needle, at[hit])
 
 
 _END_MARK = b"\xff\xff\xff\xff\0\0\0\0"
@@ -335,7 +339,7 @@ def _checked_schema(ref: RunRef, footer: Footer, table: TableSchema) -> pa.Schem
     return expected
 
 
-def _expand(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def expand(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """All (i, x) with ``low[i] <= x < high[i]``, by i and then x."""
     size = np.maximum(high - low, 0)
     which = np.repeat(np.arange(len(low)), size)
