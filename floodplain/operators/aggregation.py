@@ -47,6 +47,14 @@ class Part:
         marks = [name for name, conditional in zip(self.names, counts.conditional, strict=True) if conditional]
         return [*marks, next((name for name in self.names if name not in marks), f"{self.names[0]}_0")]
 
+    def kept_of(self, columns: list[str]) -> Iterator[tuple[str, list[str]]]:
+        """Each of its aggregates with those of its partials' columns that it is made of."""
+        if isinstance(self.aggregate, CountDistinct):
+            yield from ((name, columns) for name in self.names)
+        else:
+            common = columns[len(self.names) :]
+            yield from ((name, [column, *common]) for name, column in zip(self.names, columns, strict=False))
+
     @contextmanager
     def blamed(self) -> Iterator[None]:
         """Within, what goes wrong is told to be of this one."""
@@ -117,7 +125,7 @@ class Aggregation:
     def kept(self) -> dict[str, list[str]]:
         """Aggregate → the columns of the partials that it is made of."""
         split = self.split([field.name for field in self.partial])
-        return {name: columns for part, columns in split for name in part.names}
+        return {name: kept for part, columns in split for name, kept in part.kept_of(columns)}
 
     @cached_property
     def parts(self) -> list[Part]:
