@@ -48,15 +48,16 @@ class Spill:
     def buckets(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, groups: GroupRanges) -> Generator[Bucket, None, None]:
         """The rows of all batches. Together the buckets have all of ``groups``, those without rows too: timers need them.
 
-        What fits the budget is one bucket and never written. A single key group larger than the budget is a bucket all the same.
-        Files are gone when the iterator is closed.
+        What fits the budget, as ``schema`` has it, is one bucket and never written. A key group that alone is larger than the
+        budget is a bucket all the same. Files are gone when the iterator is closed.
         """
         held: list[pa.RecordBatch] = []
         size = 0
         source = iter(batches)
         for batch in source:
-            held.append(batch)
-            size += batch.nbytes
+            rows = _table([batch], schema)
+            held += rows.to_batches()
+            size += rows.nbytes
             if size > self.budget_bytes:
                 break
         else:

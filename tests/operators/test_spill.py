@@ -97,6 +97,15 @@ def test_memory_stays_within_the_budget_and_files_go_as_they_are_used(tmp_path):
     assert left[-1] == 0 and left[0] > 3_000_000 and left == sorted(left, reverse=True)
 
 
+def test_rows_count_as_they_are_when_no_dictionary_stands_for_them(tmp_path):
+    schema = SCHEMA.append(pa.field("text", pa.string()))
+    text = pa.DictionaryArray.from_arrays(pa.array(np.zeros(1000), pa.int32()), pa.array(["x" * 5000]))
+    given = [batch.append_column("text", text) for batch in batches(np.arange(5000))]
+    assert sum(batch.nbytes for batch in given) < 1 << 20
+    sizes = [bucket.rows.nbytes for bucket in spill(2 << 20, tmp_path).buckets(given, schema, ((0, KEY_GROUPS),))]
+    assert sum(sizes) > 25_000_000 and max(sizes) <= 2 << 20
+
+
 def test_files_are_gone_when_it_is_given_up(tmp_path):
     buckets = spill(10_000, tmp_path).buckets(batches(np.arange(5000)), SCHEMA, ((0, 64),))
     next(buckets)
