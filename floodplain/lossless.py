@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import short
+from floodplain.structs import fields_of
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 
@@ -150,9 +151,10 @@ def _check(before: pa.Array, after: pa.Array) -> None:
     if _loses_unseen(given, wanted):
         _check_plain(before, after)
     elif pa.types.is_struct(given):
-        for field in wanted:
-            if given.get_field_index(field.name) >= 0:
-                _check(pc.struct_field(before, field.name), pc.struct_field(after, field.name))
+        old, new = fields_of(before), fields_of(after)
+        for number, field in enumerate(wanted):
+            if (place := given.get_field_index(field.name)) >= 0:
+                _check(old[place], new[number])
     elif pa.types.is_map(given):
         for old, new in zip(_parts(before), _parts(after), strict=True):
             _check(old, new)

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "floodplain"
 ORDER = (
     *("cli", "bench", "dashboard", "spark", "query", "elasticity", "load"),
     *("operators", "eventtime", "state", "store", "versions", "tiers"),
-    *("metrics", "equality", "keys", "lossless", "xxh64", "settings", "errors", "scratch", "host", "clock"),
+    *("metrics", "equality", "keys", "lossless", "structs", "xxh64", "settings", "errors", "scratch", "host", "clock"),
 )
 """From top to bottom. A module imports from its own folder and from what stands further down."""
 

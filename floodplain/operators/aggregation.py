@@ -1,5 +1,6 @@
 """Several aggregates of the same rows, by name."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -80,7 +81,8 @@ class Part:
         """Of each of its aggregates."""
         if isinstance(self.aggregate, CountDistinct):
             return self.aggregate.results(partials)
-        return [self.aggregate.result(partials[i:]) for i in range(len(self.names))]
+        common = partials[len(self.names) :]
+        return [self.aggregate.result([partials[i], *common]) for i in range(len(self.names))]
 
 
 @dataclass(frozen=True)
@@ -131,26 +133,31 @@ class Aggregation:
     def parts(self) -> list[Part]:
         """What is computed, each at the place of the first of its names."""
         alike: dict[object, list[str]] = {}
+        counts = self._counts()
         for name, aggregate in self.named.items():
             together_with: object = name
             if type(aggregate) is ExtremeBy:
                 together_with = (aggregate.greatest, aggregate.arguments[-1], aggregate.where, aggregate.since)
             elif type(aggregate) is CountDistinct:
-                together_with = self._with_counts(name, aggregate)
+                together_with = counts[name]
             alike.setdefault(together_with, []).append(name)
         return [self._part(tuple(names)) for names in alike.values()]
 
-    def _with_counts(self, name: str, count: CountDistinct) -> object:
-        """What counts that are computed with this one have in common. Two without a condition are apart, so that each has its own
-        state."""
-        counts = [
-            other
-            for other, each in self.named.items()
-            if type(each) is CountDistinct and (each.arguments, each.since) == (count.arguments, count.since)
-        ]
-        alone = count.where is None and any(self.named[other].where is None for other in counts[: counts.index(name)])
-        boolean = pa.types.is_boolean(self._types(name)[0])  # its values would look like marks, and there are but two
-        return name if alone or boolean else (count.arguments, count.since, counts.index(name) // MOST)
+    def _counts(self) -> dict[str, object]:
+        """Distinct count → what those that are computed with it have in common. Two without a condition are apart, so that each
+        has its own state."""
+        found: dict[str, object] = {}
+        before, unconditional = Counter[object](), set[object]()
+        for name, count in self.named.items():
+            if type(count) is not CountDistinct:
+                continue
+            alike = (count.arguments, count.since)
+            alone = count.where is None and alike in unconditional
+            boolean = pa.types.is_boolean(self._types(name)[0])  # its values would look like marks, and there are but two
+            found[name] = name if alone or boolean else (*alike, before[alike] // MOST)
+            before[alike] += 1
+            unconditional |= {alike} if count.where is None else set()
+        return found
 
     def _part(self, names: tuple[str, ...]) -> Part:
         """Aggregates that are computed as one."""
@@ -268,7 +275,7 @@ def _timed(name: str, aggregate: Aggregate, event_time: str | None) -> Aggregate
 def _types(name: str, aggregate: Aggregate, rows: pa.Schema) -> tuple[pa.DataType, ...]:
     wanted: Sequence[str] = [*aggregate.arguments, *filter(None, [aggregate.where])]
     for column in wanted:
-        if column not in rows.names:
+        if not rows.get_all_field_indices(column):
             raise BadInput(f"aggregate {name}: there is no column {column}; there are: {', '.join(rows.names)}")
     if aggregate.where is not None and not pa.types.is_boolean(rows.field(aggregate.where).type):
         raise SchemaMismatch(f"aggregate {name}: where must be true or false, not {rows.field(aggregate.where).type}")

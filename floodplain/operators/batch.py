@@ -19,6 +19,7 @@ from floodplain.state.handles import ReducingHandle, ValueHandle
 from floodplain.state.lists import ListHandle
 from floodplain.state.maps import MapHandle, SetHandle
 from floodplain.state.timers import TimersHandle
+from floodplain.store.layout import beside
 
 KEY_OF = "key_of"
 """The column that holds the number of a key: its row in ``Batch.keys``."""
@@ -72,13 +73,13 @@ class Batch:
 
     def has(self, name: str) -> bool:
         """Whether rows have this column."""
-        return name in self._grouped.given.column_names
+        return bool(self._grouped.given.schema.get_all_field_indices(name))
 
     def _check_columns(self, names: Sequence[str]) -> None:
-        there = self._grouped.given.column_names
+        there = self._grouped.given.schema
         for name in names:
-            if name not in there:
-                raise BadInput(f"operator {self._operator}: rows have no column {name!r}; they have: {', '.join(there)}")
+            if not there.get_all_field_indices(name):
+                raise BadInput(f"operator {self._operator}: rows have no column {name!r}; they have: {', '.join(there.names)}")
 
     @cached_property
     def key_of_row(self) -> np.ndarray:
@@ -229,13 +230,14 @@ class Batch:
 
     def _joined(self, table: pa.Table, more: pa.Table, names: tuple[str, ...], read: Any) -> pa.Table:
         known = [name for name, handle in self._handles.items() if isinstance(handle, ValueHandle | ReducingHandle)]
-        for name in more.column_names:
-            table = table.append_column(name, more.column(name))
+        table = beside(table, dict(zip(more.column_names, more.columns, strict=True)))
+        taken, states = set(table.column_names), dict[str, pa.Array]()
         for name in names or known:
-            if name in table.column_names:
+            if name in taken:
                 raise BadInput(f"{self._where(name)}: there is a column of this name: leave the state out and read it by itself")
-            table = table.append_column(name, read(name))
-        return table
+            taken.add(name)
+            states[name] = read(name)
+        return beside(table, states)
 
     # --- For operators that need more than the above
 

@@ -48,7 +48,7 @@ def weights_in(column: pa.Array) -> np.ndarray:
 def with_columns(what: str, rows: pa.Schema, *more: tuple[str, pa.DataType]) -> pa.Schema:
     """The columns of the input with further ones behind them. Raises if one is there already."""
     for name, _ in more:
-        if name in rows.names:
+        if rows.get_all_field_indices(name):
             raise BadInput(f"{what}: the input has a column {name}, which the output is to have for itself: rename or drop it")
     return pa.schema([*((field.name, field.type) for field in rows), *more])
 

@@ -15,6 +15,7 @@ from floodplain.operators.changes import WEIGHT
 from floodplain.operators.definition import Given, duration, not_less
 from floodplain.operators.held import Held
 from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger, check_trigger
+from floodplain.structs import fields_of
 
 START, END = "window_start", "window_end"
 
@@ -166,8 +167,7 @@ class Results:
 
     def weighted(self, batch: Any, key_of: np.ndarray, shown: pa.Array, weight: int) -> pa.Table:
         """Results as rows that count, or as rows that take them back."""
-        columns = [pc.struct_field(shown, i) for i in range(shown.type.num_fields)]
-        return self._rows(batch, key_of, [*columns, pa.repeat(pa.scalar(weight, pa.int64()), len(shown))])
+        return self._rows(batch, key_of, [*fields_of(shown), pa.repeat(pa.scalar(weight, pa.int64()), len(shown))])
 
     def _columns(self, held: Held, rows: np.ndarray) -> list[pa.Array]:
         taken = pa.array(rows)
@@ -188,7 +188,7 @@ class Results:
 
 def same(one: pa.Array, other: pa.Array) -> np.ndarray:
     """Whether two structs are equal, row by row; nulls and NaNs are equal to each other."""
-    left, right = ([pc.struct_field(each, i) for i in range(each.type.num_fields)] for each in (one, other))
+    left, right = fields_of(one), fields_of(other)
     alike = one.is_valid().to_numpy(zero_copy_only=False)
     plain = [(a, b) for a, b in zip(left, right, strict=True) if not pa.types.is_map(a.type)]
     return alike & columns_equal([a for a, _ in plain], [b for _, b in plain])

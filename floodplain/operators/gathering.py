@@ -11,6 +11,7 @@ from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.operators.aggregate import Aggregate, Columns, Types
 from floodplain.operators.groups import Groups, codes, filled, flattened, list_type, listed, valid
 from floodplain.operators.reducing import check_comparable
+from floodplain.structs import fields_of
 
 
 class Gathering(Aggregate):
@@ -71,7 +72,7 @@ class Ordered(Gathering):
 
 def _keys(elements: pa.Array) -> Sequence[np.ndarray]:
     """What orders the elements, the least important first."""
-    return [codes(pc.struct_field(elements, i)) for i in range(elements.type.num_fields)]
+    return [codes(field) for field in fields_of(elements)]
 
 
 @dataclass(frozen=True)

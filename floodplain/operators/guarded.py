@@ -22,6 +22,7 @@ class GuardedKeys(EachKey):
     ) -> None:
         super().__init__(operator, grouped, handles, context)
         self._letters = letters
+        self._columns = grouped.given.column_names
 
     def _rows(self, keys: list[Any]) -> None:
         rows, starts, newest = self._given()
@@ -44,7 +45,7 @@ class GuardedKeys(EachKey):
                 closely = True
                 continue
             for row in rows if at is None else [rows[at]]:
-                self._letters.add(number, error, row=dict(zip(self._grouped.rows.column_names, row, strict=True)))
+                self._letters.add(number, error, row=dict(zip(self._columns, row, strict=True)))
             rows = [] if at is None else rows[:at] + rows[at + 1 :]
 
     def _timer(self, key: Any, at_ms: int) -> None:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from floodplain.operators.aggregate import groups_are
 from floodplain.operators.aggregation import Aggregation, Partials
 from floodplain.operators.groups import at, filled
 from floodplain.operators.pairs import Pairs
+from floodplain.structs import field_at, fields_of
 
 UNFIRED = "_unfired"
 SHOWN = "_shown"
@@ -82,15 +82,15 @@ class Layout:
         return pa.StructArray.from_arrays(columns, fields=list(self.struct))
 
     def partials(self, found: pa.Array) -> Partials:
-        return [pc.struct_field(found, i) for i in range(self._width)]
+        return fields_of(found)[: self._width]
 
     def number(self, found: pa.Array, name: str) -> np.ndarray | None:
         """One of the further numbers, 0 where there is none; None if it is not kept."""
         if name not in self._numbers:
             return None
-        return filled(pc.struct_field(found, self._width + self._numbers.index(name)), 0)
+        return filled(field_at(found, self._width + self._numbers.index(name)), 0)
 
     def shown(self, found: pa.Array) -> pa.Array | None:
         fields = self.struct
         last = fields.num_fields - 1
-        return pc.struct_field(found, last) if fields.field(last).name == SHOWN else None
+        return field_at(found, last) if fields.field(last).name == SHOWN else None

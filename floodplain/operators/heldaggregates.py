@@ -25,6 +25,7 @@ from floodplain.operators.groups import Groups, filled, groups_of
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.operators.running import RunningProcess
 from floodplain.operators.signed import SignedRows, signed
+from floodplain.operators.structs import field_of
 from floodplain.state.descriptors import State, Value
 
 ROWS_NOW, VALUES_NOW = "rows_now", "values_now"
@@ -147,5 +148,5 @@ class HeldAggregates(RunningProcess):
         order = np.argsort(owner, kind="stable")
         at = np.concatenate([some, np.full(len(none), -1)])[order]
         place = pa.array(at, mask=at < 0)
-        partials = self._others.of(lambda name: pc.struct_field(copies.values, name).take(place), groups_of(owner[order]))
+        partials = self._others.of(lambda name: field_of(copies.values, name).take(place), groups_of(owner[order]))
         return self._others.results(partials)

@@ -22,6 +22,7 @@ from floodplain.operators.join_columns import PACKED, RIGHT_SIDE, JoinColumns, S
 from floodplain.operators.join_match import partners
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.state.descriptors import State
+from floodplain.structs import fields_of
 
 _EMPTY = "no_columns"
 """Stands for the columns of a side that has none but its key."""
@@ -84,7 +85,10 @@ class RunningHeldJoin(KeyedBatchProcess):
         if changes and packed is not None:
             weights = weights_in(pc.struct_field(packed, WEIGHT))
         there = pa.repeat(True, len(rows))
-        columns = [there if packed is None or not side.fields else pc.struct_field(packed, field.name) for field in kept]
+        columns = [there] * len(kept)
+        if packed is not None and side.fields:
+            given = dict(zip((field.name for field in packed.type), fields_of(packed), strict=True))
+            columns = [given[field.name] for field in kept]
         values = pa.StructArray.from_arrays(columns, fields=kept)
         return Copies.changed(batch, f"{side.side}_now", batch.key_of_row[rows], values, weights)
 
@@ -136,7 +140,7 @@ def _columns(side: SideColumns, some: _Some | None, at: np.ndarray) -> list[pa.A
     if some is None:
         return side.nulls(len(at))
     taken = some.copies.values.take(pa.array(some.rows[at]))
-    return [pc.struct_field(taken, field.name) for field in side.fields]
+    return fields_of(taken) if side.fields else []
 
 
 def _without_null(batch: Batch) -> np.ndarray:

@@ -79,10 +79,7 @@ class DeadLetters:
             for name, type_ in _COLUMNS.items()
         }
         columns[free_name(_POSITION, taken)] = pa.array(pack(self._writer.epoch, _ordinals(numbers)))
-        rows = self._space.at(numbers)
-        for name, values in columns.items():
-            rows = rows.append_column(name, values)
-        self._writer.write(_table(self._operator), rows, "put")
+        self._writer.write(_table(self._operator), self._space.at(numbers, columns), "put")
 
 
 def _table(operator: str) -> str:

@@ -76,7 +76,7 @@ class StateLookup(KeyedBatchProcess):
             )
         found = [pa.field(self.prefix + column.name, column.arrow) for column in schema.subkeys + schema.values]
         for column in found:
-            if column.name in rows.names:
+            if rows.get_all_field_indices(column.name):
                 raise BadInput(f"lookup: there is a column {column.name} already: add something to the names with prefix=")
         return RunningLookup(self, keys, tuple(rows), tuple(found))
 

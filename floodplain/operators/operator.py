@@ -59,14 +59,14 @@ def check_process(operator: str, process: object) -> None:
         if isinstance(process, type) and issubclass(process, Process):
             raise BadInput(f"operator {operator}: {process.__name__} is a class: give an object of it, {process.__name__}()")
         raise BadInput(f"operator {operator}: {process!r} is no process function: subclass KeyedProcess or KeyedBatchProcess")
-    kind = type(process).__name__
-    for name in states_of(type(process)):
+    kind, states = type(process).__name__, states_of(type(process))
+    for name in states:
         if name not in _HOOKS and (hasattr(KeyedProcess, name) or hasattr(KeyedBatchProcess, name)):
             raise BadName(f"operator {operator}: state name {name!r} of {kind} is taken by process functions: use another")
     if not process.depends_on_input and getattr(process, "output", None) is None:
         raise BadInput(f"operator {operator}: {kind} does not say what comes out: declare it, output = 'user string, n long'")
     for name in process.declared_states:
-        if name not in states_of(type(process)):
+        if name not in states:
             raise BadInput(
                 f"operator {operator}: state {name} of {kind} was replaced by {short(getattr(process, name, None))} after the "
                 f"class was made: declare states in the body of the class, and write with self.{name}.set(…)"
@@ -94,11 +94,11 @@ def fitted_process(
     check_process(operator, process)
     there = ", ".join(rows.names)
     for name in keys:
-        if name not in rows.names:
+        if not rows.get_all_field_indices(name):
             raise BadInput(f"operator {operator}: there is no column {name} to key by; there are: {there}")
     fitted = process.fitted(rows, tuple(keys), event_time)
     for name in fitted.order_by:
-        if name not in rows.names:
+        if not rows.get_all_field_indices(name):
             raise BadInput(f"operator {operator}: there is no column {name} to order by; there are: {there}")
         if not has_order(rows.field(name).type):
             raise BadInput(

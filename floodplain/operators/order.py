@@ -64,7 +64,7 @@ def nulls_last(order: Order) -> Order:
 def check_order(order: Order, rows: pa.Schema, what: str) -> None:
     """Raises unless rows with these columns can be ordered so."""
     for by in order:
-        if by.column not in rows.names:
+        if not rows.get_all_field_indices(by.column):
             raise BadInput(f"{what}: there is no column {by.column} to order by; there are: {', '.join(rows.names)}")
         if pa.types.is_nested(rows.field(by.column).type):
             raise BadInput(f"{what}: {by.column} is {rows.field(by.column).type}, which has no order: name a field of it")

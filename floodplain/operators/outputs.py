@@ -77,7 +77,8 @@ class Target:
         """A table's columns by name, cast; what would not survive that is refused."""
         if not isinstance(made, pa.Table | pa.RecordBatch):
             raise UserError(f"{self._where}: {short(made)} is not an Arrow table")
-        missing = [name for name in self.schema.names if name not in made.schema.names]
+        given = frozenset(made.schema.names)
+        missing = [name for name in self.schema.names if name not in given]
         if missing:
             raise UserError(f"{self._where}: column {missing[0]} is missing; there are: {', '.join(made.schema.names)}")
         return pa.Table.from_arrays([self._cast(made, field) for field in self.schema], schema=self.schema)

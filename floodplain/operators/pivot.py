@@ -88,7 +88,7 @@ class Pivot(KeyedBatchProcess):
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Pivot":
         for name in (self.kind, self.value):
-            if name not in rows.names:
+            if not rows.get_all_field_indices(name):
                 raise BadInput(f"pivot: there is no column {name}; there are: {', '.join(rows.names)}")
         try:
             pa.array([kind for kind, _ in self.kinds], rows.field(self.kind).type)
@@ -168,7 +168,7 @@ class Pivot(KeyedBatchProcess):
 
         def held(name: str, at: np.ndarray) -> pa.Array:
             rows = pa.array(numbers[at])
-            return cells.take(rows) if name == self.value else field_of(bys.take(rows), name)
+            return cells.take(rows) if name == self.value else field_of(bys, name).take(rows)
 
         wins = ~np.asarray(cells.is_valid())[numbers]
         old = np.flatnonzero(~wins)

@@ -252,10 +252,7 @@ class _Bounded:
             _RELEASED: pa.array([True] * len(moved), pa.bool_()),
             _REST: pa.array(marks[moved] % 1000),
         }
-        put = self._space.at(moved)
-        for name, values in columns.items():
-            put = put.append_column(name, values)
-        return gone, put
+        return gone, self._space.at(moved, columns)
 
     def entries(self, wanted: np.ndarray) -> pa.Table:
         keys = self._space.keys.take(pa.array(self._key_of_entry[wanted]))

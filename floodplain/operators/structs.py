@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
 from floodplain.store.layout import one_array
+from floodplain.structs import field_at, fields_of
 
 
 def struct_type(rows: pa.Schema, keys: Sequence[str], what: str) -> pa.StructType:
@@ -25,12 +25,12 @@ def as_struct(rows: pa.Table, kind: pa.StructType) -> pa.StructArray:
 
 
 def field_of(kept: pa.StructArray, name: str) -> pa.Array:
-    return pc.struct_field(kept, name)
+    return field_at(kept, kept.type.get_field_index(name))
 
 
 def as_rows(batch: Any, owner: np.ndarray, kept: pa.StructArray, keys: Sequence[str], rows: pa.Schema) -> pa.Table:
     """Rows as they came in, of kept values and the number of the key of each."""
     at = pa.array(owner)
     columns = {name: batch.keys.column(number).take(at) for number, name in enumerate(keys)}
-    columns |= {field.name: field_of(kept, field.name) for field in kept.type}
+    columns |= zip((field.name for field in kept.type), fields_of(kept), strict=True)
     return pa.Table.from_arrays([columns[field.name] for field in rows], names=rows.names)

@@ -36,7 +36,7 @@ def fitted_operator(step: Keyed, rows: pa.Schema, plan: Plan) -> KeyedOperator:
 
 def _check_columns(step: Keyed, rows: pa.Schema) -> None:
     for name in step.keys:
-        if name not in rows.names:
+        if not rows.get_all_field_indices(name):
             there = ", ".join(rows.names)
             raise BadInput(f"operator {step.name}: there is no column {name} to key by; there are: {there}{hint(name, 'key_by')}")
     if HASH in rows.names:

@@ -25,7 +25,7 @@ class Records:
                 raise BadInput(f"column key is {schema.field('key').type}: beside a column value it must be string or binary")
         self._key = key or ()
         self._value = tuple(schema.names) if value is None else value
-        missing = [name for name in (*self._key, *self._value) if name not in schema.names]
+        missing = [name for name in (*self._key, *self._value) if not schema.get_all_field_indices(name)]
         if missing or not self._value:
             raise BadInput(f"the output has no column {', '.join(missing) or 'for the value'}: it has {', '.join(schema.names)}")
         self._raw = {

@@ -39,7 +39,8 @@ def evaluated(expression: Any, rows: pa.Table) -> pa.Array:
 
 def rest(but: Collection[str], rows: pa.Table) -> pa.Array | None:
     """All columns but these as one struct, if there are any."""
-    names = [name for name in rows.column_names if name not in but]
+    left_out = frozenset(but)
+    names = [name for name in rows.column_names if name not in left_out]
     if not names:
         return None
     columns = [pa.concat_arrays(rows.column(name).chunks) if len(rows) else pa.nulls(0, rows.field(name).type) for name in names]

@@ -31,7 +31,7 @@ def partition_columns(by: str | Sequence[str]) -> tuple[str, ...]:
 def check_partitions(by: Sequence[str], schema: pa.Schema) -> None:
     """Raises unless output with these columns can be parted so."""
     for name in by:
-        if name not in schema.names:
+        if not schema.get_all_field_indices(name):
             raise BadInput(f"partition_by: there is no column {name}; there are: {', '.join(schema.names)}")
         kind = schema.field(name).type
         if not any(test(kind) for test in (_is_text, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date)):

@@ -83,8 +83,8 @@ class EntryColumns:
     def _now(self, numbers: np.ndarray, stored: pa.Table) -> Numbered:
         if not self._log:
             return numbers, stored.select(self._names)
-        kept = [name for name in (*self._names, EXPIRES) if name in stored.column_names]
-        before = {name: layout.one_array(stored.column(name)) for name in kept}
+        given = dict(zip(stored.column_names, stored.columns, strict=True))
+        before = {name: layout.one_array(given[name]) for name in (*self._names, EXPIRES) if name in given}
         parts = [(numbers, before, "put"), *self._log]
         rows = pa.concat_tables([self._physical(*part) for part in parts]).combine_chunks()
         owner = np.concatenate([of for of, _, _ in parts])
@@ -92,10 +92,7 @@ class EntryColumns:
         return owner, pa.table({name: self._logical(rows, name) for name in self._names})
 
     def _physical(self, numbers: np.ndarray, columns: Mapping[str, pa.Array], op: str) -> pa.Table:
-        rows = self._cursor.space.at(numbers)
-        for name, values in columns.items():
-            rows = rows.append_column(name, values)
-        return physical_rows(self._schema, rows, op, self._cursor.now_ms)
+        return physical_rows(self._schema, self._cursor.space.at(numbers, columns), op, self._cursor.now_ms)
 
     def _logical(self, rows: pa.Table, name: str) -> pa.Array:
         field = next(field for field in self._schema.fields if field.name == name)

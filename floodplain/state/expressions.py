@@ -10,10 +10,10 @@ import re
 from typing import TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
 from floodplain.store.layout import one_array
+from floodplain.structs import field_at
 
 ALL, LAZY = "all", "lazy"
 Path: TypeAlias = tuple[str, ...]
@@ -46,16 +46,16 @@ def parse_paths(text: str) -> tuple[Path, ...]:
 def evaluate(path: Path, rows: pa.Table) -> pa.Array:
     """The column, or the field within it: null where any struct on the way is. Raises ``BadInput`` saying what there is."""
     name, *fields = path
-    if name not in rows.column_names:
+    if not rows.schema.get_all_field_indices(name):
         raise BadInput(f"rows have no column {name!r}; they have {', '.join(rows.column_names)}")
     values = one_array(rows.column(name))
     for field in fields:
         if not pa.types.is_struct(values.type):
             raise BadInput(f"{name!r} is a {values.type} and has no field {field!r}")
-        known = [inner.name for inner in values.type]
-        if field not in known:
-            raise BadInput(f"{name!r} has no field {field!r}; it has {', '.join(known)}")
-        values = pc.struct_field(values, known.index(field))
+        found = values.type.get_all_field_indices(field)
+        if not found:
+            raise BadInput(f"{name!r} has no field {field!r}; it has {', '.join(inner.name for inner in values.type)}")
+        values = field_at(values, found[0])
         name = f"{name}.{field}"
     return values
 

@@ -100,7 +100,8 @@ def table_of(rows: Sequence[Any], schema: pa.Schema, where: str) -> pa.Table:
 
     Raises ``SchemaMismatch`` that names the column and the value that does not fit.
     """
-    unknown = next((name for row in rows for name in row if name not in schema.names), None)
+    known = frozenset(schema.names)
+    unknown = next((name for row in rows for name in row if name not in known), None)
     if unknown is not None:
         raise SchemaMismatch(f"{where}: there is no column {unknown}; the columns are {', '.join(schema.names)}")
     return pa.Table.from_arrays([_column([row.get(field.name) for row in rows], field, where) for field in schema], schema=schema)

@@ -44,8 +44,8 @@ def rows_in_form(table: pa.Table) -> list[dict[str, Any]]:
     """A table as users see its rows."""
     if not any(map(_holds_map, table.schema.types)):
         return table.to_pylist()
-    columns = map(in_form, table.columns)
-    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+    names, columns = table.column_names, map(in_form, table.columns)
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _same(value: Any) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.state.descriptors import EVENT_TIME
-from floodplain.store.layout import BEGINNING, EXPIRES, HASH, at_rows
+from floodplain.store.layout import BEGINNING, EXPIRES, HASH, at_rows, beside
 from floodplain.store.lookup import Footprint
 from floodplain.store.task import TaskWriter
 from floodplain.store.view import Lookup, Snapshot
@@ -27,9 +27,9 @@ class KeySpace:
     def needles(self) -> pa.Table:
         return self.keys.append_column(HASH, pa.array(self.hashes))
 
-    def at(self, numbers: np.ndarray) -> pa.Table:
-        """Keys by number, ready to be written."""
-        return at_rows(self.needles(), numbers)
+    def at(self, numbers: np.ndarray, more: Mapping[str, pa.Array] | None = None) -> pa.Table:
+        """Keys by number with these further columns, ready to be written."""
+        return beside(at_rows(self.needles(), numbers), more or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,7 @@ class TableCursor:
 
     def entries(self, numbers: np.ndarray, subkeys: Mapping[str, pa.Array]) -> Lookup:
         """Only these entries: entry i belongs to key ``numbers[i]``."""
-        needles = self.space.at(numbers)
-        for name, values in subkeys.items():
-            needles = needles.append_column(name, values)
-        return self._read(needles)
+        return self._read(self.space.at(numbers, subkeys))
 
     def _read(self, needles: pa.Table) -> Lookup:
         return self._snapshot.table(self.name).multi_get(needles, columns=self._columns, now_ms=self.now_ms, expiries=True)
@@ -117,7 +114,4 @@ class TableCursor:
         """Rows for these keys, with these further columns."""
         if op == "put" and self.schema.ttl_ms and self.by_event_time and EXPIRES not in columns:
             columns = {**columns, EXPIRES: self.ends(numbers, self.schema.ttl_ms)}
-        rows = self.space.at(numbers)
-        for name, values in columns.items():
-            rows = rows.append_column(name, values)
-        self._writer.write(self.name, rows, op)
+        self._writer.write(self.name, self.space.at(numbers, columns), op)

@@ -181,12 +181,15 @@ def held_states(operator: str, known: Mapping[str, TableSchema]) -> dict[str, st
 def safe_names(names: Mapping[str, object]) -> dict[str, str]:
     """A column name allowed in tables for each of the names, which may be any that Spark allows; all different."""
     safe: dict[str, str] = {}
+    taken, numbers = set[str](), dict[str, int]()
     for name in names:
         plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:60] or "key"
-        column, number = plain, 1
-        while column in safe.values():
+        column, number = plain, numbers.get(plain, 1)
+        while column in taken:
             number += 1
             column = f"{plain}_{number}"
+        numbers[plain] = number
+        taken.add(column)
         safe[name] = column
     return safe
 

@@ -224,16 +224,16 @@ class _Parser:
         return found
 
     def _fields(self, until: str) -> list[pa.Field]:
-        fields: list[pa.Field] = []
+        fields: dict[str, pa.Field] = {}
         while not self._at(until):
             if fields:
                 self._expect(",")
             name = self._peek
             field = self._field()
-            if any(field.name == other.name for other in fields):
+            if field.name in fields:
                 self._fail(f"field {field.name!r} stands twice", name)
-            fields.append(field)
-        return fields
+            fields[field.name] = field
+        return list(fields.values())
 
     def _at(self, until: str) -> bool:
         return self._peek.kind == until or (self._peek.kind == "mark" and self._peek.text == until)

@@ -130,11 +130,12 @@ def _check_names(schema: TableSchema, rows: pa.Table, op: str) -> None:
     if unknown:
         raise SchemaMismatch(f"table {schema.table} has no column {unknown[0]!r}; it has {', '.join(sorted(known))}")
     needed = schema.keys if op == "clear" else schema.keys + schema.subkeys
-    missing = [field.name for field in needed if field.name not in names]
+    given = frozenset(names)
+    missing = [field.name for field in needed if field.name not in given]
     if missing:
         raise SchemaMismatch(f"table {schema.table}: column {missing[0]!r} tells its rows apart and is missing")
     if op == "merge":
-        fixed = [field.name for field in schema.values if field.name in names and not field.merge]
+        fixed = [field.name for field in schema.values if field.name in given and not field.merge]
         if fixed:
             raise SchemaMismatch(f"table {schema.table}: column {fixed[0]!r} has no merge; put it, or declare one")
 
@@ -182,20 +183,16 @@ def _sub_columns(schema: TableSchema, rows: pa.Table, op: str) -> dict[str, pa.A
 def _value_columns(schema: TableSchema, rows: pa.Table, op: int, now_ms: int | None) -> dict[str, pa.Array]:
     columns: dict[str, pa.Array] = {}
     valued = op in (PUT, MERGE)
+    given = frozenset(rows.column_names) if valued else frozenset()
     for field in schema.values:
-        if valued and field.name in rows.column_names:
+        if field.name in given:
             columns[layout.column(field)] = cast_column(schema, rows, field)
         else:
             columns[layout.column(field)] = default_array(field, len(rows)) if op == PUT else pa.nulls(len(rows), field.arrow)
-        if field.ttl_ms:
-            otherwise_ms = None if now_ms is None else now_ms + field.ttl_ms
-            columns[layout.expires_column(field)] = _ends(schema.table, rows, EXPIRES_OF + field.name, otherwise_ms, valued)
-    if schema.ttl_ms:
-        columns[EXPIRES] = _ends(schema.table, rows, EXPIRES, None if now_ms is None else now_ms + schema.ttl_ms, valued)
+    ending = [(layout.expires_column(field), EXPIRES_OF + field.name, field.ttl_ms) for field in schema.values if field.ttl_ms]
+    ending += [(EXPIRES, EXPIRES, schema.ttl_ms)] if schema.ttl_ms else []
+    for column, name, ttl_ms in ending:
+        otherwise_ms = now_ms + ttl_ms if valued and now_ms is not None else None
+        ends = pa.repeat(pa.scalar(otherwise_ms, pa.int64()), len(rows))
+        columns[column] = _cast(schema.table, rows, name, pa.int64()) if name in given else ends
     return columns
-
-
-def _ends(table: str, rows: pa.Table, name: str, otherwise_ms: int | None, valued: bool) -> pa.Array:
-    if valued and name in rows.column_names:
-        return _cast(table, rows, name, pa.int64())
-    return pa.repeat(pa.scalar(otherwise_ms if valued else None, pa.int64()), len(rows))

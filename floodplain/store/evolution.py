@@ -5,6 +5,7 @@ are read under it without rewriting. Everything that could change the meaning of
 is written.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 from itertools import chain
@@ -21,7 +22,7 @@ from floodplain.store.layout import EXPIRES, HASH, MERGE, OP
 from floodplain.store.merge import default_array
 from floodplain.store.reshape import reshaped
 from floodplain.store.widening import evolved, part_of, problems, replacements
-from floodplain.versions.schema import Field, TableSchema, field_named, same_definition, value_from_bytes
+from floodplain.versions.schema import Field, TableSchema, fields_named, same_definition, value_from_bytes
 
 
 def evolve(
@@ -39,11 +40,11 @@ def evolve(
     known = {renames.get(field.name, field.name): field for field in old.fields}
     if wanted.shape != old.shape:
         raise SchemaMismatch(f"table {old.table} is of shape {old.shape} and cannot become {wanted.shape}: create another table")
-    next_field = old.next_field
+    next_field, told_apart = old.next_field, {field.id for field in (*old.keys, *old.subkeys)}
     values = []
     for field in wanted.values:
         before = None if field.name in replaced else known.get(field.name)
-        if before is not None and before not in old.values:
+        if before is not None and before.id in told_apart:
             raise SchemaMismatch(f"table {old.table}: column {field.name} is a key and cannot become a value")
         if before is None:
             values.append(msgspec.structs.replace(field, id=next_field))
@@ -68,12 +69,13 @@ def evolve(
 
 def _check_renames(old: TableSchema, wanted: TableSchema, renames: Mapping[str, str]) -> None:
     """A rename that misses would drop a column, or leave open which of two is meant."""
+    fields_named(old, renames)
+    names_now = {field.name for field in wanted.fields}
     for before, now in renames.items():
-        field_named(old, before)
-        if all(field.name != now for field in wanted.fields):
+        if now not in names_now:
             raise SchemaMismatch(f"table {old.table}: column {before} is to be renamed to {now}, which the new definition lacks")
-    names = [renames.get(field.name, field.name) for field in old.fields]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    names = Counter(renames.get(field.name, field.name) for field in old.fields)
+    twice = next((name for name, count in names.items() if count > 1), None)
     if twice is not None:
         raise SchemaMismatch(f"table {old.table}: with these renames two columns are called {twice}: drop one of them first")
 
@@ -87,7 +89,8 @@ def adapt(rows: pa.Table, old: TableSchema, new: TableSchema) -> pa.Table:
         return rows
     had = {field.id: field for field in old.fields}
     target = layout.physical(new)
-    columns = {name: rows.column(name) for name in target.names if name in rows.column_names}
+    given = dict(zip(rows.column_names, rows.columns, strict=True))
+    columns = {name: given[name] for name in target.names if name in given}
     for field in new.fields:
         if (name := layout.column(field)) in columns and field.id in had:
             columns[name] = reshaped(columns[name], had[field.id], field)
@@ -99,7 +102,7 @@ def adapt(rows: pa.Table, old: TableSchema, new: TableSchema) -> pa.Table:
             columns[layout.expires_column(field)] = pa.nulls(len(rows), pa.int64())
     if new.ttl_ms and not old.ttl_ms:
         columns[EXPIRES] = pa.nulls(len(rows), pa.int64())
-    left_out = {HASH, *map(layout.column, new.keys)}.difference(rows.column_names)
+    left_out = {HASH, *map(layout.column, new.keys)}.difference(given)
     fields = [field for field in target if field.name not in left_out]
     return pa.Table.from_arrays([columns[field.name] for field in fields], schema=pa.schema(fields))
 

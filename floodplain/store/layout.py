@@ -4,7 +4,7 @@ Order: ``_hash``, ``_sub`` (but for value tables), ``_op``, ``_expires`` (if row
 sub-key (of hashed tables; others carry it in ``_sub``) and value, and one ``t<field id>`` per value with its own time to live.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -69,6 +69,20 @@ def expiries(rows: pa.Table | pa.RecordBatch, name: str) -> np.ndarray:
 def column_arrays(rows: pa.Table | pa.RecordBatch, fields: Sequence[Field]) -> list[pa.Array]:
     """The columns of these fields, each as one array."""
     return [one_array(rows.column(column(field))) for field in fields]
+
+
+def with_columns(rows: pa.Table, values: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
+    """``rows`` with these values in some of its columns, put in place all at once: one by one, each copies the list of all."""
+    if not values:
+        return rows
+    columns = [values.get(name, column) for name, column in zip(rows.column_names, rows.columns, strict=True)]
+    return pa.Table.from_arrays(columns, schema=rows.schema)
+
+
+def beside(rows: pa.Table, more: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
+    """``rows`` with these columns behind its own, added all at once."""
+    schema = pa.schema([*rows.schema, *(pa.field(name, values.type) for name, values in more.items())])
+    return pa.Table.from_arrays([*rows.columns, *more.values()], schema=schema)
 
 
 def sub_from_integers(values: pa.Array, field: Field, table: str) -> np.ndarray:

@@ -137,6 +137,7 @@ def _judged_at(ends: np.ndarray, first: np.ndarray, ttl_ms: int, now_ms: int) ->
 def _expire_values(rows: pa.Table, newest: np.ndarray, schema: TableSchema, rules: Rules) -> pa.Table:
     """Ended values become defaults; but for operands, and what lies below operands: those are judged when they fold."""
     settled = newest & (layout.numbers(rows, OP) == PUT)
+    renewed: dict[str, pa.Array] = {}
     for field in schema.values:
         if field.ttl_ms:
             ended = settled & (layout.expiries(rows, layout.expires_column(field)) <= rules.now_ms)
@@ -144,17 +145,12 @@ def _expire_values(rows: pa.Table, newest: np.ndarray, schema: TableSchema, rule
                 name = layout.column(field)
                 choice = np.where(ended, len(ended) + np.arange(len(ended)), np.arange(len(ended)))
                 values = pa.concat_arrays([layout.one_array(rows.column(name)), default_array(field, len(ended))])
-                rows = _with_column(rows, name, values.take(pa.array(choice)))
-    return rows
-
-
-def _with_column(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
-    at = rows.schema.get_field_index(name)
-    return rows.set_column(at, rows.schema.field(at), values)
+                renewed[name] = values.take(pa.array(choice))
+    return layout.with_columns(rows, renewed)
 
 
 def _with_ops(rows: pa.Table, op: np.ndarray) -> pa.Table:
-    return _with_column(rows, OP, pa.array(op))
+    return layout.with_columns(rows, {OP: pa.array(op)})
 
 
 class _Folding:
@@ -186,11 +182,12 @@ class _Folding:
         done[unfolded] = False
         out = self.rows.take(pa.array(template))
         op = np.where(self.merging & ~self.grounded, np.uint8(MERGE), np.where(self.merging, np.uint8(PUT), self.op[self.heads]))
-        out = _with_ops(out, op.astype(np.uint8))
+        folded: dict[str, pa.Array] = {OP: pa.array(op.astype(np.uint8))}
         if self.schema.ttl_ms:
-            out = _with_column(out, EXPIRES, layout.one_array(self.rows.column(EXPIRES)).take(pa.array(self.heads)))
+            folded[EXPIRES] = layout.one_array(self.rows.column(EXPIRES)).take(pa.array(self.heads))
         for field in self.schema.values:
-            out = self._fold_field(out, field)
+            folded |= self._fold_field(out, field)
+        out = layout.with_columns(out, folded)
         if done.all():
             return template, out
         return self._with_unfolded(template, out, done)
@@ -232,7 +229,9 @@ class _Folding:
         of = self.entry[loose]
         return of[1:][apart & (of[1:] == of[:-1])]
 
-    def _fold_field(self, out: pa.Table, field: Field) -> pa.Table:
+    def _fold_field(self, out: pa.Table, field: Field) -> dict[str, pa.Array]:
+        """The field's columns, folded."""
+        columns: dict[str, pa.Array] = {}
         name = layout.column(field)
         baseless = self.merging & self.grounded & (self.base_op != PUT)
         values = layout.one_array(out.column(name))
@@ -246,8 +245,9 @@ class _Folding:
                 pool.append(folded)
                 choice[of] = len(values) + 1 + np.arange(len(of))
                 if field.ttl_ms:
-                    out = self._newest_expiry(out, field, used)
-        return _with_column(out, name, pa.concat_arrays(pool).take(pa.array(choice)))
+                    columns[layout.expires_column(field)] = self._newest_expiry(out, field, used)
+        columns[name] = pa.concat_arrays(pool).take(pa.array(choice))
+        return columns
 
     def _folded(self, field: Field, used: np.ndarray, on_default: np.ndarray) -> tuple[pa.Array, np.ndarray]:
         """The operands at ``used`` folded, oldest first, and the entry of each value; some entries start from the default."""
@@ -280,11 +280,11 @@ class _Folding:
         used = used[(broken == before) & valid[used]]
         return used, cut
 
-    def _newest_expiry(self, out: pa.Table, field: Field, used: np.ndarray) -> pa.Table:
+    def _newest_expiry(self, out: pa.Table, field: Field, used: np.ndarray) -> pa.Array:
         name = layout.expires_column(field)
         newest = used[starts_of(self.entry[used])]
         ends = layout.one_array(out.column(name))
         choice = np.arange(len(ends))
         choice[self.entry[newest]] = len(ends) + np.arange(len(newest))
         fresh = layout.one_array(self.rows.column(name)).take(pa.array(newest))
-        return _with_column(out, name, pa.concat_arrays([ends, fresh]).take(pa.array(choice)))
+        return pa.concat_arrays([ends, fresh]).take(pa.array(choice))

@@ -18,7 +18,7 @@ from floodplain.versions.edit import ReplaceRuns
 from floodplain.versions.groups import intersect
 from floodplain.versions.history import History
 from floodplain.versions.manifest import Manifest
-from floodplain.versions.schema import TableSchema, field_named
+from floodplain.versions.schema import TableSchema, fields_named
 
 Remake: TypeAlias = Callable[[pa.Array], pa.Array]
 """Old values → new ones, of the type of the new column."""
@@ -59,29 +59,23 @@ def _check_folded(rows: pa.Table, table: str) -> None:
 def _remade(
     rows: pa.Table, before: TableSchema, after: TableSchema, columns: Mapping[str, tuple[str, Remake]], now_ms: int
 ) -> pa.Table:
-    made = adapt(rows, before, after)
+    made: dict[str, pa.Array | pa.ChunkedArray] = {}
     put = layout.numbers(rows, OP) == 0
-    for name, (was, remake) in columns.items():
-        old, new = field_named(before, was), field_named(after, name)
+    named, names = fields_named(before, [was for was, _ in columns.values()]), fields_named(after, columns)
+    for (_, remake), old, new in zip(columns.values(), named, names, strict=True):
         values = remake(one_array(rows.column(layout.column(old))))
         kept = np.where(put, np.arange(len(rows)), len(rows))
         chosen = pa.concat_arrays([values, pa.nulls(1, values.type)]).take(pa.array(kept))
-        made = _with_column(made, layout.column(new), chosen)
+        made[layout.column(new)] = chosen
         if new.ttl_ms:
             ends = rows.column(layout.expires_column(old)) if old.ttl_ms else None
-            made = _with_ends(made, layout.expires_column(new), ends, new.ttl_ms - old.ttl_ms, now_ms + new.ttl_ms)
+            made[layout.expires_column(new)] = _ends(ends, len(rows), new.ttl_ms - old.ttl_ms, now_ms + new.ttl_ms)
     if after.ttl_ms != before.ttl_ms and after.ttl_ms:
         ends = rows.column(EXPIRES) if before.ttl_ms else None
-        made = _with_ends(made, EXPIRES, ends, after.ttl_ms - before.ttl_ms, now_ms + after.ttl_ms)
-    return made
+        made[EXPIRES] = _ends(ends, len(rows), after.ttl_ms - before.ttl_ms, now_ms + after.ttl_ms)
+    return layout.with_columns(adapt(rows, before, after), made)
 
 
-def _with_ends(rows: pa.Table, column: str, before: pa.ChunkedArray | None, longer_ms: int, new_ms: int) -> pa.Table:
-    """With ends as if the time to live had always been what it is: moved by as much, or counted from now if there were none."""
-    fresh = pa.repeat(pa.scalar(new_ms, pa.int64()), len(rows))
-    return _with_column(rows, column, fresh if before is None else pc.add(before, longer_ms))
-
-
-def _with_column(rows: pa.Table, column: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    place = rows.column_names.index(column)
-    return rows.set_column(place, rows.schema.field(place), values)
+def _ends(before: pa.ChunkedArray | None, rows: int, longer_ms: int, new_ms: int) -> pa.Array | pa.ChunkedArray:
+    """Ends as if the time to live had always been what it is: moved by as much, or counted from now if there were none."""
+    return pa.repeat(pa.scalar(new_ms, pa.int64()), rows) if before is None else pc.add(before, longer_ms)

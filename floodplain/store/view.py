@@ -23,7 +23,7 @@ from floodplain.versions.edit import GroupRanges
 from floodplain.versions.history import History
 from floodplain.versions.manifest import Manifest
 from floodplain.versions.pins import Pin
-from floodplain.versions.schema import Field, TableSchema, field_named
+from floodplain.versions.schema import Field, TableSchema, fields_named
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class TableView:
         return Needles(columns, hashes, layout.sub_from_integers(subkeys[0], given[0], self.schema.table))
 
     def _logical(self, rows: pa.Table, columns: Sequence[str] | None, expiries: bool) -> pa.Table:
-        fields = self.schema.fields if columns is None else [field_named(self.schema, name) for name in columns]
+        fields = self.schema.fields if columns is None else fields_named(self.schema, columns)
         out = {field.name: self._logical_column(rows, field) for field in fields}
         if expiries:
             out |= {f"_expires_{f.name}": rows.column(layout.expires_column(f)) for f in self.schema.values if f.ttl_ms}

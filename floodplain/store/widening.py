@@ -143,9 +143,10 @@ def check_ids(field: Field) -> None:
     """Raises ``SchemaMismatch`` if no change can have led to these ids."""
     fields = len(_ids(_part(field.type, ())))
     ids = field.inner or tuple(range(1, fields + 1))
-    if len(ids) != fields or len(set(ids)) != fields or not all(0 < id_ < _next_id(field) for id_ in ids):
+    next_id = field.next_inner or fields + 1
+    if len(ids) != fields or len(set(ids)) != fields or not all(0 < id_ < next_id for id_ in ids):
         raise SchemaMismatch(
-            f"column {field.name}: ids {ids} are not different numbers below {_next_id(field)} for the {fields} fields inside it"
+            f"column {field.name}: ids {ids} are not different numbers below {next_id} for the {fields} fields inside it"
         )
 
 

@@ -1,5 +1,6 @@
 """The definition of a table as the log records it. Columns are known by field id, so names and order may change freely."""
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Literal
 
@@ -92,9 +93,14 @@ def same_definition(a: TableSchema, b: TableSchema) -> bool:
     return msgspec.structs.replace(a, id=0) == msgspec.structs.replace(b, id=0)
 
 
+def fields_named(schema: TableSchema, names: Iterable[str]) -> list[Field]:
+    """The columns of these names, in their order. Raises ``SchemaMismatch`` for one that the table lacks."""
+    known = {field.name: field for field in schema.fields}
+    try:
+        return [known[name] for name in names]
+    except KeyError as missing:
+        raise SchemaMismatch(f"table {schema.table} has no column {missing.args[0]!r}; it has {', '.join(known)}") from None
+
+
 def field_named(schema: TableSchema, name: str) -> Field:
-    for field in schema.fields:
-        if field.name == name:
-            return field
-    known = ", ".join(field.name for field in schema.fields)
-    raise SchemaMismatch(f"table {schema.table} has no column {name!r}; it has {known}")
+    return fields_named(schema, (name,))[0]
