@@ -5,6 +5,7 @@ from typing import Literal
 
 from floodplain.errors import BadInput
 
+LEAST_CLOCK_AHEAD_MS = 2_000
 Compression = Literal["auto", "none", "lz4", "zstd"]
 
 
@@ -68,6 +69,10 @@ class StoreSettings:
     """How long a silent writer keeps others out. Safety never depends on it."""
     pin_ms: int = 300_000
     """How long a reader's pin holds its snapshot unless renewed."""
+    max_clock_ahead_ms: int = 3_600_000
+    """How far processing time may be ahead of what the store shows: the time that it gives to a file that was just written.
+    Beyond it the store's time counts. Less: rows live more exactly under a wrong clock, and a store whose own clock is behind
+    slows them down. Costs one request at the start, and a few a minute while clocks differ by more."""
     scan_rows: int = 1 << 18
     """Rows resolved at a time by a scan: bounds its memory."""
     memory_bytes: int = 64 << 20
@@ -87,6 +92,11 @@ class StoreSettings:
     def __post_init__(self) -> None:
         if self.mode is not None:
             check_mode(self.mode)
+        if self.max_clock_ahead_ms < LEAST_CLOCK_AHEAD_MS:
+            raise BadInput(
+                f"max_clock_ahead_ms={self.max_clock_ahead_ms} is not possible: stores know the time to the second, so allow for "
+                f"{LEAST_CLOCK_AHEAD_MS} or more"
+            )
 
 
 def check_mode(mode: object) -> None:

@@ -129,6 +129,9 @@ class FaultyBlobs(Blobs):
     def size(self, name: str) -> int:
         return self._run("size", name, lambda: self.inner.size(name))
 
+    def modified_ms(self, name: str) -> int | None:
+        return self._run("modified_ms", name, lambda: self.inner.modified_ms(name))
+
     def close(self) -> None:
         self.inner.close()
 

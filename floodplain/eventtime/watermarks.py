@@ -59,6 +59,9 @@ class Seen:
     """Heartbeats that had other values, too, which nobody gets to see."""
 
 
+_ALIVE = "alive_"
+
+
 @dataclass(frozen=True)
 class WatermarkRule:
     """How the watermark of a pipeline follows from its sources."""
@@ -126,6 +129,10 @@ class WatermarkRule:
                 moved[_alive(name)] = max(before.get(_alive(name), now_ms), now_ms)
         return moved
 
+    def by_clock(self, name: str) -> bool:
+        """Whether the time of this name in a manifest is by processing time."""
+        return name.startswith(_ALIVE) or (self.ingestion and name == EVENT_TIME)
+
     def _names(self) -> dict[str, str]:
         """Source → its name in the manifest."""
         return {"": "input"} if "" in self.sources else safe_names(self.sources)
@@ -143,4 +150,4 @@ def _mark(name: str) -> str:
 
 def _alive(name: str) -> str:
     """When a source last had rows, in processing time."""
-    return f"alive_{name}"
+    return f"{_ALIVE}{name}"

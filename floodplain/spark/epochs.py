@@ -27,6 +27,7 @@ from floodplain.spark.timekeeper import Timekeeper
 from floodplain.spark.weights import check_all_came, check_weight
 from floodplain.state import tables
 from floodplain.state.descriptors import EVENT_TIME
+from floodplain.store.storetime import Moment
 from floodplain.store.task import conflict_before_damage
 from floodplain.store.view import Snapshot
 from floodplain.tiers import paths
@@ -35,7 +36,6 @@ from floodplain.versions.assignment import checked_slots, even
 from floodplain.versions.commit import commit
 from floodplain.versions.edit import AdvancePublished, Assignment, SetAssignment, SourcePosition, Update
 from floodplain.versions.requirements import RequireLease
-from floodplain.versions.schema import PROCESSING_TIME
 
 KEPT_PROGRESS = 100
 
@@ -79,7 +79,7 @@ class Epochs:
         self._wanted_slots = checked_slots(slots, place.store.head.key_groups)
         self._empty: dict[str, Any] = {}
         self._compiled = Compiled(place, plan, engine)
-        self.time = Timekeeper(place.store, plan.watermark, engine)
+        self.time = Timekeeper(place.writer, plan.watermark, engine)
         self._timers: list[tuple[tables.Place, str, KeyedOperator]] = []
         self.front: Node | None = None
         """The step that rows of the pipeline's own input are computed up to when they come, if they do not come as they are."""
@@ -223,13 +223,17 @@ class Epochs:
                 return True
         return False
 
+    def moment(self, now_ms: int | None = None) -> Moment:
+        """Processing time, at this time by the clock, as far as the store bears it out."""
+        return self.writer.time.moment(now_ms)
+
     def tick(self, given_ms: int, now_ms: int) -> bool:
         """Time passes: an epoch without rows if timers are due; whether there was one.
 
         ``given_ms``: the watermark that Spark would give the next batch; 0 for none.
         """
-        head = self.store.head
-        watermark_ms = self.time.watermark_ms(given_ms, now_ms)
+        head, at = self.store.head, self.moment(now_ms)
+        now_ms, watermark_ms = min(now_ms, at.now_ms), self.time.watermark_ms(given_ms, at)
         # Timers up to the watermark of the last epoch had their turn in it; what callbacks set for the past waits.
         moved = watermark_ms > head.watermarks.get(EVENT_TIME, NONE_MS)
         if self.due(watermark_ms if moved else NONE_MS, now_ms):
@@ -246,9 +250,9 @@ class Epochs:
 
     def heartbeat(self, source: str | None, at_ms: int) -> None:
         """All events of this source (of all, if none is named) up to this time have come: noted in an epoch of its own."""
-        now_ms = self.store.history.clock.now_ms()
-        promised = self.time.promised(source, at_ms, now_ms)
-        self.advance(now_ms, self.store.head.watermarks.get(EVENT_TIME, NONE_MS), promised)
+        at = self.moment()
+        promised = self.time.promised(source, at_ms, at)
+        self.advance(at.now_ms, self.store.head.watermarks.get(EVENT_TIME, NONE_MS), promised)
 
     def advance(
         self,
@@ -259,12 +263,11 @@ class Epochs:
     ) -> None:
         """An epoch in which nothing happens but that time, or the place in the input, moves on. No task runs."""
         self._publish_last()
-        head = self.store.head
-        now_ms = max(timestamp_ms, head.watermarks.get(PROCESSING_TIME, 0))
+        head, at = self.store.head, self.moment(timestamp_ms)
         done = head.outputs if self._published == head.epoch else ()
         published = [AdvancePublished(self._published)] if self._published > head.published else []
         watermarks = {EVENT_TIME: watermark_ms} if watermark_ms > NONE_MS else {}
-        epoch = self.writer.epoch(now_ms=now_ms, watermarks={**watermarks, **(moved or {})})
+        epoch = self.writer.epoch(at=at, watermarks={**self.time.before(at), **watermarks, **(moved or {})})
         epoch.commit([], source=position, also=published)
         self.store.history.blobs.delete(done)
         self.publish()
@@ -304,18 +307,17 @@ class Epochs:
         self._publish_last()
         clock = self.store.history.clock
         started = clock.monotonic_s()
-        before = self.store.head.watermarks
-        now_ms = max(timestamp_ms, before.get(PROCESSING_TIME, 0))
-        watermark_ms = self.time.watermark_ms(watermark_ms, now_ms)
+        at = self.moment(timestamp_ms)
+        before, now_ms = self.time.before(at), at.now_ms
+        watermark_ms = self.time.watermark_ms(watermark_ms, at)
         times = EpochTimes(
             processing_ms=now_ms,
             late_ms=before.get(EVENT_TIME, NONE_MS),
             watermark_ms=watermark_ms if fire_ms is None else max(watermark_ms, fire_ms),
             ends=ends,
         )
-        epoch = self.writer.epoch(
-            now_ms=times.processing_ms, watermarks={EVENT_TIME: watermark_ms} if watermark_ms > NONE_MS else {}
-        )
+        marked = {EVENT_TIME: watermark_ms} if watermark_ms > NONE_MS else {}
+        epoch = self.writer.epoch(at=at, watermarks={**before, **marked})
         assignment, changes = self._assignment()
         done = self.store.head.outputs if self._published == self.store.head.epoch else ()
         if self._published > self.store.head.published:
@@ -326,7 +328,7 @@ class Epochs:
             run.run()
         files = sorted((file for named in self._outlets() for file in run.files(named)), key=lambda file: file.name)
         outputs, sums = [file.name for file in files], [file.sum for file in files]
-        moved = self.time.advance(epoch, now_ms)
+        moved = self.time.advance(epoch, at)
         states = [report.state for report in run.reports]
         run.ignored += Counter({leftout.INPUT: self.time.ignored})
         counts = leftout.counts(run.late, run.ignored)
@@ -354,7 +356,7 @@ class Epochs:
         del self.progress[:-KEPT_PROGRESS]
 
     def _concerns(self) -> set[str]:
-        return set() if self.concern is None else {self.concern}
+        return {concern for concern in (self.concern, self.writer.time.concern) if concern is not None}
 
     def _outlets(self) -> set[tuple[str, str]]:
         return {outlet.staged_as for outlet in self._plan.outlets}

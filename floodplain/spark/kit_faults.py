@@ -103,6 +103,9 @@ class CountedBlobs(Blobs):
     def size(self, name: str) -> int:
         return self._inner.size(name)
 
+    def modified_ms(self, name: str) -> int | None:
+        return self._inner.modified_ms(name)
+
 
 class Captured(Sink):
     """The world outside: keeps what was published, over all lives of the pipeline.

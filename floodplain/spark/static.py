@@ -26,9 +26,9 @@ def run_static(
     clock = epochs.store.history.clock
     if noted is None:
         epochs.run(inputs, _position(epochs, batch, _ROWS), clock.now_ms(), 0, ends=finish)
-    watermark_ms = epochs.time.watermark_ms(newest_ms() if epochs.time.rule is None else 0, clock.now_ms())
+    watermark_ms = epochs.time.watermark_ms(newest_ms() if epochs.time.rule is None else 0, epochs.moment())
     fire_ms = END_MS if finish else watermark_ms
-    if epochs.due(fire_ms, clock.now_ms()):
+    if epochs.due(fire_ms, epochs.moment().now_ms):
         epochs.run(None, None, clock.now_ms(), watermark_ms, fire_ms, ends=finish)
     if batch is not None:
         reached_ms = epochs.store.head.watermarks.get(EVENT_TIME, NONE_MS)

@@ -29,8 +29,12 @@ class Epoch:
     Write to it directly, or hand ``ticket`` to tasks elsewhere and commit their reports.
     """
 
-    def __init__(self, history: History, readers: Readers, token: int, watermarks: Mapping[str, int]) -> None:
+    def __init__(
+        self, history: History, readers: Readers, token: int, watermarks: Mapping[str, int], *, set_back: bool = False
+    ) -> None:
+        """``set_back``: watermarks may be earlier than they are."""
         head = history.head
+        self._set_back = set_back
         self._history = history
         self._readers = readers
         self._done = False
@@ -105,11 +109,14 @@ class Epoch:
         needed += [RequireSchema(table, ticket.schemas[table].id) for table in sorted({run.table for run in runs})]
         with conflict_before_damage(self._history, [RequireLease(ticket.token), *needed]):
             reopen(runs, head, self._readers, self._history.blobs)
+        moved = {**ticket.now_ms, **(watermarks or {})}
+        back = [name for name, at_ms in moved.items() if at_ms < head.watermarks.get(name, at_ms)] if self._set_back else []
         update = CommitEpoch(
             epoch=ticket.epoch,
             runs=runs,
             source=None if source is None else sealed(head.source, source, self._maker()),
-            watermarks={**ticket.now_ms, **(watermarks or {})},
+            watermarks=moved,
+            set_back=tuple(sorted(back)),
             outputs=tuple(outputs),
             sums=tuple(sums),
             counts={paths.checked_name("count", name): count for name, count in (counts or {}).items() if count},

@@ -18,6 +18,7 @@ from floodplain.store.epoch import Epoch
 from floodplain.store.evolution import evolve
 from floodplain.store.readers import Readers
 from floodplain.store.rollback import RolledBack, planned, roll_back
+from floodplain.store.storetime import Moment, StoreTime
 from floodplain.store.verify import Progress, Verdict, verify
 from floodplain.store.view import Snapshot
 from floodplain.tiers.open import open_blobs
@@ -184,6 +185,8 @@ class Writer:
         self.store = store
         self.token = token
         self._renewal: Renewal | None = None
+        self.time = StoreTime(store.history)
+        """Processing time as the store bears it out."""
 
     def keep(
         self,
@@ -220,15 +223,18 @@ class Writer:
         commit(history, [PutSchema(new)], [RequireSchema(schema.table, old.id if old else 0)], token=self.token)
         return new
 
-    def epoch(self, *, now_ms: int | None = None, watermarks: Mapping[str, int] | None = None) -> Epoch:
+    def epoch(self, *, now_ms: int | None = None, watermarks: Mapping[str, int] | None = None, at: Moment | None = None) -> Epoch:
         """Begin the next epoch at these times, which are committed with it and from which rows count their time to live.
 
-        ``now_ms`` is processing time: the clock's if not given, never earlier than the last epoch's. ``watermarks`` are others.
+        ``now_ms`` is processing time, never earlier than the last epoch's: the clock's if not given, as far as the store bears it
+        out. ``at``: what ``time`` says of it. ``watermarks`` are others.
         """
         history = self.store.history
         before = history.refresh().watermarks.get(PROCESSING_TIME, layout.BEGINNING)
-        now_ms = history.clock.now_ms() if now_ms is None else now_ms
-        return Epoch(history, self.store.readers, self.token, {**(watermarks or {}), PROCESSING_TIME: max(now_ms, before)})
+        if at is None:
+            at = self.time.moment() if now_ms is None else Moment(max(now_ms, before))
+        times = {**(watermarks or {}), PROCESSING_TIME: at.now_ms}
+        return Epoch(history, self.store.readers, self.token, times, set_back=at.set_back)
 
     def rollback(self, epoch: int, *, drop_output: bool = False) -> RolledBack:
         """As ``Store.rollback``, between two epochs of this writer."""

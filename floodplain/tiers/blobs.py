@@ -103,6 +103,11 @@ class Blobs(ABC):
     @abstractmethod
     def size(self, name: str) -> int: ...
 
+    def modified_ms(self, name: str) -> int | None:  # noqa: ARG002
+        """When the blob was last written, by the clock of where it is; None where there is no clock but that of this process.
+        Stores may know it to the second only."""
+        return None
+
     def forget(self, names: Iterable[str]) -> None:  # noqa: ARG002
         """Drop what caches hold of these blobs, so that the next read asks the lowest tier.
 

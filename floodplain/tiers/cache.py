@@ -150,6 +150,9 @@ class CachedBlobs(Blobs):
     def size(self, name: str) -> int:
         return self._lower.size(name)
 
+    def modified_ms(self, name: str) -> int | None:
+        return self._lower.modified_ms(name)
+
     def sweep(self, clock: Clock, older_than_ms: int) -> int:
         return self._lower.sweep(clock, older_than_ms)
 

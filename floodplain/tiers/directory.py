@@ -157,6 +157,10 @@ class DirectoryBlobs(Blobs):
         with self._opened(name) as fd:
             return os.fstat(fd).st_size
 
+    def modified_ms(self, name: str) -> int | None:
+        with self._opened(name) as fd:
+            return os.fstat(fd).st_mtime_ns // 1_000_000
+
     def forget(self, names: Iterable[str]) -> None:
         """The page cache lets go of them, but for pages that some process has mapped."""
         if not hasattr(os, "posix_fadvise"):

@@ -91,6 +91,10 @@ class ObjectBlobs(Blobs):
         with self._asking(f"measuring {checked_blob(name)}"):
             return int(obstore.head(self._store, name)["size"])
 
+    def modified_ms(self, name: str) -> int | None:
+        with self._asking(f"asking for the time of {checked_blob(name)}"):
+            return int(obstore.head(self._store, name)["last_modified"].timestamp() * 1000)
+
     def _write(self, name: str, data: Data, mode: Any) -> None:
         view = memoryview(data).cast("B")
         try:

@@ -67,6 +67,9 @@ class Paced(Blobs):
     def size(self, name: str) -> int:
         return self._lower.size(name)
 
+    def modified_ms(self, name: str) -> int | None:
+        return self._lower.modified_ms(name)
+
     def forget(self, names: Iterable[str]) -> None:
         self._lower.forget(names)
 

@@ -75,6 +75,9 @@ class Retrying(Blobs):
     def size(self, name: str) -> int:
         return self._ask(lambda: self._lower.size(name))
 
+    def modified_ms(self, name: str) -> int | None:
+        return self._ask(lambda: self._lower.modified_ms(name))
+
     def forget(self, names: Iterable[str]) -> None:
         self._lower.forget(names)
 

@@ -145,6 +145,8 @@ class CommitEpoch(msgspec.Struct, frozen=True, tag="epoch", omit_defaults=True):
     """What vouches for each of them, in their order; none in edits of format 1."""
     counts: dict[str, int] = {}
     """How much was counted in this epoch, by name, where it was anything. In a manifest: in all epochs so far."""
+    set_back: tuple[str, ...] = ()
+    """Those of ``watermarks`` that go back: times of a clock that was ahead."""
 
 
 class ReplaceRuns(msgspec.Struct, frozen=True, tag="replace"):

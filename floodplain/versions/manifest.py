@@ -211,7 +211,7 @@ def _next_epoch(manifest: Manifest, update: CommitEpoch | RestoreEpoch, edit: Ed
 def _commit_epoch(manifest: Manifest, update: CommitEpoch) -> Manifest:
     for name, watermark in update.watermarks.items():
         floor = manifest.watermarks.get(name, watermark)
-        _require(watermark >= floor, f"watermark {name} from {floor} up", f"{watermark}")
+        _require(watermark >= floor or name in update.set_back, f"watermark {name} from {floor} up", f"{watermark}")
     for name, count in update.counts.items():
         _require(count >= 0, f"a count {name} of 0 or more", f"{count}")
     outputs = len(update.outputs)

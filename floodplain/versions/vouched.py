@@ -121,3 +121,6 @@ class Vouched(Blobs):
 
     def size(self, name: str) -> int:
         return self._inner.size(name)
+
+    def modified_ms(self, name: str) -> int | None:
+        return self._inner.modified_ms(name)

@@ -237,3 +237,16 @@ def test_requests_and_bytes_are_counted(blobs: Blobs, counters: Counters) -> Non
     assert counters.get(TIER_WRITTEN_BYTES, base) == 5
     assert counters.get(TIER_READ_BYTES, base) == 7
     assert counters.get(TIER_REQUESTS, base) == 3
+
+
+def test_the_time_of_a_blob_is_by_the_clock_of_its_place(blobs: Blobs) -> None:
+    blobs.put("log/a", b"1")
+    first_ms = blobs.modified_ms("log/a")
+    if blobs.tier == "memory":
+        assert first_ms is None, "there is no clock but ours"
+        return
+    blobs.put("log/a", b"2")
+    second_ms = blobs.modified_ms("log/a")
+    assert first_ms is not None and second_ms is not None and second_ms >= first_ms > 1_600_000_000_000
+    with pytest.raises(NotFound):
+        blobs.modified_ms("log/b")
