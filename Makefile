@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test bench soak docs lint types lock clean
+.PHONY: demo test bench soak soak-tests docs lint types lock clean
 
 demo: $(READY)
 	$(BIN)/python examples/ad_join.py
@@ -18,7 +18,11 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
+soak: SOAK_MINUTES ?= 60
 soak: $(READY)
+	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)
+
+soak-tests: $(READY)
 	$(BIN)/python -m pytest -m soak -s
 
 bench: $(READY)
@@ -31,6 +35,7 @@ bench: $(READY)
 docs: $(READY)
 	$(BIN)/python docs/figures.py
 	$(BIN)/python docs/plots.py
+	$(BIN)/python docs/reliability.py
 	$(BIN)/python docs/build.py
 
 $(READY): requirements.lock pyproject.toml
