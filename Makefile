@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test bench soak soak-tests docs lint types lock clean
+.PHONY: demo test bench soak soak-tests random-mutants docs lint types lock clean
 
 demo: $(READY)
 	$(BIN)/python examples/ad_join.py
@@ -24,6 +24,13 @@ soak: $(READY)
 
 soak-tests: $(READY)
 	$(BIN)/python -m pytest -m soak -s
+
+COUNT ?= 200
+SEED ?= 1
+MUTANT_MINUTES ?= 120
+
+random-mutants: $(READY)
+	$(BIN)/python -m tests.random_mutants --count $(COUNT) --seed $(SEED) --minutes $(MUTANT_MINUTES)
 
 bench: $(READY)
 	$(BIN)/floodplain bench state-types --json
@@ -50,4 +57,4 @@ lock:
 	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --generate-hashes --no-emit-index-url --no-header --no-annotate --upgrade -o requirements.lock
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .random-mutants .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,1 @@
+"""Random mutants of ``floodplain/versions`` and ``floodplain/store``, made and run by mutmut: ``make random-mutants``."""
