@@ -5,6 +5,7 @@ folds it, because a store must never make a process import code that the store's
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -31,7 +32,7 @@ def register_merge(combine: Combine) -> str:
     if "<" in combine.__qualname__ or combine.__module__ == "__main__":
         raise BadInput(f"merge {combine.__qualname__} has no import path: define it at the top level of a module")
     name = f"{combine.__module__}:{combine.__qualname__}"
-    _registered[name] = _pairwise(combine)
+    _registered[name] = partial(_pairwise, combine)
     return name
 
 
@@ -88,15 +89,12 @@ def _decimal_sum(operands: pa.Array, starts: np.ndarray) -> pa.Array:
         raise BadInput(f"a sum does not fit {operands.type}: declare the column wider ({error})") from error
 
 
-def _extreme(reduce: np.ufunc) -> Fold:
-    def fold(operands: pa.Array, starts: np.ndarray) -> pa.Array:
-        # Ranks stand in for the values, so one reduction serves every type that has an order.
-        rank = pc.rank(operands, sort_keys="ascending", tiebreaker="first").to_numpy().astype(np.int64) - 1
-        row = np.empty(len(rank), np.int64)
-        row[rank] = np.arange(len(rank))
-        return operands.take(pa.array(row[reduce.reduceat(rank, starts)]))
-
-    return fold
+def _extreme(reduce: np.ufunc, operands: pa.Array, starts: np.ndarray) -> pa.Array:
+    # Ranks stand in for the values, so one reduction serves every type that has an order.
+    rank = pc.rank(operands, sort_keys="ascending", tiebreaker="first").to_numpy().astype(np.int64) - 1
+    row = np.empty(len(rank), np.int64)
+    row[rank] = np.arange(len(rank))
+    return operands.take(pa.array(row[reduce.reduceat(rank, starts)]))
 
 
 def _append(operands: pa.Array, starts: np.ndarray) -> pa.Array:
@@ -109,25 +107,21 @@ def _append(operands: pa.Array, starts: np.ndarray) -> pa.Array:
     )
 
 
-def _pairwise(combine: Combine) -> Fold:
+def _pairwise(combine: Combine, operands: pa.Array, starts: np.ndarray) -> pa.Array:
     """Folds neighbours in rounds, so that a segment of n operands takes log2(n) vectorised calls."""
-
-    def fold(operands: pa.Array, starts: np.ndarray) -> pa.Array:
-        segment = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(operands))))
-        while len(operands) > len(starts):
-            place = np.arange(len(segment)) - np.searchsorted(segment, segment)
-            older = np.flatnonzero((place % 2 == 0) & np.append(segment[1:] == segment[:-1], False))
-            merged = _called(combine, operands.take(pa.array(older)), operands.take(pa.array(older + 1)))
-            if len(merged) != len(older):
-                raise BadInput(f"merge {combine.__qualname__} returned {len(merged)} values for {len(older)} pairs")
-            source = np.arange(len(segment))
-            source[older] = len(segment) + np.arange(len(older))
-            kept = place % 2 == 0
-            operands = pa.concat_arrays([operands, _typed(combine, merged, operands.type)]).take(pa.array(source[kept]))
-            segment = segment[kept]
-        return operands
-
-    return fold
+    segment = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(operands))))
+    while len(operands) > len(starts):
+        place = np.arange(len(segment)) - np.searchsorted(segment, segment)
+        older = np.flatnonzero((place % 2 == 0) & np.append(segment[1:] == segment[:-1], False))
+        merged = _called(combine, operands.take(pa.array(older)), operands.take(pa.array(older + 1)))
+        if len(merged) != len(older):
+            raise BadInput(f"merge {combine.__qualname__} returned {len(merged)} values for {len(older)} pairs")
+        source = np.arange(len(segment))
+        source[older] = len(segment) + np.arange(len(older))
+        kept = place % 2 == 0
+        operands = pa.concat_arrays([operands, _typed(combine, merged, operands.type)]).take(pa.array(source[kept]))
+        segment = segment[kept]
+    return operands
 
 
 def _called(combine: Combine, older: pa.Array, newer: pa.Array) -> pa.Array:
@@ -149,7 +143,7 @@ def _typed(combine: Combine, merged: pa.Array, type_: pa.DataType) -> pa.Array:
 _BUILTIN: dict[str, Fold] = {
     "sum": _sum,
     "count": _sum,
-    "min": _extreme(np.minimum),
-    "max": _extreme(np.maximum),
+    "min": partial(_extreme, np.minimum),
+    "max": partial(_extreme, np.maximum),
     "append": _append,
 }
