@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodplain.clock import ManualClock, SeededChance
-from floodplain.errors import BadInput, MergeUnavailable, SchemaMismatch
+from floodplain.errors import BadInput, MergeUnavailable, SchemaMismatch, UserError
 from floodplain.store import folds
 from floodplain.store.definition import Column, value_table
 from floodplain.store.store import Store
@@ -230,3 +230,29 @@ def test_a_users_merge_sees_operands_in_order(chained: Store, steps: int) -> Non
         forge.write(chained, "t", ("merge", {"k": [1, 2], "v": [str(n), f"-{n}"]}))
     expected = reduce(lambda older, newer: f"{older},{newer}", map(str, range(steps)))
     assert {row["v"] for row in forge.rows(chained, "t")} == {expected, ",".join(f"-{n}" for n in range(steps))}
+
+
+def picky(older: pa.Array, newer: pa.Array) -> pa.Array:
+    """A user's merge that some values cannot be given to."""
+    if "bad" in newer.to_pylist():
+        raise ValueError("this will not do")
+    return newer
+
+
+@pytest.mark.parametrize("keys", [1, 2, 7, 50])
+@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
+def test_the_key_whose_rows_a_users_merge_cannot_take_is_named(keys: int, place: float) -> None:
+    """Wherever it stands among the others, which are merged in the same calls."""
+    bad = round(place * (keys - 1))
+    values = {"v": Column(pa.string(), merge=folds.register_merge(picky))}
+    store = forge.with_table(value_table("t", {"k": pa.int64(), "site": pa.string()}, values))
+    rows = {"k": range(keys), "site": [f"s{n}" for n in range(keys)]}
+    told = rf"epoch 1, table t, key {{'k': {bad}, 'site': 's{bad}'}}: ValueError in merge tests.store.test_folds:picky: this"
+    with pytest.raises(UserError, match=told):
+        forge.write(
+            store,
+            "t",
+            ("merge", {**rows, "v": ["fine"] * keys}),
+            ("merge", {**rows, "v": ["bad" if n == bad else "fine" for n in range(keys)]}),
+        )
+    assert store.history.refresh().epoch == 0
