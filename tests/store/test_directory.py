@@ -49,3 +49,13 @@ def test_any_numbers(present: set[int], others: set[int]) -> None:
 def test_nothing_is_wanted() -> None:
     assert found(np.array([1, 5], np.uint64), np.empty(0, np.uint64)) == ([], [])
     assert found(np.array([10, 50], np.uint64), np.array([1, 2, 99], np.uint64)) == ([], [])
+
+
+@pytest.mark.parametrize("step", [1, 3, 1 << 20, 1 << 50])
+@pytest.mark.parametrize("first", [0, 1, 1 << 40, (1 << 63) - 5, (1 << 63) + 5, (1 << 64) - (1 << 61)])
+def test_wherever_the_numbers_lie_there_is_about_a_bucket_for_each(first: int, step: int) -> None:
+    """So a lookup looks at one or two rows. Its size is what the docs of its users promise."""
+    count = 1000
+    present = np.uint64(first) + np.arange(count, dtype=np.uint64) * np.uint64(step)
+    assert count <= 2 * len(Directory(present)._starts) <= 4 * count + 2
+    assert Directory(present)._starts.nbytes <= 8 * count + 8

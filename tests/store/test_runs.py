@@ -12,11 +12,14 @@ from floodplain.errors import Corrupt
 from floodplain.keys import key_group
 from floodplain.metrics import TIER_READ_BYTES, Counters
 from floodplain.settings import RetrySettings
+from floodplain.store import layout, runreader
 from floodplain.store.chunkcache import ChunkCache
 from floodplain.store.claims import check_chunk_order
 from floodplain.store.definition import Column, list_table, map_table, timer_table, value_table
+from floodplain.store.directory import Directory
+from floodplain.store.layout import HASH
 from floodplain.store.runreader import RunReader, open_run
-from floodplain.store.runwriter import ALIGNMENT, BuiltRun, pack
+from floodplain.store.runwriter import ALIGNMENT, BuiltRun, _in_pieces, pack
 from floodplain.store.store import Store
 from floodplain.tiers.objects import ObjectBlobs
 from tests.store import forge
@@ -235,3 +238,37 @@ def test_small_pieces_join_their_neighbours_and_no_row_is_lost_or_moved(cuts: tu
         again = forge.raw_run(store, "t", pieces, chunk_bytes=chunk_bytes)
         assert forge.physical_of(again).combine_chunks().equals(whole), chunk_bytes
         check_chunk_order(forge.footer_of(again), again.ref)
+
+
+def test_a_directory_is_made_once_of_a_chunk_that_is_asked_for_much_of_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never for a few keys, nor for rows by sub-key, and once it is there it serves them all."""
+    made = []
+
+    class Counted(Directory):
+        def __init__(self, present: np.ndarray) -> None:
+            made.append(len(present))
+            super().__init__(present)
+
+    monkeypatch.setattr(runreader, "Directory", Counted)
+    store, run = a_run("value", 400, chunk_bytes=4096)
+    reader = opened(store, run)
+    assert len(reader.count) > 1
+    everything = np.sort(layout.numbers(forge.physical_of(run).combine_chunks(), HASH))
+    for hashes, expected in (
+        (everything[::20], []),
+        (everything, reader.count.tolist()),
+        (everything[::4], reader.count.tolist()),
+        (everything[:1], reader.count.tolist()),
+    ):
+        found = [hashes[hits.needle][place] for hits in reader.find(hashes) for place in range(len(hits.row))]
+        assert found == hashes.tolist()
+        assert made == expected
+
+
+@pytest.mark.parametrize(("last", "chunks"), [(49, 1), (50, 2), (51, 2)])
+def test_a_last_piece_that_is_half_a_chunk_is_large_enough(last: int, chunks: int) -> None:
+    """The pieces before it are not put together with it."""
+    whole = pa.table({"v": pa.array(range(100 + last), pa.int64())})
+    joined = _in_pieces(pa.concat_tables([whole.slice(0, 100), whole.slice(100)]), 100 * 8)
+    assert joined.equals(whole)
+    assert len(joined.to_batches()) == chunks
