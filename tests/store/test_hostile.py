@@ -270,6 +270,8 @@ def test_rows_that_are_not_unique_though_said_to_be() -> None:
         (lambda index: np.where(index < ROWS, 99, index), True),
         (lambda index: np.where(index < ROWS, 0, index), True),
         (lambda index: np.concatenate([[0], index[: ROWS - 1], [0], index[ROWS:-1]]).astype("<u8"), False),
+        (lambda index: np.concatenate([index[:ROWS], np.roll(index[ROWS:], 1)]), True),
+        (lambda index: np.concatenate([index[:ROWS][::-1], index[ROWS:][::-1]]), True),
     ],
 )
 def test_an_index_that_leads_astray(damage: Callable[[np.ndarray], np.ndarray], by_reading: bool) -> None:
@@ -277,7 +279,9 @@ def test_an_index_that_leads_astray(damage: Callable[[np.ndarray], np.ndarray], 
     store = store_of("time")
     run = honest(store, "time", chunk_bytes=1 << 20)
     forge.commit_runs(store, forge.with_part(run, "index", lambda data: damage(np.frombuffer(data, "<u8")).tobytes()))
-    assert not forge.reopen(store.history.blobs).verify().good
+    (found,) = forge.reopen(store.history.blobs).verify().damages
+    assert found.file == next(info.name for info in store.history.blobs.list("runs/"))
+    assert found.expected.startswith("an index ")
     table = forge.reopen(store.history.blobs).snapshot().table("t")
     if by_reading:
         with pytest.raises(Corrupt):

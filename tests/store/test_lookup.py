@@ -201,3 +201,30 @@ def test_a_filter_keeps_lookups_away_from_runs_without_the_key() -> None:
     before = counters.get(TIER_REQUESTS, "object")
     assert table.multi_get(keys(7000)).found.all()
     assert counters.get(TIER_REQUESTS, "object") - before <= 2, "more than the one run that has it, give or take a false positive"
+
+
+EXACT = {
+    "ordered": (list_table("t", {"k": pa.int64()}, {"v": pa.int64()}), "position"),
+    "hashed": (MAP, "s"),
+    "time": (timer_table("t", {"k": pa.int64()}, {"v": pa.int64()}), "at"),
+}
+
+
+@pytest.mark.parametrize("shape", EXACT)
+@pytest.mark.parametrize("chunk_bytes", [1, 200, 1 << 20])
+def test_exact_sub_keys_in_any_order_give_these_rows_and_no_others(shape: str, chunk_bytes: int) -> None:
+    """Keys that are asked for in any order of their hashes, some twice, some with sub-keys that are not there."""
+    schema, subkey = EXACT[shape]
+    store = forge.with_table(schema, settings=replace(forge.SETTINGS, chunk_bytes=chunk_bytes))
+    there = {(k, sub): 100 * k + sub for k in range(12) for sub in range(k + 1)}
+    for part in (0, 1):
+        rows = {entry: v for entry, v in there.items() if entry[1] % 2 == part}
+        columns = {"k": [k for k, _ in rows], subkey: [sub for _, sub in rows], "v": list(rows.values())}
+        forge.write(store, "t", ("put", columns))
+    rng = np.random.default_rng(7)
+    for count in (1, 2, 5, 40):
+        asked = list(zip(rng.integers(0, 14, count).tolist(), rng.integers(0, 13, count).tolist(), strict=True))
+        wanted = pa.table({"k": [k for k, _ in asked], subkey: [sub for _, sub in asked]})
+        found = store.snapshot().table("t").multi_get(wanted)
+        got = [(asked[needle], row["v"]) for needle, row in zip(found.needle.tolist(), found.rows.to_pylist(), strict=True)]
+        assert got == [(entry, there[entry]) for entry in asked if entry in there]

@@ -158,7 +158,8 @@ def test_output_that_is_not_published_is_given_up_only_if_that_is_said() -> None
     assert store.head.outputs == ()
     put(store, [1], 5, outputs=[staged])
     commit(store.history, [AdvancePublished(6)])
-    assert store.rollback(1).unpublished == ()
+    back = store.rollback(1)
+    assert (back.unpublished, back.published) == ((), 6)
     assert store.head.published == 6, "which never goes back"
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodplain.errors import BadInput, SchemaMismatch
-from floodplain.keys import hash_columns, key_group
+from floodplain.keys import group_bounds, hash_columns, key_group
 from floodplain.metrics import TIER_READ_BYTES, Counters
 from floodplain.store.definition import Column, map_table, timer_table, value_table
 from floodplain.store.scan import plan
@@ -177,3 +177,23 @@ def test_a_scan_and_a_lookup_agree() -> None:
     whole = {row["k"]: row["v"] for row in table.to_arrow().to_pylist()}
     lookup = table.multi_get(pa.table({"k": range(3100)}))
     assert dict(zip(lookup.rows["k"].to_pylist(), lookup.rows["v"].to_pylist(), strict=True)) == whole
+
+
+@pytest.mark.parametrize("schema", [VALUE, MAP, TIMERS], ids=lambda schema: schema.shape)
+@pytest.mark.parametrize("chunk_bytes", [1, 1 << 20])
+def test_a_hash_at_the_very_end_of_a_key_group_is_of_that_group(schema: Any, chunk_bytes: int) -> None:
+    """The first and the last one of each, which no test meets by chance."""
+    store = forge.with_table(schema)
+    ends = [hash_ for group in range(forge.GROUPS) for hash_ in group_bounds(group, group + 1, forge.GROUPS)]
+    columns: dict[str, Any] = {"k": range(len(ends))}
+    columns |= {"s": [0] * len(ends)} if schema is MAP else {"at": [5] * len(ends)} if schema is TIMERS else {}
+    physical = forge.physical_of(forge.built(store, "t", pa.table(columns))).combine_chunks()
+    at = physical.column_names.index("_hash")
+    physical = physical.set_column(at, physical.schema.field(at), pa.array(ends, pa.uint64()))
+    forge.commit_runs(store, forge.raw_run(store, "t", physical, chunk_bytes=chunk_bytes))
+    table = store.snapshot().table("t")
+    in_order = physical["f1"].to_pylist()
+    assert table.to_arrow()["k"].to_pylist() == in_order
+    for group in range(forge.GROUPS):
+        (found,) = table.scan(groups=((group, group + 1),))
+        assert found["k"].to_pylist() == in_order[2 * group : 2 * group + 2]
