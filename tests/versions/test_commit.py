@@ -242,8 +242,14 @@ def test_a_writer_that_slept_too_long_says_so() -> None:
         collect(other)
 
     faulty.plan = At(len(faulty.ops), "after", others)
-    with pytest.raises(Conflict, match="can no longer be told"):
+    position = slow.head.position + 1
+    with pytest.raises(Conflict) as caught:
         commit(slow, [PutSchema(schema("mine"))])
+    behind = reopen(blobs, clock).head.position - position
+    assert str(caught.value) == (
+        f"this writer slept through {behind} commits, and whether its edit at position {position} "
+        "counted can no longer be told: start over from the newest manifest"
+    )
     check_store(blobs)
 
 

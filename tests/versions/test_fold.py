@@ -17,6 +17,7 @@ from floodplain.versions.edit import (
     Edit,
     PutSchema,
     ReleaseLease,
+    RenameTable,
     ReplaceRuns,
     SetTag,
     SourcePosition,
@@ -232,3 +233,17 @@ def test_counts_add_up() -> None:
     assert manifest.counts == {"a__late": 5, "b__late": 1}
     with pytest.raises(BrokenHistory):
         fold(manifest, CommitEpoch(4, (), counts={"a__late": -1}))
+
+
+def test_a_renamed_table_keeps_its_versions_and_runs_and_knows_what_it_was_written_as() -> None:
+    manifest = fold(started(), PutSchema(schema("t", 2)), PutSchema(schema("other")))
+    there = fold(manifest, RenameTable("t", "u"))
+    assert there.schemas == {"other": (schema("other"),), "u": (schema("u"), schema("u", 2))}
+    change = msgspec.structs.replace
+    assert there.runs == {"u": tuple(change(ref, table="u", written_as="t") for ref in manifest.runs["t"])}
+    again = fold(there, RenameTable("u", "v"))
+    assert again.runs == {"v": tuple(change(ref, table="v") for ref in there.runs["u"])}, "as it was written at first"
+    assert fold(manifest, RenameTable("other", "free")).runs == manifest.runs, "one without runs has none afterwards"
+    for table, to in (("none", "u"), ("t", "other"), ("t", "t")):
+        with pytest.raises(BrokenHistory, match=f"a known table renamed to a free name, not {to}"):
+            fold(manifest, RenameTable(table, to))

@@ -6,6 +6,7 @@ from floodplain.clock import ManualClock
 from floodplain.errors import BadName, Fenced, LeaseHeld
 from floodplain.host import Process
 from floodplain.versions import lease
+from floodplain.versions.manifest import Lease
 from tests.faults import interleaved
 from tests.versions.world import SETTINGS, check_store, create, memory, next_epoch, reopen
 
@@ -122,3 +123,13 @@ def test_a_holder_that_is_known_to_be_gone_has_it_no_more() -> None:
     assert other.head.lease.holder is None
     with pytest.raises(LeaseHeld, match="'two' holds"):
         lease.take(history, "three", is_gone=lambda process: True)
+
+
+@pytest.mark.parametrize("length_ms", [0, 1_000, SETTINGS.lease_ms, 10 * SETTINGS.lease_ms])
+@pytest.mark.parametrize("left_ms", [-5, 0, 1, 999, 1_000, 1_001, SETTINGS.lease_ms, SETTINGS.lease_ms + 1, 10**9])
+def test_a_lease_lasts_no_longer_than_it_was_to_last(length_ms: int, left_ms: int) -> None:
+    """However far ahead the clock of its holder is. One that does not tell its length is taken to have ours."""
+    clock = ManualClock(5_000)
+    history = create(memory(), clock)
+    held = Lease(1, "one", clock.now_ms() + left_ms, length_ms=length_ms)
+    assert lease.left_ms(held, history) == max(0, min(left_ms, length_ms if length_ms else SETTINGS.lease_ms))

@@ -1,14 +1,24 @@
 """Opening a store: from checkpoints and the log."""
 
+import dataclasses
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
 import pytest
+from msgspec.structs import replace as change
 
 from floodplain.clock import ManualClock, SeededChance
-from floodplain.errors import BadInput, Refused, SnapshotExpired, StoreNotFound
+from floodplain.errors import BadInput, Corrupt, Refused, SnapshotExpired, StoreNotFound
 from floodplain.tiers import paths
+from floodplain.tiers.blobs import Blobs
 from floodplain.versions import manifests
 from floodplain.versions.checkpoint import maybe_checkpoint
+from floodplain.versions.frame import Kind, decode, encode
 from floodplain.versions.garbage import collect
 from floodplain.versions.history import History
+from floodplain.versions.manifest import Manifest
 from floodplain.versions.tags import set_tag
 from tests.faults import Answers, FaultyBlobs, Op, clone, contents, operations
 from tests.versions.world import (
@@ -189,3 +199,59 @@ def test_names_that_mean_nothing_are_ignored() -> None:
     assert reopen(blobs).head == history.head
     collect(history, horizon=history.head.position)
     assert "runs/odd" in names(blobs)
+
+
+class Spoilt(FaultyBlobs):
+    """Of a manifest checkpoint something else is stored, or nothing, as often as it is written."""
+
+    def __init__(self, inner: Blobs, spoil: Callable[[Manifest], Manifest | None]) -> None:
+        super().__init__(inner)
+        self._spoil = spoil
+
+    def create(self, name: str, data: Any) -> None:
+        if not name.startswith(paths.MANIFESTS):
+            super().create(name, data)
+        elif (other := self._spoil(decode(Kind.MANIFEST, Manifest, data, name))) is not None:
+            super().put(name, encode(Kind.MANIFEST, other))
+
+    def put(self, name: str, data: Any) -> None:
+        self.create(name, data)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "expected", "found"),
+    [
+        (lambda whole: None, "the checkpoint just written", "no such file"),
+        (lambda whole: change(whole, epochs=whole.epochs[1:]), "the fold of the log", "another manifest"),
+        (lambda whole: change(whole, chain="other"), "chain [0-9a-f]{32}", "chain other"),
+        (lambda whole: change(whole, position=whole.position + 1), "position 9", "position 10"),
+        (lambda whole: change(whole, store="other"), "store .+", "store other"),
+    ],
+    ids=["nothing", "content", "chain", "position", "store"],
+)
+def test_a_checkpoint_that_never_reads_back_is_told_as_what_it_is(
+    spoil: Callable[[Manifest], Manifest | None], expected: str, found: str
+) -> None:
+    blobs = memory()
+    epochs(create(blobs), 8)
+    history = reopen(Spoilt(blobs, spoil))
+    assert not maybe_checkpoint(history)
+    failure = history.checkpoint_failure
+    assert isinstance(failure, Corrupt)
+    assert failure.file == paths.manifest(9)
+    assert re.fullmatch(expected, failure.expected)
+    assert failure.found == found
+
+
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_a_checkpoint_is_written_as_soon_as_it_is_due(every: int) -> None:
+    settings = dataclasses.replace(SETTINGS, checkpoint_every=every)
+    history = create(memory(), settings=settings)
+    written = []
+    for _ in range(12):
+        next_epoch(history)
+        if maybe_checkpoint(history):
+            written.append(history.head.position)
+    assert written[0] == max(every, 2), "the first edit has the table"
+    assert {later - sooner for sooner, later in pairwise(written)} == {every}
+    assert positions(history.blobs, paths.MANIFESTS) == written
