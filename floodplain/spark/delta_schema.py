@@ -5,6 +5,7 @@ from typing import Any
 
 from floodplain.errors import SchemaMismatch
 
+_RULES = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
 _UNCHECKED = ("delta.constraints.", "delta.columnMapping.mode")
 
 
@@ -24,6 +25,13 @@ def check_table(table: Any, where: str) -> None:
     metadata = table.metadata()
     if metadata.partition_columns:
         raise SchemaMismatch(f"{where} is partitioned by {', '.join(metadata.partition_columns)}: use one that is not")
+    for field in table.schema().fields:
+        rules = [name for name in field.metadata if name in _RULES]
+        if rules:
+            raise SchemaMismatch(
+                f"column {field.name} of {where} has {', '.join(rules)}, which files written elsewhere cannot keep: use another "
+                "table"
+            )
     for name, value in metadata.configuration.items():
         if name.startswith(_UNCHECKED) and value != "none":
             raise SchemaMismatch(f"{where} has {name}={value}, which files written elsewhere cannot keep: use another table")

@@ -23,8 +23,9 @@ def stats(file: pq.ParquetFile) -> str:
             found["nullCount"][field.name] = sum(group.null_count for group in groups)
         filled = [group for group in groups if group is None or not group.has_null_count or group.num_values]
         if filled and _is_ordered(field.type) and all(group is not None and group.has_min_max for group in filled):
-            low, high = _low(min(group.min for group in filled)), _high(max(group.max for group in filled))
-            found["minValues"][field.name] = low
+            low, high = _bounds(filled)
+            if low is not None:
+                found["minValues"][field.name] = low
             if high is not None:
                 found["maxValues"][field.name] = high
     return msgspec.json.encode(found).decode()
@@ -40,6 +41,14 @@ def _is_ordered(type_: pa.DataType) -> bool:
     return bool(
         pa.types.is_integer(type_) or pa.types.is_date(type_) or pa.types.is_timestamp(type_) or pa.types.is_string(type_)
     )
+
+
+def _bounds(groups: list[Any]) -> tuple[Any, Any]:
+    """The least and the greatest; None for what Python has no value for, as a time after the year 9999."""
+    try:
+        return _low(min(group.min for group in groups)), _high(max(group.max for group in groups))
+    except (ValueError, OverflowError):
+        return None, None
 
 
 def _low(value: Any) -> Any:

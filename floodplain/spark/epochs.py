@@ -22,7 +22,7 @@ from floodplain.spark.fitting import fitted_operator
 from floodplain.spark.inherited import check_unpublished, check_waiting, unpublished, vouched
 from floodplain.spark.migration import NO_CHANGES, Migration, StartChanges, migrate
 from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union, sources_of
-from floodplain.spark.steps import Compiled, Steps, derived, together_next
+from floodplain.spark.steps import Compiled, Steps, checks_of, derived, together_next
 from floodplain.spark.timekeeper import Timekeeper
 from floodplain.spark.weights import check_all_came, check_weight
 from floodplain.state import tables
@@ -111,6 +111,7 @@ class Epochs:
         head = self.store.head
         for outlet in self._plan.outlets:
             outlet.sink.prepare(f"{head.store}-{outlet.name}", head.epoch, self._compiled.schemas[outlet.staged_as])
+        self._compiled.checks.update(checks_of(self._plan, self._compiled.schemas))
         self.publish()
         self._record_published()
         migrate(self.writer, migration)

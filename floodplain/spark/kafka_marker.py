@@ -50,6 +50,15 @@ class Marker:
         resource = self._admin.ConfigResource(self._admin.ResourceType.TOPIC, self._topic)
         return str(admin.describe_configs([resource], request_timeout=WAIT_S)[resource].result()["cleanup.policy"].value)
 
+    def setting_of(self, topic: str, name: str) -> str | None:
+        """A setting of a topic, as the broker has it; None where we may not ask."""
+        resource = self._admin.ConfigResource(self._admin.ResourceType.TOPIC, topic)
+        admin = self._admin.AdminClient(_without_producer(self._client))
+        try:
+            return str(admin.describe_configs([resource], request_timeout=WAIT_S)[resource].result()[name].value)
+        except (self._kafka.KafkaException, KeyError):
+            return None
+
     def _settled(self, ask: Callable[[], Any]) -> Any:
         """The answer of a broker that may not have heard of a new topic yet."""
         deadline_s = self._clock.monotonic_s() + WAIT_S

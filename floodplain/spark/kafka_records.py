@@ -1,13 +1,21 @@
 """Rows as Kafka records."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from floodplain.errors import BadInput
+from floodplain.errors import BadInput, short
+from floodplain.spark.fitness import Fitness
 
+BATCH_ROWS = 8192
+RECORD_BYTES = 128
+"""What the client and the broker count beside key, value and headers, for a record and the batch that it may be alone in."""
+HEADER_BYTES = 10
+UNFIT = (ValueError, OverflowError, TypeError, KeyError, NotImplementedError, RecursionError)
+"""What values raise for which Python or JSON has no form."""
 _JSON = msgspec.json.Encoder(decimal_format="number")
 
 
@@ -45,11 +53,65 @@ class Records:
                 record["partition"] = row["partition"]
             yield record
 
+    def first_unfit(self, rows: pa.Table, most_bytes: int, partitions: int) -> tuple[int, str] | None:
+        """The first row that is no record of at most so many bytes, for a topic with so many partitions, and why."""
+        try:
+            for at, record in enumerate(record for batch in rows.to_batches(BATCH_ROWS) for record in self.of(batch)):
+                if (wrong := _wrong(record, most_bytes, partitions)) is not None:
+                    return at, wrong
+        except UNFIT as error:
+            if len(rows) == 1:
+                return 0, f"its columns cannot be made a record: {type(error).__name__}: {short(str(error), quoted=False)}"
+        else:
+            return None
+        return self._search(rows, most_bytes, partitions)
+
+    def _search(self, rows: pa.Table, most_bytes: int, partitions: int) -> tuple[int, str] | None:
+        """By halves: what is unfit for Python has no place in an error. Requires: more than one row."""
+        half = len(rows) // 2
+        found = self.first_unfit(rows.slice(0, half), most_bytes, partitions)
+        if found is not None:
+            return found
+        found = self.first_unfit(rows.slice(half), most_bytes, partitions)
+        return None if found is None else (found[0] + half, found[1])
+
     def _encoded(self, row: Mapping[str, Any], columns: tuple[str, ...]) -> bytes | None:
         if columns not in self._raw:
             return _JSON.encode({name: row[name] for name in columns})
         value = row[columns[0]]
         return value.encode() if isinstance(value, str) else value
+
+
+@dataclass(frozen=True)
+class RecordSizes(Fitness):
+    """Rows that are records which a topic takes."""
+
+    records: Records
+    topic: str
+    most_bytes: int
+    partitions: int
+
+    def first_unfit(self, rows: pa.Table) -> tuple[int, str] | None:
+        found = self.records.first_unfit(rows, self.most_bytes, self.partitions)
+        return None if found is None else (found[0], f"topic {self.topic}: {found[1]}")
+
+
+def _wrong(record: Mapping[str, Any], most_bytes: int, partitions: int) -> str | None:
+    headers = record.get("headers", ())
+    for key, value in headers:
+        if not isinstance(key, str) or not isinstance(value, bytes | str | None):
+            return f"a header ({short(key)}, {short(value)}) has no name, or is not bytes"
+    if not 0 <= record.get("partition", 0) < partitions:
+        return f"there is no partition {record['partition']}, but {partitions} of them"
+    parts = [record["value"], record.get("key"), *(part for header in headers for part in header)]
+    size_bytes = sum(len(part.encode() if isinstance(part, str) else part) for part in parts if part is not None)
+    size_bytes += RECORD_BYTES + HEADER_BYTES * len(headers)
+    if size_bytes > most_bytes:
+        return (
+            f"its record would have {size_bytes} bytes, and {most_bytes} is the most: raise max.message.bytes of the topic and "
+            "config={'message.max.bytes': …} of the sink, or make it smaller"
+        )
+    return None
 
 
 def _headers(found: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None]]:

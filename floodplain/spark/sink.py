@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodplain.errors import BadInput
+from floodplain.spark.fitness import Fitness
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.vouched import Vouched
 
@@ -46,6 +47,13 @@ class Sink(ABC):
         new epochs for repeated ones. ``schema`` is that of the output.
         """
         return
+
+    def fitness(self, schema: pa.Schema) -> Fitness | None:  # noqa: ARG002
+        """What tasks are to ask of rows of this schema, before their epoch is committed; None if all can be published.
+
+        Called after ``prepare``.
+        """
+        return None
 
     @abstractmethod
     def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:

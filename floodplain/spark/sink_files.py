@@ -16,8 +16,9 @@ from floodplain.clock import SystemChance, SystemClock
 from floodplain.errors import BadInput, Corrupt
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
+from floodplain.spark.fitness import Fitness
 from floodplain.spark.sink import Sink, ahead, check_staged, open_staged, staged_path
-from floodplain.spark.sink_partitions import check_partitions, partition_columns, parts
+from floodplain.spark.sink_partitions import PATH_BYTES, FolderNames, check_partitions, partition_columns, parts
 from floodplain.spark.worker import encoding
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
@@ -28,6 +29,7 @@ from floodplain.tiers.redact import without_credentials
 
 _TEMP = re.compile(r"\.epoch-\d+-\d+-(.*)\.parquet\.tmp\Z")
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS}
+MOST_EPOCH = (1 << 63) - 1
 _DELTA_ONLY = ("aws_s3_locking_provider", "aws_s3_allow_unsafe_rename", "delta_dynamo", "aws_conditional_put", "conditional_put")
 
 
@@ -217,8 +219,18 @@ class ParquetSink(Sink):
     def target(self) -> str:
         return self._path
 
-    def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:
+    def check(self, schema: pa.Schema) -> None:
         check_partitions(self._by, schema)
+
+    def fitness(self, schema: pa.Schema) -> Fitness | None:  # noqa: ARG002
+        if not self._by:
+            return None
+        assert isinstance(self._files, LocalFiles)
+        file = f"/.{paths.published(MOST_EPOCH, MOST_EPOCH, self._app)}.tmp"
+        return FolderNames(self._by, PATH_BYTES - len(os.fsencode(self._files.root)) - len(file))
+
+    def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:
+        self.check(schema)
         self._app = app
         self._files.tidy(app)
         newest = max((paths.epoch_published(name.rpartition("/")[2], app) for name in self._files.names()), default=0)

@@ -6,19 +6,23 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.errors import BadInput, Fenced, Refused, Unavailable
+from floodplain.spark.fitness import Fitness
 from floodplain.spark.kafka_marker import Marker
-from floodplain.spark.kafka_records import Records
+from floodplain.spark.kafka_records import Records, RecordSizes
 from floodplain.spark.sink import Sink, ahead, required, staged_batches
 from floodplain.tiers.blobs import Blobs
 
 TRIES = 5
 """Transactions tried for one epoch. Each is aborted whole before the next."""
+LEAST_BYTES = 1000
+"""Below this the client takes no bound."""
 WAIT_S = 60.0
 """For one answer of the broker."""
 _DEFAULTS = {
     "acks": "all",
     "compression.type": "lz4",
     "linger.ms": 20,
+    "message.max.bytes": 1_000_000,  # what the client has anyhow; named, since it bounds what an output may have
     "partitioner": "murmur2_random",  # as Java clients do it, so that a key goes where theirs goes
     "queue.buffering.max.kbytes": 64 << 10,  # bounds the memory that an epoch takes, however large it is
     "transaction.timeout.ms": 300_000,
@@ -65,21 +69,33 @@ class KafkaSink(Sink):
         self._app = ""
         self._producer: Any = None
         self._published = 0
+        self._most_bytes = int({**_DEFAULTS, **self._client}["message.max.bytes"])
+        self._partitions = 1
         self._fenced: Fenced | None = None
 
     @property
     def target(self) -> str:
         return self._topic
 
-    def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:
+    def check(self, schema: pa.Schema) -> None:
         Records(schema, *self._columns, self._headers)
+
+    def fitness(self, schema: pa.Schema) -> Fitness:
+        records = Records(schema, *self._columns, self._headers)
+        return RecordSizes(records, self._topic, self._most_bytes, self._partitions)
+
+    def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:
+        self.check(schema)
         self._app, self._fenced = app, None
         self._marker = Marker(self._client, self._marker_topic or f"{self._topic}-epochs-{app}", app)
         self._marker.create()
-        self._producer = self._kafka.Producer(
-            {**_DEFAULTS, **self._client, "transactional.id": f"floodplain-{app}-{self._topic}"}
-        )
+        transactional = {**_DEFAULTS, **self._client, "transactional.id": f"floodplain-{app}-{self._topic}"}
+        self._producer = self._kafka.Producer(transactional)
         self._find_topic()
+        self._most_bytes = self._limit_bytes()
+        if self._most_bytes < int(transactional["message.max.bytes"]):
+            # The client also bounds its batches by it: the broker refuses one that is too large, however small its records are.
+            self._producer = self._kafka.Producer({**transactional, "message.max.bytes": max(self._most_bytes, LEAST_BYTES)})
         self._asked(lambda: self._producer.init_transactions(WAIT_S))
         self._published = self._marker.read()
         if self._published > committed:
@@ -158,9 +174,16 @@ class KafkaSink(Sink):
         for _ in range(TRIES):
             found = self._listed().topics[self._topic]
             if found.error is None:
+                self._partitions = len(found.partitions)
                 return
             self._producer.poll(0.5)
         raise BadInput(f"topic {self._topic} cannot be written to: {found.error}; create it, or check the permissions")
+
+    def _limit_bytes(self) -> int:
+        """The most that a record may have: what the client and, as far as it may be asked, the topic take."""
+        mine = int({**_DEFAULTS, **self._client}["message.max.bytes"])
+        theirs = self._marker.setting_of(self._topic, "max.message.bytes")
+        return mine if theirs is None else min(mine, int(theirs))
 
     def _listed(self) -> Any:
         try:

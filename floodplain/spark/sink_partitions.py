@@ -5,17 +5,22 @@ Spark and Arrow find the columns again in the names of the folders, so the files
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from floodplain.errors import BadInput, SchemaMismatch
+from floodplain.errors import BadInput, SchemaMismatch, short
 from floodplain.operators.grouping import group
+from floodplain.spark.fitness import Fitness, value_of
 
 NOTHING = "__HIVE_DEFAULT_PARTITION__"
 """Stands for null, and for the empty text, which no name of a folder can tell from it."""
+NAME_BYTES = 255
+"""Of a file or folder, on the file systems that there are."""
+PATH_BYTES = 4095
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 """What Spark escapes, too. It takes what is escaped for one character each, so others must stay."""
 
@@ -39,8 +44,49 @@ def check_partitions(by: Sequence[str], schema: pa.Schema) -> None:
                 f"partition_by: {name} is {kind}, and folders are named by text, whole numbers, booleans and dates: "
                 f"make such a column before, as in with_column('{name}_text', 'cast({name} as string)')"
             )
+        if len(_folder(name, NOTHING).encode()) > NAME_BYTES:
+            raise BadInput(f"partition_by: the name of column {name} is too long for that of a folder: rename it")
     if len(by) == len(schema):
         raise BadInput("partition_by: all columns would be in the names of folders: leave at least one for the files")
+
+
+@dataclass(frozen=True, slots=True)
+class FolderNames(Fitness):
+    """Values that names of folders can be made of."""
+
+    by: tuple[str, ...]
+    most_bytes: int
+    """For all of them together."""
+
+    def first_unfit(self, rows: pa.Table) -> tuple[int, str] | None:
+        """Looks at each combination of values once."""
+        grouped = group(rows, {name: name for name in self.by})
+        found = []
+        for first in grouped.starts.tolist()[:-1]:
+            wrong = self._wrong(grouped.take(np.arange(first, first + 1)))
+            if wrong is not None:
+                found.append((int(grouped.order[first]), wrong))
+        return min(found, default=None)
+
+    def _wrong(self, row: pa.Table) -> str | None:
+        whole_bytes = 0
+        for name in self.by:
+            try:
+                size_bytes = len(_folder(name, row.column(name)[0].as_py()).encode())
+            except (ValueError, OverflowError) as error:
+                return f"partition_by: no folder can be named by {short(value_of(row.column(name), 0))} of column {name}: {error}"
+            whole_bytes += size_bytes + 1
+            if size_bytes > NAME_BYTES:
+                return (
+                    f"partition_by: the folder for {short(value_of(row.column(name), 0))} of column {name} would have a name of "
+                    f"{size_bytes} bytes, and {NAME_BYTES} is the most that a file system takes"
+                )
+        if whole_bytes > self.most_bytes:
+            return (
+                f"partition_by: the folders for these values would have names of {whole_bytes} bytes in all, and no more than "
+                f"{self.most_bytes} are left for them in a path"
+            )
+        return None
 
 
 def parts(rows: pa.Table, by: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
@@ -49,7 +95,11 @@ def parts(rows: pa.Table, by: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
     for first, end in pairwise(grouped.starts.tolist()):
         found = grouped.take(np.arange(first, end))
         values = found.select(list(by)).slice(0, 1).to_pylist()[0]
-        yield "/".join(f"{_safe(name)}={_value(value)}" for name, value in values.items()), found.drop_columns(list(by))
+        yield "/".join(_folder(name, value) for name, value in values.items()), found.drop_columns(list(by))
+
+
+def _folder(name: str, value: Any) -> str:
+    return f"{_safe(name)}={_value(value)}"
 
 
 def _value(value: Any) -> str:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from floodplain.errors import BadInput, UserError
+from floodplain.spark.fitness import value_of
 from floodplain.spark.sink import Sink, check_staged, read_staged, staged_batches, staged_path
 from floodplain.spark.sink_delta import DeltaSink
 from floodplain.spark.sink_files import ParquetSink
@@ -85,8 +86,8 @@ class ConsoleSink(Sink):
             shown.add_column(Text(field.name), justify="right" if _is_number(field.type) else "left", overflow="fold")
         count = 0
         for batch in staged_batches(staged, blobs, schema):
-            for row in batch.slice(0, max(self._rows - count, 0)).to_pylist():
-                shown.add_row(*(self._cell(value) for value in row.values()))
+            for at in range(min(len(batch), max(self._rows - count, 0))):
+                shown.add_row(*(self._cell(value_of(column, at)) for column in batch.columns))
             count += batch.num_rows
         rest = count - self._rows
         self._console.print(f"epoch {epoch}: {count} rows" + (f", {rest} not shown" if rest > 0 else ""))

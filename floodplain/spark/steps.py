@@ -13,6 +13,7 @@ from floodplain.eventtime.times import EpochTimes
 from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.tasklevel import put_task_values, task_values_at
 from floodplain.spark.contract import Engine, Place
+from floodplain.spark.fitness import Check
 from floodplain.spark.onepass import one_pass
 from floodplain.spark.partials import Measured, combiner_of
 from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Plan, Select, Side, Transform, Union, some_of
@@ -33,6 +34,8 @@ class Compiled:
     operators: dict[str, KeyedOperator] = field(default_factory=dict)
     schemas: dict[tuple[str, str], pa.Schema] = field(default_factory=dict)
     """The columns of each output of each operator, and of what other steps stage."""
+    checks: dict[tuple[str, str], tuple[Check, ...]] = field(default_factory=dict)
+    """What sinks ask of the rows that are staged for them."""
     measured: dict[str, Measured] = field(default_factory=dict)
     """Operator → what the last epoch that had rows has shown."""
 
@@ -51,6 +54,17 @@ def derived(node: Transform | Select | Extend | Union, plan: Plan, engine: Engin
             return (
                 engine.union([rows(member) for member in members]) if found is None else engine.parted(rows(found.parent), found)
             )
+
+
+def checks_of(plan: Plan, schemas: Mapping[tuple[str, str], pa.Schema]) -> dict[tuple[str, str], tuple[Check, ...]]:
+    """What sinks ask of the rows that tasks stage for them. Requires: they are prepared."""
+    checks: dict[tuple[str, str], tuple[Check, ...]] = {}
+    for outlet in plan.outlets:
+        fitness = outlet.sink.fitness(schemas[outlet.staged_as])
+        if fitness is not None:
+            sink = f"the sink {outlet.name}" + (f" ({outlet.sink.target})" if outlet.sink.target else "")
+            checks[outlet.staged_as] = (*checks.get(outlet.staged_as, ()), Check(sink, fitness))
+    return checks
 
 
 def together_next(compiled: Compiled) -> dict[str, bool]:
@@ -155,6 +169,7 @@ class Steps:
             task_values=tuple(before.of(slot) for slot in range(self._assignment.slots)),
             broadcast=self._broadcast(step),
             staged=rows if isinstance(rows, Staged) else None,
+            checks={output: self._checks(step.name, output) for output in outputs if self._checks(step.name, output)},
         )
         reports = self._engine.run(rows, step.keys, self._assignment, job, None if last is None else last.row_bytes)
         if sorted(report.slot for report in reports) != list(range(self._assignment.slots)):
@@ -167,6 +182,9 @@ class Steps:
         if self._plan.reads_input(step):
             self.rows += sum(report.rows for report in reports)
         self._keep(step.name, reports)
+
+    def _checks(self, name: str, output: str) -> tuple[Check, ...]:
+        return self._compiled.checks.get((name, output), ())
 
     def _broadcast(self, step: Keyed) -> bytes:
         """Broadcast rows are few: they travel with the job."""
@@ -185,7 +203,7 @@ class Steps:
 
     def _stage(self, name: str, node: Node) -> None:
         rows = self._frame(node)
-        job = StageJob(self._work, name, self._engine.schema(rows).serialize().to_pybytes())
+        job = StageJob(self._work, name, self._engine.schema(rows).serialize().to_pybytes(), self._checks(name, MAIN))
         reports = self._engine.stage(rows, job)
         if not self._plan.operators:
             self.rows += sum(report.rows for report in reports)

@@ -30,6 +30,7 @@ from floodplain.operators.tasklevel import TaskLevel
 from floodplain.settings import StoreSettings
 from floodplain.spark.conditions import Comparison
 from floodplain.spark.failures import FINAL, Failure, carried
+from floodplain.spark.fitness import Check, check_fits
 from floodplain.spark.plan import MAIN
 from floodplain.spark.sink import as_parquet
 from floodplain.store.readers import Readers
@@ -141,6 +142,8 @@ class Job:
     """The rows of the broadcast input, as an Arrow stream."""
     staged: Staged | None = None
     """Where the rows are, if they come straight from another operator."""
+    checks: Mapping[str, tuple[Check, ...]] = field(default_factory=dict)
+    """Output → what its sinks ask of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,8 @@ class StageJob:
     work: Work
     name: str
     rows: bytes
+    checks: tuple[Check, ...] = ()
+    """What the sinks ask of rows."""
 
 
 @dataclass
@@ -247,6 +252,8 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch], 
             job.operator, snapshot, job.times, spill.buckets(waiting, schema, job.slots[slot]), level, writer, beside.start
         )
         made = {MAIN: outcome.output, **outcome.sides}
+        for output, checks in job.checks.items():
+            check_fits(made[output], checks, ticket.epoch)
         outputs = {
             output: _stage(
                 made[output], _split(job, keys, ticket.key_groups), job.work, ticket, place, (job.operator.name, output, part)
@@ -349,6 +356,7 @@ def stage_task(job: StageJob, slot: int, part: str, batches: Iterable[pa.RecordB
     schema = pa.ipc.read_schema(pa.py_buffer(job.rows))
     held = list(batches)
     rows = pa.Table.from_batches(held).cast(schema) if held else schema.empty_table()
+    check_fits(rows, job.checks, ticket.epoch)
     outputs = {MAIN: _stage(rows, None, job.work, ticket, place, (job.name, MAIN, part))} if len(rows) else {}
     busy_ms = int((place.clock.monotonic_s() - started_s) * 1000)
     return TaskReport(slot=slot, outputs=outputs, rows=len(rows), busy_ms=busy_ms)

@@ -1,0 +1,55 @@
+"""Whether rows can be published: asked by the tasks that stage them, so that no epoch is committed that a sink cannot take."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from floodplain.errors import UserError, short
+
+
+class Fitness(ABC):
+    """What a sink asks of rows beyond their types. Shipped to tasks, so it holds plain values and no connections."""
+
+    @abstractmethod
+    def first_unfit(self, rows: pa.Table) -> tuple[int, str] | None:
+        """The first row that could not be published, and why; None if all can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The fitness that a sink of a pipeline asks for, and how it is called in messages."""
+
+    sink: str
+    fitness: Fitness
+
+    def check(self, rows: pa.Table, epoch: int) -> None:
+        """Raises ``UserError`` that names sink, row and reason. Then nothing of the epoch is committed."""
+        found = self.fitness.first_unfit(rows)
+        if found is not None:
+            at, reason = found
+            raise UserError(
+                f"{self.sink} cannot take a row of epoch {epoch}: {reason} (in row {row_text(rows, at)}). Nothing of the epoch "
+                "was committed: change or drop such rows before they are written, and start again"
+            )
+
+
+def check_fits(rows: pa.Table, checks: Iterable[Check], epoch: int) -> None:
+    for check in checks:
+        check.check(rows, epoch)
+
+
+def row_text(rows: pa.Table, at: int) -> str:
+    """A row for messages, also where Python has no value for what is in it."""
+    return short({name: value_of(rows.column(name), at) for name in rows.column_names})
+
+
+def value_of(column: pa.Array | pa.ChunkedArray, at: int) -> object:
+    """One value, or a text that tells of it where Python has no value for it, as for a time after the year 9999."""
+    try:
+        return column[at].as_py()
+    except (ValueError, OverflowError, TypeError, KeyError):
+        if not pa.types.is_temporal(column.type):
+            return f"<{column.type}>"
+        return str(column[at : at + 1].cast(pa.int32() if column.type.bit_width == 32 else pa.int64())[0])
