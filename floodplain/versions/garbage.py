@@ -16,7 +16,7 @@ A late actor is harmless: everything it decided to delete was unreachable for go
 and checkpoints never come to mean anything else.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
@@ -28,6 +28,7 @@ from floodplain.versions.commit import commit
 from floodplain.versions.edit import AdvanceHorizon, DropEpochs, Update
 from floodplain.versions.history import History
 from floodplain.versions.manifest import EpochMark, Manifest
+from floodplain.versions.past import manifests_at, positions
 from floodplain.versions.retention import epochs_to_drop
 
 PROBE_MS = 600_000
@@ -122,10 +123,11 @@ def _checkpoint_below(history: History, head: Manifest, dropped: Iterable[int]) 
 
 def _checkpoint_each(history: History, marks: Iterable[EpochMark], trim_to: int) -> None:
     """A checkpoint at each mark up to ``trim_to``. One whose edit was trimmed has it: that was the condition."""
-    untrimmed = {position for position, _ in _positions(history, paths.LOG)}
-    for mark in sorted(marks, key=lambda mark: mark.position):
-        if mark.position <= trim_to and mark.position in untrimmed:
-            _save(history, history.manifest_at(mark))
+    untrimmed = {position for position, _ in positions(history, paths.LOG)}
+    for mark, manifest, stored in manifests_at(history, [m for m in marks if m.position <= trim_to and m.position in untrimmed]):
+        history.named[mark] = frozenset(manifest.objects())
+        if not stored:
+            _save(history, manifest)
 
 
 def _save(history: History, manifest: Manifest) -> None:
@@ -143,10 +145,10 @@ def _delete(history: History, head: Manifest, plan: _Plan, trim_to: int) -> Coll
     needed = [*head.epochs, *pinned]
     runs = _unreachable_runs(history, head, needed)
     blobs.delete(info.name for info in runs)
-    edits = [info for position, info in _positions(history, paths.LOG) if position <= trim_to]
+    edits = [info for position, info in positions(history, paths.LOG) if position <= trim_to]
     blobs.delete(info.name for info in edits)
     kept = {mark.position for mark in needed}
-    listed = _positions(history, paths.MANIFESTS)
+    listed = positions(history, paths.MANIFESTS)
     checkpoints = [info for position, info in listed if position < trim_to and position not in kept]
     blobs.delete(info.name for info in checkpoints)
     probes = _old_probes(history)
@@ -187,12 +189,18 @@ def _unreachable_runs(history: History, head: Manifest, needed: Iterable[EpochMa
         start = paths.start_of_run(info.name)
         if start is not None and start <= head.horizon and info.name not in live:
             loose[info.name] = info
-    for mark in needed:
-        if not loose:
-            break
-        for name in history.manifest_at(mark).objects():
-            loose.pop(name, None)
+    for name in _named_by(history, needed) if loose else ():
+        loose.pop(name, None)
     return list(loose.values())
+
+
+def _named_by(history: History, needed: Iterable[EpochMark]) -> set[str]:
+    """The objects of all of these epochs. What a manifest names never changes, so each is read in one collection only."""
+    named = {mark: history.named.get(mark) for mark in needed}
+    for mark, manifest, _ in manifests_at(history, [mark for mark, names in named.items() if names is None]):
+        named[mark] = frozenset(manifest.objects())
+    history.named = {mark: names for mark, names in named.items() if names is not None}
+    return {name for names in named.values() for name in names or ()}
 
 
 def _old_probes(history: History) -> list[str]:
@@ -201,10 +209,3 @@ def _old_probes(history: History) -> list[str]:
     found = {info.name: history.probes_seen.get(info.name, now_ms) for info in history.blobs.list(paths.PROBES)}
     history.probes_seen = found
     return [name for name, seen_ms in found.items() if now_ms - seen_ms >= PROBE_MS]
-
-
-def _positions(history: History, prefix: str) -> Iterator[tuple[int, BlobInfo]]:
-    for info in history.blobs.list(prefix):
-        position = paths.position_of(info.name)
-        if position is not None and info.name in (paths.log(position), paths.manifest(position)):
-            yield position, info

@@ -48,6 +48,8 @@ class History:
         """What ``salvage`` could not read past."""
         self.probes_seen: dict[str, int] = {}
         """Probes found by collections, and when first."""
+        self.named: dict[EpochMark, frozenset[str]] = {}
+        """The run objects that the manifests of retained epochs name, as far as collections have read them."""
         self._lock = threading.Lock()
         self._checkpointed = 0
         self._head = Manifest(format_.store, format_.key_groups)

@@ -12,7 +12,7 @@ from floodplain.clock import Chance, Clock
 from floodplain.errors import Corrupt, NotFound
 from floodplain.settings import RetrySettings
 from floodplain.tiers import paths
-from floodplain.tiers.blobs import Blobs
+from floodplain.tiers.blobs import Blobs, Data
 from floodplain.tiers.create import create_or_read
 from floodplain.versions.frame import Kind, decode, encode
 from floodplain.versions.manifest import Manifest
@@ -42,8 +42,13 @@ def stored(blobs: Blobs, above: int = -1) -> Iterator[int]:
 
 def load(blobs: Blobs, store: str, position: int) -> Manifest:
     """Raises ``Corrupt`` or ``NotFound``."""
+    return decoded(blobs.get(paths.manifest(position)), store, position)
+
+
+def decoded(data: Data, store: str, position: int) -> Manifest:
+    """The checkpoint of this position of this store, of the bytes stored as it. Raises ``Corrupt``."""
     file = paths.manifest(position)
-    manifest = decode(Kind.MANIFEST, Manifest, blobs.get(file), file)
+    manifest = decode(Kind.MANIFEST, Manifest, data, file)
     if manifest.store != store:
         raise Corrupt(file, f"store {store}", f"store {manifest.store}")
     if manifest.position != position:

@@ -1,11 +1,14 @@
 """Collections: what goes, what stays, and that nobody who runs beside one is harmed."""
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from floodplain.clock import ManualClock
 from floodplain.errors import BadInput, Conflict, Fenced, SnapshotExpired
+from floodplain.settings import RetentionSettings, StoreSettings
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions import lease
@@ -15,7 +18,7 @@ from floodplain.versions.edit import CommitEpoch
 from floodplain.versions.garbage import PROBE_MS, Collected, collect, default_horizon
 from floodplain.versions.manifest import EpochMark, Lease, Manifest
 from floodplain.versions.requirements import RequireEpoch, RequireStart
-from tests.faults import clone, contents, interleaved, operations
+from tests.faults import FaultyBlobs, clone, contents, interleaved, operations
 from tests.versions.world import (
     SETTINGS,
     check_clean,
@@ -279,3 +282,50 @@ def test_a_late_checkpoint_is_harmless() -> None:
         assert outcome is True or isinstance(outcome, Conflict), (label, outcome)
         check_store(after, clock)
         check_clean(after, sweep(after, clock))
+
+
+def retaining(count: int) -> tuple[Blobs, ManualClock, StoreSettings]:
+    """A store that retains this many epochs and was never collected."""
+    settings = replace(SETTINGS, retention=RetentionSettings(newest=count, every_ms=()))
+    blobs, clock = memory(), ManualClock()
+    history = create(blobs, clock, settings)
+    for number in range(count + 20):
+        next_epoch(history)
+        if number % 8 == 7:
+            compact(history)
+        maybe_checkpoint(history)
+    return blobs, clock, settings
+
+
+@pytest.mark.parametrize("count", [100, 800])
+def test_requests_grow_with_the_retained_epochs_and_nothing_is_read_twice(count: int) -> None:
+    """The first collection checkpoints each of them, the second, by another process, has to read each of them."""
+    blobs, clock, settings = retaining(count)
+    for _ in range(2):
+        faulty = FaultyBlobs(blobs)
+        history = reopen(faulty, clock, settings)
+        next_epoch(history)
+        faulty.ops.clear()
+        collect(history, horizon=history.head.position)
+        asked = Counter((op.method, op.name) for op in faulty.ops)
+        assert sum(times for (method, _), times in asked.items() if method == "list") <= 20
+        created = {name for method, name in asked if method == "create"}
+        again = {name for (method, name), times in asked.items() if method == "get" and times > 1 and name not in created}
+        # The checkpoint that the log is trimmed to is looked at first, to find where that is.
+        assert len(again) <= 1
+        assert len([op for op in faulty.ops if op.method != "delete"]) <= 4 * (count + 20)
+    check_store(blobs, clock)
+
+
+def test_a_process_reads_each_retained_epoch_for_one_collection_only() -> None:
+    blobs, clock, settings = retaining(100)
+    faulty = FaultyBlobs(blobs)
+    history = reopen(faulty, clock, settings)
+    collect(history, horizon=history.head.position)
+    for _ in range(3):
+        next_epoch(history)
+        compact(history)
+        faulty.ops.clear()
+        collect(history, horizon=history.head.position)
+        assert len([op for op in faulty.ops if op.method == "get"]) <= 50
+    check_store(blobs, clock)
