@@ -24,6 +24,7 @@ from floodplain.errors import BadInput, Conflict, Corrupt, Fenced
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import BlobInfo
 from floodplain.versions import manifests, pins
+from floodplain.versions.ages import newest_of_age
 from floodplain.versions.commit import commit
 from floodplain.versions.edit import AdvanceHorizon, DropEpochs, Update
 from floodplain.versions.history import History
@@ -79,8 +80,9 @@ def collect(history: History, *, token: int = 0, horizon: int | None = None) -> 
 
 def default_horizon(manifest: Manifest, now_ms: int, grace_ms: int) -> int:
     """The newest position known to be older than the grace, and below what the next epoch can have started from."""
-    known = [(mark.position, mark.at_ms) for mark in manifest.epochs] + [(manifest.position, manifest.at_ms)]
-    horizon = max((position for position, at_ms in known if at_ms + grace_ms <= now_ms), default=0)
+    marks = [(mark.position, mark.at_ms) for mark in manifest.epochs]
+    known = (*marks, *manifest.ages, (manifest.position, manifest.at_ms))
+    horizon = newest_of_age(known, grace_ms, now_ms)
     if manifest.lease.expires_ms + grace_ms > now_ms:
         horizon = min(horizon, manifest.epochs[-1].position - 1 if manifest.epochs else 0)
     return max(manifest.horizon, horizon)

@@ -7,6 +7,7 @@ import msgspec
 from floodplain.host import Process
 from floodplain.tiers import paths
 from floodplain.versions import names, sources
+from floodplain.versions.ages import Ages, aged
 from floodplain.versions.definition import Definition, DefinitionChange
 from floodplain.versions.edit import (
     AdvanceHorizon,
@@ -102,6 +103,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """Places in the input that the state went back from, until it has read on: where the engine's own record may still be."""
     sums: tuple[FileSum, ...] = ()
     """What vouches for each of ``outputs``; empty where an edit of format 1 names them."""
+    ages: Ages = ()
+    """When some of the positions above the horizon were reached: tells a collection how far that may move."""
 
     def schema(self, table: str) -> TableSchema | None:
         versions = self.schemas.get(table)
@@ -140,7 +143,8 @@ def apply(manifest: Manifest, edit: Edit, checksum: str) -> Manifest:
             raise BrokenHistory(expected, found)
         manifest = _apply_update(manifest, update, edit, checksum)
     nonces = (*manifest.nonces, (edit.position, edit.nonce))[-REMEMBERED_EDITS:]
-    return msgspec.structs.replace(manifest, position=edit.position, chain=checksum, at_ms=edit.at_ms, nonces=nonces)
+    ages = aged(manifest.ages, edit.position, edit.at_ms, manifest.horizon)
+    return msgspec.structs.replace(manifest, position=edit.position, chain=checksum, at_ms=edit.at_ms, nonces=nonces, ages=ages)
 
 
 def preview(manifest: Manifest, updates: Iterable[DropTable | RenameTable | DropDefinition]) -> Manifest:
