@@ -1,6 +1,7 @@
 """The runs that this process has open."""
 
 import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,8 +22,18 @@ LOCAL_TIERS = ("directory", "memory")
 """Where a run is at hand without a request."""
 
 
+class Use:
+    """Whoever holds this reads from these runs, or is about to: ``Readers.unmap`` leaves them open."""
+
+    __slots__ = ("__weakref__", "runs")
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.runs = manifest.runs
+
+
 class Readers:
-    """Opens runs once and shares them. Runs are immutable, so what is open stays true; ``keep_only`` lets go of the rest.
+    """Opens runs once and shares them. Runs are immutable, so what is open stays true; ``keep_only`` and ``unmap`` let go of the
+    rest. A run that is let go of while it is read stays mapped until its reader is through.
 
     The disk may still change under what is mapped. The length of a mapped file is looked at each time its run is handed out;
     ``afresh`` is for work that must not rest on what was verified before.
@@ -38,7 +49,21 @@ class Readers:
         self._mapped = mapped
         self._cache = ChunkCache(memory_bytes)
         self._open: dict[tuple[str, int], RunReader] = {}
+        self._uses: weakref.WeakSet[Use] = weakref.WeakSet()
         self._lock = threading.Lock()
+
+    def use(self, manifest: Manifest) -> Use:
+        """The runs of this manifest are in use for as long as the result is held."""
+        use = Use(manifest)
+        with self._lock:
+            self._uses.add(use)
+        return use
+
+    def unmap(self, newest: Manifest) -> None:
+        """Let go of every run that neither the newest manifest names nor anybody uses."""
+        with self._lock:
+            used = [newest.runs, *(use.runs for use in self._uses)]
+        self.keep_only(run for tables in used for runs in tables.values() for run in runs)
 
     def afresh(self) -> "Readers":
         """Readers of the same store with nothing open and nothing mapped.

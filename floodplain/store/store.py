@@ -18,6 +18,7 @@ from floodplain.store.epoch import Epoch
 from floodplain.store.evolution import evolve
 from floodplain.store.readers import Readers
 from floodplain.store.rollback import RolledBack, planned, roll_back
+from floodplain.store.standing import forgotten_before_damage
 from floodplain.store.storetime import Moment, StoreTime
 from floodplain.store.verify import Progress, Verdict, verify
 from floodplain.store.view import Snapshot
@@ -49,6 +50,8 @@ class Store:
         self.history = history
         self.counters = counters
         self.readers = Readers(history.blobs, history.format.store, history.settings.memory_bytes, counters)
+        self._seen = history.head.runs
+        """Of the newest manifest when runs were last let go of."""
 
     @classmethod
     def open(
@@ -90,13 +93,19 @@ class Store:
         return self._snapshot(self.history.at(self._chosen(epoch, tag)), pinned)
 
     def _snapshot(self, manifest: Manifest, pinned: bool) -> Snapshot:
+        if self.head.runs is not self._seen:
+            self.unmap()
         held = pin(self.history, manifest.epoch) if pinned else None
         return Snapshot(held.manifest if held else manifest, self.readers, self.history, held)
 
     def diff(self, table: str, older: int, newer: int) -> Iterator[Change]:
         """What was added, changed and deleted in a table between two epochs, in bounded pieces."""
         self.history.refresh()
-        yield from changes(self.history.at(older), self.history.at(newer), table, self.readers, self.history.settings.scan_rows)
+        was, now = self.history.at(older), self.history.at(newer)
+        uses = [self.readers.use(manifest) for manifest in (was, now)]
+        with forgotten_before_damage(self.history, was, now):
+            yield from changes(was, now, table, self.readers, self.history.settings.scan_rows)
+        del uses
 
     def writer(self, owner: str, *, force: bool = False, outlasted: Lease | None = None) -> "Writer":
         """Take the lease. Raises ``LeaseHeld`` while another owner has it, unless ``force``: that one is then fenced off.
@@ -131,9 +140,16 @@ class Store:
         return collected
 
     def let_go(self) -> None:
-        """Unmap runs that the newest epoch does not need, and sweep what killed processes left half written."""
+        """Unmap runs that nothing needs, and sweep what killed processes left half written."""
         self.history.blobs.sweep(self.history.clock, STALE_TEMP_MS)
-        self.readers.keep_only(run for runs in self.head.runs.values() for run in runs)
+        self.unmap()
+
+    def unmap(self) -> None:
+        """Let go of runs that neither the newest epoch nor a snapshot that is held needs: deleted files take room on the disk
+        until then. Taking a snapshot does so, too, where there are new runs."""
+        head = self.head
+        self._seen = head.runs
+        self.readers.unmap(head)
 
     def tag(self, name: str, epoch: int | None = None) -> None:
         """Keep an epoch (the newest if not given) readable until the tag is dropped."""

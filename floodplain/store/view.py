@@ -1,15 +1,14 @@
 """Reading a snapshot: one manifest, seen as tables."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
 
-from floodplain.errors import BadInput, Corrupt, SchemaMismatch, SnapshotExpired
+from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.metrics import LOOKUP_ROWS, LOOKUPS
 from floodplain.store import layout, lookup, pieces, scan
@@ -17,8 +16,9 @@ from floodplain.store.definition import recorded
 from floodplain.store.delta import cast_column, hashes_of
 from floodplain.store.layout import EXPIRES, SUB
 from floodplain.store.merge import Rules, default_array
-from floodplain.store.needles import Needles
+from floodplain.store.needles import Needles, Source
 from floodplain.store.readers import Readers
+from floodplain.store.standing import Standing
 from floodplain.versions.edit import GroupRanges
 from floodplain.versions.history import History
 from floodplain.versions.manifest import Manifest
@@ -96,12 +96,15 @@ def epoch_rules(manifest: Manifest, schema: TableSchema, *, keep_unfolded: bool 
 class TableView:
     """One table at one epoch. All reads see exactly that epoch."""
 
-    def __init__(self, manifest: Manifest, schema: TableSchema, readers: Readers, history: History, pin: Pin | None) -> None:
+    def __init__(self, standing: Standing, schema: TableSchema, readers: Readers, history: History) -> None:
         self.schema = schema
-        self._manifest = manifest
+        self._standing = standing
         self._readers = readers
         self._history = history
-        self._pin = pin
+
+    @property
+    def _manifest(self) -> Manifest:
+        return self._standing.manifest
 
     def multi_get(
         self,
@@ -118,30 +121,39 @@ class TableView:
         """
         needles, rules = self._needles(keys), self._rules(now_ms)
         with_keys = columns is None or any(field.name in columns for field in self.schema.keys)
-        with self._reading():
-            sources = self._readers.sources(self._manifest, self.schema.table, now_ms=rules.now_ms)
-            rows, needle = lookup.multi_get(needles, sources, self.schema, rules, keys=with_keys)
+        sources = self._sources(None, rules.now_ms)
+        rows, needle = self._standing.read(
+            lambda manifest: lookup.multi_get(needles, sources(manifest), self.schema, rules, keys=with_keys)
+        )
         self._count(len(rows))
         return Lookup(self.schema, needles.hashes, self._logical(rows, columns, expiries), needle)
 
     def pieces(self, key: pa.Table, *, now_ms: int | None = None) -> Iterator[pa.Table]:
         """All rows of one key by sub-key, in bounded pieces: what a multi-get of it would give, for keys with very many rows."""
         needles, rules = self._needles(key), self._rules(now_ms)
-        with self._reading():
-            sources = self._readers.sources(self._manifest, self.schema.table, now_ms=rules.now_ms)
-            bounds = pieces.plan(needles.hashes[0], sources, self._history.settings.scan_rows // 4)
-        reader = pieces.PieceReader(needles, sources, self.schema, rules)
+        sources, piece_rows = self._sources(None, rules.now_ms), self._history.settings.scan_rows // 4
+        bounds = self._standing.read(lambda manifest: pieces.plan(needles.hashes[0], sources(manifest), piece_rows))
+        reader: tuple[Manifest, pieces.PieceReader] | None = None
+
+        def read(low: int, high: int, manifest: Manifest) -> pa.Table:
+            nonlocal reader
+            if reader is None or reader[0] is not manifest:
+                anew = pieces.PieceReader(needles, sources(manifest), self.schema, rules)
+                if low:
+                    anew.read(*bounds[0])
+                reader = manifest, anew
+            return reader[1].read(low, high)
+
         for low, high in bounds:
-            with self._reading():
-                rows = reader.read(low, high)
+            rows = self._standing.read(partial(read, low, high))
             self._count(len(rows))
             if len(rows):
                 yield self._logical(rows, None, False)
 
     def footprint(self, hashes: np.ndarray) -> lookup.Footprint:
         """How much the rows of keys with these hashes take, as far as footers tell: no row is read."""
-        with self._reading():
-            return lookup.footprint(hashes, self._readers.sources(self._manifest, self.schema.table))
+        sources = self._sources(None, None)
+        return self._standing.read(lambda manifest: lookup.footprint(hashes, sources(manifest)))
 
     def scan(
         self,
@@ -160,11 +172,15 @@ class TableView:
         self._check_groups(wanted)
         subs, rules = self._sub_range(times), self._rules(now_ms)
         window_rows, key_groups = self._history.settings.scan_rows, self._manifest.key_groups
-        with self._reading():
-            sources = self._readers.sources(self._manifest, self.schema.table, wanted, now_ms=rules.now_ms)
-        for window in scan.plan(sources, self.schema, wanted, key_groups, window_rows):
-            with self._reading():
-                rows = scan.resolved(window, sources, self.schema, rules, times=subs)
+        sources = self._sources(wanted, rules.now_ms)
+
+        def read(window: scan.Window, manifest: Manifest) -> pa.Table:
+            return scan.resolved(window, sources(manifest), self.schema, rules, times=subs)
+
+        # A window is a range of hashes: it holds the same rows whichever runs of the epoch they are read from.
+        windows = self._standing.read(lambda manifest: scan.plan(sources(manifest), self.schema, wanted, key_groups, window_rows))
+        for window in windows:
+            rows = self._standing.read(partial(read, window))
             if len(rows):
                 rows = scan.in_time_order(rows, key_groups) if self.schema.shape == "time" else rows
                 yield self._logical(rows, columns, expiries)
@@ -188,20 +204,16 @@ class TableView:
     def _rules(self, now_ms: int | None) -> Rules:
         return epoch_rules(self._manifest, self.schema) if now_ms is None else Rules(now_ms)
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """A pin that ran out, or an epoch forgotten meanwhile, is not damage: say what it is."""
-        try:
-            yield
-        except Corrupt as damage:
-            if self._pin is None and self._manifest.epoch and self._history.refresh().mark(self._manifest.epoch) is None:
-                raise SnapshotExpired(
-                    f"epoch {self._manifest.epoch} was forgotten while it was being read: pin the snapshot to keep its files"
-                ) from damage
-            raise
-        finally:
-            if self._pin is not None:
-                self._pin.check()
+    def _sources(self, groups: GroupRanges | None, now_ms: int | None) -> Callable[[Manifest], list[Source]]:
+        """Opens the runs of a manifest, once for as long as it is the same one."""
+        opened: list[tuple[Manifest, list[Source]]] = []
+
+        def sources(manifest: Manifest) -> list[Source]:
+            if not opened or opened[-1][0] is not manifest:
+                opened[:] = [(manifest, self._readers.sources(manifest, self.schema.table, groups, now_ms=now_ms))]
+            return opened[-1][1]
+
+        return sources
 
     def _check_groups(self, groups: GroupRanges) -> None:
         for low, high in groups:
@@ -253,10 +265,18 @@ class Snapshot:
     """A store at one epoch. As a context manager it lets go of its pin, if it has one, at the end."""
 
     def __init__(self, manifest: Manifest, readers: Readers, history: History, pin: Pin | None = None) -> None:
-        self.manifest = manifest
         self._readers = readers
         self._history = history
-        self.pin = pin
+        self._standing = Standing(manifest, readers, history, pin)
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of its epoch. It may change to another one of that, with the same rows in other runs."""
+        return self._standing.manifest
+
+    @property
+    def pin(self) -> Pin | None:
+        return self._standing.pin
 
     @property
     def epoch(self) -> int:
@@ -270,7 +290,7 @@ class Snapshot:
         schema = self.manifest.schema(name)
         if schema is None:
             raise BadInput(f"there is no table {name!r} at epoch {self.epoch}; there are: {', '.join(self.tables) or 'none'}")
-        return TableView(self.manifest, recorded(schema), self._readers, self._history, self.pin)
+        return TableView(self._standing, recorded(schema), self._readers, self._history)
 
     def __enter__(self) -> "Snapshot":
         return self
