@@ -146,6 +146,7 @@ class Query:
         self._keeper = Housekeeper(driver, self._runs, self._end_spark)
         self._ending: Ending | None = None
         if query is None:
+            self._keeper.tidy()
             driver.close()
             return
         self._ending = Ending(query, driver, self._keeper, last_timers=ends)
@@ -249,7 +250,8 @@ class Query:
 
     @property
     def exception(self) -> Exception | None:
-        """What ended the query, or, while it runs, what ended its compaction; None if it is well or was stopped."""
+        """What ended the query, or, while it runs, what keeps its compaction or garbage collection from their work, which is
+        tried again; None if it is well or was stopped."""
         return None if self._ending is None else self._ending.failure or self._keeper.failure
 
     def explain(self, format: Form = "text") -> str:  # noqa: A002 — as Spark calls it

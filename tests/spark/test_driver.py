@@ -17,6 +17,7 @@ from floodplain.spark.housekeeper import Housekeeper
 from floodplain.spark.kit import LocalEngine, PipelineKit
 from floodplain.spark.migration import StartChanges
 from floodplain.spark.takeover import take_over
+from floodplain.store.policy import TieredPolicy
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.edit import SourcePosition
 from tests.faults import FaultyBlobs, Op, Plan
@@ -206,11 +207,23 @@ def test_a_compaction_that_a_silent_tier_keeps_from_its_work_is_done_later():
     end(driver, keeper)
 
 
-def test_a_compaction_that_fails_for_good_is_seen_and_the_query_goes_on():
-    driver, keeper = kept(Failing(lambda: Refused("no space"), 1))
-    wait_for("the failure", lambda: epoch(driver, "ada") or keeper.failure)
-    assert isinstance(keeper.failure, Refused) and keeper.ended_by is None
+def test_a_compaction_that_is_refused_is_seen_and_the_query_and_its_compaction_go_on():
+    plan = Failing(lambda: Refused("no space"), 2)
+    driver, keeper = kept(plan)
+    found = wait_for("the failure", lambda: epoch(driver, "ada") or keeper.failure)
+    assert isinstance(found, Refused) and keeper.ended_by is None
     before = driver.store.head.epoch
     epoch(driver, "ada")
     assert driver.store.head.epoch == before + 1
+    wait_for("compaction", lambda: epoch(driver, "ada") or (len(plan.epochs) == 2 and keeper.failure is None))
+    assert len(driver.store.head.runs["count"]) < driver.store.head.epoch
     end(driver, keeper)
+
+
+def test_the_end_of_a_short_query_leaves_nothing_to_compact():
+    driver, keeper = kept(Failing(lambda: Refused("no space"), 0))
+    for _ in range(12):
+        epoch(driver, "ada")
+    keeper.stop()
+    assert not TieredPolicy().propose(driver.store.head)
+    driver.close()

@@ -1,0 +1,148 @@
+"""What keeps a state small while a query runs: compaction, and the collection of garbage. Each goes on after it has failed."""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from floodplain.errors import Conflict, Unavailable
+from floodplain.store.store import Store
+from floodplain.versions.manifest import Manifest
+
+COLLECT_EVERY = 64
+"""Log positions between two garbage collections. Renewals of the lease count: an idle query has nothing but these."""
+UNMAPPED_AFTER = 2
+"""Epochs after which no task has a run mapped any more that was replaced: each unmaps what its own epoch does not name."""
+SPREAD_OVER = 4
+"""Epochs in which what was replaced leaves: as many as mostly lie between two compactions, or fewer."""
+LAST_BYTES = 64 << 20
+"""What the end of a query may wait for: many short queries never leave their runs to the next one."""
+MOST_EPOCHS = 64
+MOST_PAUSE_S = 600.0
+"""What failed is tried again after so many epochs or so much time at the latest."""
+PASSING = (Unavailable, Conflict)
+"""What keeps compaction and garbage collection from their work for a while: a warning, and no failure."""
+
+_log = logging.getLogger(__name__)
+
+
+class Duty:
+    """Work that may fail. It is then put off, for twice as many epochs or twice as long each time, whichever is over first."""
+
+    def __init__(self, what: str, store: Store) -> None:
+        self._what = what
+        self._store = store
+        self._tries, self._again_at, self._again_s = 0, 0, 0.0
+        self.concern: str | None = None
+        """What is wrong, as long as it is."""
+        self.failure: Exception | None = None
+        """What made it fail first, if that does not pass by itself; None once it is done again."""
+
+    def do(self, work: Callable[[], object]) -> None:
+        """Do it, unless it is put off. Raises nothing."""
+        if self._tries and self._store.head.epoch < self._again_at and self._now_s() < self._again_s:
+            return
+        try:
+            work()
+        except Exception as error:
+            self._put_off(error)
+        else:
+            self._tries, self.concern, self.failure = 0, None, None
+
+    def _put_off(self, error: Exception) -> None:
+        self._tries += 1
+        pause_s = min(float(1 << min(self._tries, 16)), MOST_PAUSE_S)
+        self._again_at = self._store.head.epoch + min(1 << min(self._tries, 16), MOST_EPOCHS)
+        self._again_s = self._now_s() + pause_s
+        if not isinstance(error, PASSING):
+            self.failure = self.failure or error
+        again = f"the next at epoch {self._again_at} or in {pause_s:.0f} s"
+        tries = f"{self._what} could not be done, {self._tries} tries so far, {again}"
+        self.concern = f"{tries}: {error}"
+        _log.warning("%s: %s", tries, error)
+
+    def _now_s(self) -> float:
+        return self._store.history.clock.monotonic_s()
+
+
+class Upkeep:
+    """Compaction and garbage collection of one running query, a round at a time. Used by one thread."""
+
+    def __init__(self, store: Store, sweep_staged: Callable[[], object]) -> None:
+        self._store = store
+        self._sweep_staged = sweep_staged
+        self._leavers = Leavers(store)
+        self._compaction, self._collection = Duty("compaction", store), Duty("garbage collection", store)
+        self._compacted = -1
+        # Of queries before this one, too: one that ends after a few epochs leaves its garbage to the next.
+        self._collected = store.head.horizon
+
+    @property
+    def concern(self) -> str | None:
+        """What is wrong, as long as it is: a warning for people."""
+        return "; ".join(filter(None, (self._compaction.concern, self._collection.concern))) or None
+
+    @property
+    def failure(self) -> Exception | None:
+        """What keeps it from its work, if that does not pass by itself."""
+        return self._compaction.failure or self._collection.failure
+
+    def round(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """What is due now. Raises nothing. Once ``stopped`` says so, no further step of a compaction begins but small ones."""
+        self._compaction.do(lambda: self._compact(stopped))
+        if self._store.head.position - self._collected >= COLLECT_EVERY:
+            self._collection.do(self._collect)
+
+    def _compact(self, stopped: Callable[[], bool]) -> None:
+        self._leavers.let_go()
+        epoch = self._store.head.epoch
+        if epoch == self._compacted:
+            return
+        done_bytes = 0
+        for step in self._store.compact():
+            done_bytes += step.bytes_before
+            if stopped() and done_bytes >= LAST_BYTES:
+                return
+        self._compacted = epoch
+
+    def _collect(self) -> None:
+        self._store.collect_garbage()
+        self._sweep_staged()
+        self._collected = self._store.head.position
+
+
+class Leavers:
+    """Objects whose runs were all replaced. Only who reads past epochs asks for them: they leave the caches, of which the page
+    cache is one, so that they neither push out what epochs read nor have every new run find fresh memory.
+
+    They go a few at a time, about as fast as new ones come: a machine may take back much memory that is free at once.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._named = _objects(store.head)
+        self._leaving: deque[_Leaver] = deque()
+        self._few = 1
+
+    def let_go(self) -> None:
+        """To be called after each epoch, before compaction: an object that comes and goes between two calls is never seen to go.
+        Objects leave once no task of a later epoch can have them mapped."""
+        head = self._store.head
+        named, before = _objects(head), self._named
+        if gone := sorted(before - named):
+            self._store.unmap()
+            self._leaving.extend(_Leaver(head.epoch + UNMAPPED_AFTER, name) for name in gone)
+            self._few = max(-(-len(self._leaving) // SPREAD_OVER), 1)
+        self._named = named
+        few = [self._leaving.popleft() for leaver in list(self._leaving)[: self._few] if leaver.after <= head.epoch]
+        self._store.history.blobs.forget([leaver.name for leaver in few])
+
+
+class _Leaver(NamedTuple):
+    after: int
+    """The epoch."""
+    name: str
+
+
+def _objects(manifest: Manifest) -> set[str]:
+    return {run.object for runs in manifest.runs.values() for run in runs}
