@@ -60,6 +60,10 @@ class Refused(FloodplainError):
     """A tier refused for good: permissions, a malformed request, no space."""
 
 
+class NoSpace(Refused):
+    """A disk, or what a quota allows of it, is full. What was being written does not count; with room it can be written again."""
+
+
 class Corrupt(FloodplainError):
     """Bytes that are not what the log vouches for. They were not used."""
 

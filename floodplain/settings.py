@@ -83,6 +83,9 @@ class StoreSettings:
     prefetch_bytes: int = 64 << 20
     """Entries of a list, map or set (``prefetch="all"``) that a task holds at a time. Keys that do not fit are fetched in further
     batches of this size as they are reached, and a map that alone is larger entry by entry. More: fewer, larger reads."""
+    reserve_bytes: int = 4 << 20
+    """Room that a directory has set aside, so that garbage can be collected when the disk is full: that begins with an edit and
+    some manifests. It takes up so much. 0: none; then something else must be deleted first."""
     retry: RetrySettings = field(default_factory=RetrySettings)
     cache: CacheSettings | None = None
     tmpfs: CacheSettings | None = None

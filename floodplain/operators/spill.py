@@ -18,6 +18,7 @@ from floodplain.operators.tasklevel import TaskLevel
 from floodplain.scratch import Scratch
 from floodplain.store.task import Report, TaskWriter
 from floodplain.store.view import Snapshot
+from floodplain.tiers.oserrors import no_space_as_ours
 from floodplain.versions.edit import GroupRanges
 from floodplain.versions.groups import from_members
 
@@ -83,7 +84,7 @@ class Spill:
         part_of_group = np.full(self.key_groups, -1)
         for number, part in enumerate(parts):
             part_of_group[part.members] = number
-        with ExitStack() as stack:
+        with no_space_as_ours(f"setting rows of the epoch aside in {name.parent}"), ExitStack() as stack:
             writers = [stack.enter_context(pa.ipc.new_stream(str(part.file), schema)) for part in parts]
             for batch in batches:
                 rows = _table([batch], schema)

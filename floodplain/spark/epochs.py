@@ -112,6 +112,7 @@ class Epochs:
         for outlet in self._plan.outlets:
             outlet.sink.prepare(f"{head.store}-{outlet.name}", head.epoch, self._compiled.schemas[outlet.staged_as])
         self._compiled.checks.update(checks_of(self._plan, self._compiled.schemas))
+        self.sweep_staged()  # before anything is written: the disk may be full of it
         self.publish()
         self._record_published()
         migrate(self.writer, migration)
@@ -130,11 +131,14 @@ class Epochs:
     def sweep_staged(self) -> None:
         """Delete what attempts that did not count have staged, up to the epoch before the last. Any thread may call it.
 
-        Requires: nothing of an earlier lease is still to be published. What a driver staged that has superseded this one stays.
+        What is not published yet, as far as the log tells, stays, and what a driver staged that has superseded this one.
         """
-        token, epoch, blobs = self.writer.token, self.store.head.epoch, self.store.history.blobs
+        head, blobs = self.store.head, self.store.history.blobs
+        token, epoch = self.writer.token, head.epoch
+        kept = head.outputs if head.published < epoch else ()
         found = [(paths.token_and_epoch_of(info.name), info.name) for info in blobs.list(paths.STAGED)]
-        blobs.delete([name for author, name in found if author and (author[0] < token or author < (token, epoch))])
+        old = [name for author, name in found if author and (author[0] < token or author < (token, epoch))]
+        blobs.delete([name for name in old if name not in kept])
 
     def _compile(self, migration: Migration) -> None:
         """All operators, and the columns of all outputs."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodplain.clock import SystemChance, SystemClock
-from floodplain.errors import BadInput, Corrupt
+from floodplain.errors import BadInput
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
 from floodplain.spark.fitness import Fitness
@@ -89,12 +89,10 @@ class LocalFiles:
             temp.unlink(missing_ok=True)
             try:
                 fill(temp)
-            except Corrupt:
+                temp.replace(target)
+            finally:
+                # A rename between two links of one file does nothing, so after a repeat the first link is still there.
                 temp.unlink(missing_ok=True)
-                raise
-            temp.replace(target)
-            # A rename between two links of one file does nothing, so after a repeat the first link is still there.
-            temp.unlink(missing_ok=True)
             return target.stat().st_size
 
     def _linked(self, source: Path | None, temp: Path) -> bool:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from floodplain.errors import Conflict, Unavailable
+from floodplain.errors import Conflict, NoSpace, Unavailable
 from floodplain.store.store import Store
 from floodplain.versions.manifest import Manifest
 
@@ -20,7 +20,7 @@ LAST_BYTES = 64 << 20
 MOST_EPOCHS = 64
 MOST_PAUSE_S = 600.0
 """What failed is tried again after so many epochs or so much time at the latest."""
-PASSING = (Unavailable, Conflict)
+PASSING = (Unavailable, Conflict, NoSpace)
 """What keeps compaction and garbage collection from their work for a while: a warning, and no failure."""
 
 _log = logging.getLogger(__name__)

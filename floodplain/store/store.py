@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from types import TracebackType
 
 import pyarrow as pa
 
 from floodplain.clock import Chance, Clock, SystemChance, SystemClock
-from floodplain.errors import BadInput, Conflict
+from floodplain.errors import BadInput, Conflict, NoSpace, StoreNotFound
 from floodplain.host import is_gone, this_process
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
@@ -49,6 +50,8 @@ class Store:
         """Use ``Store.open``."""
         self.history = history
         self.counters = counters
+        self._reserve_bytes = 0
+        """Room to be kept aside from here: whoever has been a writer keeps some."""
         self.readers = Readers(history.blobs, history.format.store, history.settings.memory_bytes, counters)
         self._seen = history.head.runs
         """Of the newest manifest when runs were last let go of."""
@@ -74,7 +77,13 @@ class Store:
         blobs = open_blobs(location, settings, options=options, clock=clock, chance=chance, counters=counters)
         if create:
             check_vacant(blobs)
-            probe(blobs, clock, chance)
+            try:
+                probe(blobs, clock, chance)
+            except NoSpace:
+                # One that is there need not be made, and whoever writes to it probes the place once more.
+                with suppress(StoreNotFound):
+                    return cls(History.open(blobs, settings=settings, clock=clock, chance=chance), counters)
+                raise
             return cls(History.create(blobs, settings.key_groups, settings=settings, clock=clock, chance=chance), counters)
         return cls(History.open(blobs, settings=settings, clock=clock, chance=chance), counters)
 
@@ -113,9 +122,23 @@ class Store:
         An owner whose process has provably ended, on this machine, has it no more. ``outlasted``: a lease that the caller has
         seen unchanged for its whole length, for holders whose clock is ahead of ours.
         """
-        probe(self.history.blobs, self.history.clock, self.history.chance)
-        took = lease.take(self.history, owner, force=force, holder=this_process(), is_gone=is_gone, outlasted=outlasted)
-        return Writer(self, took)
+
+        def take() -> int:
+            probe(self.history.blobs, self.history.clock, self.history.chance)
+            return lease.take(self.history, owner, force=force, holder=this_process(), is_gone=is_gone, outlasted=outlasted)
+
+        try:
+            token = take()
+        except NoSpace:
+            # Whoever starts has to write a little before it can clear up what is left of those before it.
+            with suppress(NoSpace):
+                self.collect_garbage()
+            self.history.blobs.give_up_reserve()
+            token = take()
+        finally:
+            self._reserve_bytes = self.history.settings.reserve_bytes
+            self.history.blobs.reserve(self._reserve_bytes)
+        return Writer(self, token)
 
     def compact(self, *, full: bool = False, step_bytes: int | None = None) -> Iterator[Compacted]:
         """Do the compaction that is worth doing, one bounded step at a time. A step that loses a race is dropped."""
@@ -135,7 +158,20 @@ class Store:
 
     def collect_garbage(self) -> garbage.Collected:
         """Forget epochs as the retention settings say and delete what nothing needs. Leaves running epochs alone."""
-        collected = garbage.collect(self.history)
+        return self._collected(lambda: garbage.collect(self.history))
+
+    def _collected(self, collect: Callable[[], garbage.Collected]) -> garbage.Collected:
+        """On a full disk, too: first goes what needs no edit, then the room that is set aside for this is given up for it."""
+        blobs, size_bytes = self.history.blobs, self._reserve_bytes
+        try:
+            collected = collect()
+        except NoSpace:
+            self.let_go()
+            garbage.delete_unreachable(self.history)
+            size_bytes = max(blobs.give_up_reserve(), size_bytes)
+            collected = collect()
+        finally:
+            blobs.reserve(size_bytes)
         self.let_go()
         return collected
 
@@ -268,9 +304,7 @@ class Writer:
         A compaction that runs elsewhere at this moment has to start over.
         """
         history = self.store.history
-        collected = garbage.collect(history, token=self.token, horizon=history.refresh().position)
-        self.store.let_go()
-        return collected
+        return self.store._collected(lambda: garbage.collect(history, token=self.token, horizon=history.refresh().position))
 
     def close(self) -> None:
         self.rest()

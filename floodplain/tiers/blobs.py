@@ -115,6 +115,15 @@ class Blobs(ABC):
         """
         return
 
+    def reserve(self, size_bytes: int) -> None:  # noqa: ARG002
+        """Set so much room aside, where room can run out, unless that was done or there is none. See ``give_up_reserve``."""
+        return
+
+    def give_up_reserve(self) -> int:
+        """Free the room that was set aside, by any process; how many bytes that were. For what makes room: deleting garbage
+        begins with writing down that it is."""
+        return 0
+
     def sweep(self, clock: Clock, older_than_ms: int) -> int:  # noqa: ARG002
         """Delete what killed processes left unfinished and last wrote to that long ago; returns how many.
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from floodplain.clock import Chance, Clock
-from floodplain.errors import AlreadyExists, BadInput, NotFound
+from floodplain.errors import AlreadyExists, BadInput, FloodplainError, NotFound
 from floodplain.metrics import Counters
+from floodplain.tiers import reserve
 from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Gathered, Range, Writable
 from floodplain.tiers.folders import Folders
 from floodplain.tiers.meter import Meter
@@ -19,6 +20,7 @@ from floodplain.tiers.oserrors import as_ours, os_error
 from floodplain.tiers.paths import TEMPS, checked_blob, checked_prefix
 from floodplain.tiers.plain import check_folders, check_kind
 from floodplain.tiers.ranges import EMPTY, checked_ranges
+from floodplain.tiers.reserve import Reserve
 from floodplain.tiers.walk import walk
 
 MAPPED_BYTES = 16 << 20
@@ -58,6 +60,7 @@ class DirectoryBlobs(Blobs):
         self._meter = Meter(counters, self.tier)
         self._folders = Folders(self._root, sync=sync, modes=modes)
         self._modes = modes
+        self._reserve = Reserve(self._root / TEMPS / reserve.NAME, modes)
         self._sync = sync
         self._mapped = mapped
         self._prefix = f"{self._root}{os.sep}"
@@ -169,6 +172,17 @@ class DirectoryBlobs(Blobs):
             with suppress(NotFound), self._opened(name) as fd:
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
+    def reserve(self, size_bytes: int) -> None:
+        if size_bytes > 0:
+            with suppress(FloodplainError), as_ours(f"setting room aside at {self.url}"):
+                self._make(self._root / TEMPS)
+                self._reserve.keep(size_bytes, self._root / TEMPS / self._chance.nonce())
+
+    def give_up_reserve(self) -> int:
+        with as_ours(f"giving up the room set aside at {self.url}"):
+            check_folders(self._root, self._root / TEMPS)
+            return self._reserve.give_up()
+
     def sweep(self, clock: Clock, older_than_ms: int) -> int:
         swept = 0
         limit_s = (clock.now_ms() - older_than_ms) / 1000
@@ -178,6 +192,8 @@ class DirectoryBlobs(Blobs):
             with os.scandir(temps) as found:
                 for temp in found:
                     with suppress(FileNotFoundError):
+                        if temp.name == reserve.NAME:
+                            continue
                         if temp.is_file(follow_symlinks=False) and temp.stat(follow_symlinks=False).st_mtime <= limit_s:
                             Path(temp.path).unlink()
                             swept += 1

@@ -4,7 +4,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from floodplain.errors import FloodplainError, Refused, Unavailable
+from floodplain.errors import FloodplainError, NoSpace, Refused, Unavailable
 
 _PASSING = {
     errno.EAGAIN,
@@ -18,9 +18,14 @@ _PASSING = {
     errno.ESTALE,
     errno.ETIMEDOUT,
 }
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_ROOM = (
+    "free some space, or run floodplain gc on the state, with fewer epochs to keep if need be, which has room set aside for "
+    "itself; then start the query again"
+)
 _HINTS = {
-    errno.ENOSPC: "free some space",
-    errno.EDQUOT: "raise the quota or free some space",
+    errno.ENOSPC: f"the disk is full: {_ROOM}",
+    errno.EDQUOT: f"the quota is used up: raise it, or {_ROOM}",
     errno.EACCES: "check the permissions",
     errno.EROFS: "the file system is read-only",
     errno.EPERM: "check the permissions, and that the file system has hard links",
@@ -30,8 +35,9 @@ _HINTS = {
 
 
 def os_error(error: OSError, doing: str) -> FloodplainError:
-    """The error to raise for ``error``, met while ``doing``: passing faults are ``Unavailable``, others ``Refused``."""
-    kind = Unavailable if error.errno in _PASSING else Refused
+    """The error to raise for ``error``, met while ``doing``: passing faults are ``Unavailable``, a full disk is
+    ``NoSpace``, others are ``Refused``."""
+    kind = Unavailable if error.errno in _PASSING else NoSpace if error.errno in _FULL else Refused
     hint = _HINTS.get(error.errno or 0)
     return kind(f"{doing} failed: {error.strerror or error}" + (f"; {hint}" if hint else ""))
 
@@ -41,4 +47,15 @@ def as_ours(doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        raise os_error(error, doing) from error
+
+
+@contextmanager
+def no_space_as_ours(doing: str) -> Iterator[None]:
+    """For what also does other things than ``doing``: only a full disk is sure to be met by it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
         raise os_error(error, doing) from error

@@ -81,6 +81,12 @@ class Retrying(Blobs):
     def forget(self, names: Iterable[str]) -> None:
         self._lower.forget(names)
 
+    def reserve(self, size_bytes: int) -> None:
+        self._lower.reserve(size_bytes)
+
+    def give_up_reserve(self) -> int:
+        return self._lower.give_up_reserve()
+
     def sweep(self, clock: Clock, older_than_ms: int) -> int:
         return self._ask(lambda: self._lower.sweep(clock, older_than_ms))
 

@@ -78,6 +78,12 @@ def collect(history: History, *, token: int = 0, horizon: int | None = None) -> 
     raise last
 
 
+def delete_unreachable(history: History) -> Collected:
+    """Delete what is garbage by what the log says already. Writes nothing, so it works on a full disk."""
+    head = history.refresh()
+    return _delete(history, head, _Plan((), head.horizon, ()), trim_to=0)
+
+
 def default_horizon(manifest: Manifest, now_ms: int, grace_ms: int) -> int:
     """The newest position known to be older than the grace, and below what the next epoch can have started from."""
     marks = [(mark.position, mark.at_ms) for mark in manifest.epochs]

@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from floodplain.errors import Unavailable
+from floodplain.errors import NoSpace, Unavailable
 from floodplain.versions import lease
 from floodplain.versions.checkpoint import maybe_checkpoint
 from floodplain.versions.history import History
@@ -53,7 +53,7 @@ class Renewal:
         while not self._stopped.wait(self._history.settings.lease_ms / 1000 / BEATS):
             try:
                 self.beat()
-            except Unavailable as error:
+            except (Unavailable, NoSpace) as error:
                 _log.warning("lease %d could not be renewed and is tried again: %s", self._token, error)
             except Exception as error:
                 self._lost(error)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from floodplain.clock import ManualClock, SeededChance, SystemClock
-from floodplain.errors import AlreadyExists, FloodplainError, NotFound, Refused, Unavailable
+from floodplain.errors import AlreadyExists, FloodplainError, NoSpace, NotFound, Refused, Unavailable
 from floodplain.metrics import Counters
 from floodplain.settings import RetrySettings
 from floodplain.tiers.blobs import Gathered
@@ -143,8 +143,8 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("number", "kind"),
         [
-            (errno.ENOSPC, Refused),
-            (errno.EDQUOT, Refused),
+            (errno.ENOSPC, NoSpace),
+            (errno.EDQUOT, NoSpace),
             (errno.EACCES, Refused),
             (errno.EROFS, Refused),
             (errno.EPERM, Refused),
