@@ -114,6 +114,22 @@ def test_one_that_was_deleted_and_set_anew_fires_once():
     assert fired(kit, row("u", 5), until=10, clock="event") == [("u", 5)], "stored, deleted and set anew"
 
 
+class Undone(Again):
+    """A row of time 0 sets a timer for 20, any other deletes it."""
+
+    def process(self, key, rows, ctx):
+        for given in rows:
+            (ctx.delete_timer if given.at else ctx.timer)(20)
+
+
+def test_one_that_is_deleted_before_it_is_due_does_not_fire():
+    """Whether it was stored or set in the same epoch, and though it is due in the epoch that deletes it."""
+    kit = ProcessKit(Undone(lambda at: []), rows=ROWS, keys=["user"])
+    assert fired(kit, row("u", 0), row("v", 0), row("v", 19), until=9, clock="event") == []
+    assert fired(kit, row("u", 19), row("w", 0), until=30, clock="event") == [("w", 20)]
+    assert fired(kit, until=40, clock="event") == []
+
+
 class Both(KeyedProcess):
     output = "what string"
 

@@ -127,6 +127,16 @@ def noise(count: int) -> pa.Array:
     return pa.array(np.random.default_rng(3).integers(0, 2**62, count))
 
 
+def test_a_delete_hides_what_is_older_beside_operands_of_other_keys() -> None:
+    """Where a run has operands, rows are gathered run by run until each key is settled."""
+    store = forge.with_table(value_table("t", {"k": pa.int64()}, {"v": Column(pa.int64(), merge="sum", default=-1)}))
+    forge.write(store, "t", ("put", {"k": [1, 2, 3], "v": [1, 2, 3]}))
+    forge.write(store, "t", ("delete", {"k": [1]}), ("merge", {"k": [3], "v": [10]}))
+    forge.write(store, "t", ("merge", {"k": [4], "v": [4]}))
+    lookup = store.snapshot().table("t").multi_get(keys(2, 1))
+    assert (lookup.found.tolist(), lookup.aligned()["v"].to_pylist()) == ([True, False], [2, -1])
+
+
 def test_bytes_follow_the_keys() -> None:
     count = 50_000
     world = far(VALUE, pa.table({"k": range(count), "v": noise(count)}), 1 << 13)

@@ -57,6 +57,8 @@ class History:
 
     def __init__(self, seed: int, store: Store) -> None:
         self.rng, self.store, self.rows = np.random.default_rng(seed), store, Rows()
+        self.known: dict[str, None] = {}
+        """Every key that ever was, deleted or not."""
 
     def epoch(self, keys: np.ndarray, deletes: int = 0) -> None:
         put = {f"key-{number}": some_values(self.rng) for number in keys.tolist()}
@@ -68,9 +70,10 @@ class History:
                 epoch.delete("t", pa.table({"k": gone}))
             epoch.commit()
         self.rows = {key: row for key, row in {**self.rows, **put}.items() if key not in gone}
+        self.known |= dict.fromkeys(put)
 
     def check(self) -> None:
-        asked = [*self.rows, "nobody", "key-nobody"]
+        asked = [*self.known, "nobody", "key-nobody"]
         self.rng.shuffle(asked)
         found = (
             self.store.snapshot()

@@ -88,6 +88,15 @@ def test_a_compaction_that_commits_after_later_epochs_is_still_older() -> None:
     assert stage.contents() == [{"user": "a", "n": 7, "who": "new"}]
 
 
+def test_a_compaction_of_older_runs_is_as_recent_as_they_were() -> None:
+    stage = Stage()
+    for n in (1, 2, 3):
+        stage.epoch(put=one(user="a", n=n))
+    stage.compact(1, 2)
+    assert [(run.low, run.high) for run in stage.open().head.runs["t"]] == [(3, 3), (1, 2)]
+    assert stage.contents() == [{"user": "a", "n": 3, "who": None}]
+
+
 def test_of_two_compactions_of_the_same_runs_one_is_dropped() -> None:
     stage = Stage()
     for number in range(4):

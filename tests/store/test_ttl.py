@@ -39,6 +39,14 @@ def test_a_row_lives_for_its_time_since_it_was_last_written() -> None:
     assert [len(content(store, epoch)) for epoch in range(1, 6)] == [2, 2, 2, 1, 0], "an epoch is for ever what it was"
 
 
+def test_a_run_counts_until_its_last_row_has_ended() -> None:
+    store = forge.with_table(ROWS)
+    forge.write(store, "t", ("put", {"k": [1, 2, 3], "v": [1, 2, 3], "_expires": [T0 + 10, T0 + 30, T0 + 20]}), now_ms=T0)
+    for after_ms, left in ((9, {1: 1, 2: 2, 3: 3}), (10, {2: 2, 3: 3}), (20, {2: 2}), (29, {2: 2}), (30, {})):
+        tick(store, T0 + after_ms)
+        assert content(store) == left, after_ms
+
+
 def test_now_may_be_asked_for() -> None:
     store = forge.with_table(ROWS)
     forge.write(store, "t", ("put", {"k": [1], "v": [1]}), now_ms=T0)

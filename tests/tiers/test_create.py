@@ -45,10 +45,11 @@ def test_stored_whatever_the_answer_is_ours(faked: ObjectBlobs, fake_s3: FakeS3,
 
 @pytest.mark.parametrize("fault", STORED + LOST, ids=str)
 def test_taken_whatever_the_answer_is_theirs(faked: ObjectBlobs, fake_s3: FakeS3, clock: ManualClock, fault: Fault) -> None:
-    fake_s3.objects["log/1"] = b"theirs"
-    fake_s3.faults.append(fault)
-    assert settle(faked, b"mine", clock) == b"theirs"
-    assert fake_s3.objects["log/1"] == b"theirs"
+    for theirs in (b"theirs", b"them"):
+        fake_s3.objects["log/1"] = theirs
+        fake_s3.faults.append(fault)
+        assert settle(faked, b"mine", clock) == theirs
+        assert fake_s3.objects["log/1"] == theirs
 
 
 @pytest.mark.parametrize("fault", LOST, ids=str)

@@ -197,6 +197,16 @@ def test_one_damaged_checkpoint_is_survived_even_after_trimming() -> None:
     assert caught.value.file == paths.manifest(newest)
 
 
+def test_a_log_that_ends_before_a_damaged_checkpoint_is_not_believed() -> None:
+    blobs, _ = trimmed_store()
+    newest = paths.manifest(positions(blobs, paths.MANIFESTS)[-1])
+    flip(blobs, newest)
+    blobs.delete(names(blobs, paths.LOG))
+    with pytest.raises(Corrupt) as caught:
+        reopen(blobs)
+    assert caught.value.file == newest
+
+
 def test_all_checkpoints_damaged_and_the_log_trimmed() -> None:
     blobs, _ = trimmed_store()
     for position in positions(blobs, paths.MANIFESTS):

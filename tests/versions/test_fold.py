@@ -102,6 +102,16 @@ def test_the_newest_epoch_brings_its_own_source_position_and_outputs() -> None:
     assert fold(manifest, CommitEpoch(4, ())).outputs == ()
 
 
+def test_what_sources_have_noted_adds_up() -> None:
+    """Until it is to be forgotten; an epoch without rows leaves it as it is."""
+    noted = SourcePosition("q", 4, "o", {"sources/0/3": "three", "sources/0/4": "four"})
+    manifest = fold(fold(started(), CommitEpoch(3, (), source=noted)), CommitEpoch(4, ()))
+    assert manifest.source == noted
+    more = SourcePosition("q", 5, "p", {"sources/0/5.compact": "five"}, ("sources/0/3",))
+    manifest = fold(manifest, CommitEpoch(5, (), source=more))
+    assert manifest.source == SourcePosition("q", 5, "p", {"sources/0/4": "four", "sources/0/5.compact": "five"})
+
+
 def test_all_outputs_of_an_epoch_are_vouched_for_or_none_is() -> None:
     sums = (FileSum(1, 2), FileSum(3, 4))
     manifest = fold(started(), CommitEpoch(3, (), outputs=(STAGED, STAGED), sums=sums))
@@ -191,6 +201,14 @@ def test_an_edit_from_elsewhere_is_refused(change: dict[str, object], expected: 
     with pytest.raises(BrokenHistory) as caught:
         apply(manifest, msgspec.structs.replace(edit(manifest, DropTag("x")), **change), "c")
     assert caught.value.args[0] == expected
+
+
+def test_an_edit_under_an_older_lease_is_refused() -> None:
+    manifest = fold(started(), TakeLease(2, "you", 900))
+    with pytest.raises(BrokenHistory) as caught:
+        fold(manifest, DropTag("x"), token=1)
+    assert caught.value.args == ("an edit under lease 2", "one under lease 1")
+    assert fold(manifest, DropTag("x"), token=2).lease.token == 2
 
 
 def test_recency_is_by_interval_not_by_place() -> None:
