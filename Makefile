@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test bench soak soak-tests random-mutants docs lint types lock clean
+.PHONY: demo test bench soak soak-tests mutants random-mutants docs lint types lock clean
 
 demo: $(READY)
 	$(BIN)/python examples/ad_join.py
@@ -25,10 +25,15 @@ soak: $(READY)
 soak-tests: $(READY)
 	$(BIN)/python -m pytest -m soak -s
 
-COUNT ?= 200
-SEED ?= 1
-MUTANT_MINUTES ?= 120
+# Plants bugs in a copy, one after the other: the tests must find each. MUTANT_MINUTES=5 stops after so long.
+mutants: MUTANT_MINUTES ?= 0
+mutants: $(READY)
+	$(BIN)/python -m tests.mutants --minutes $(MUTANT_MINUTES)
 
+# COUNT mutants of versions/ and store/, drawn by SEED.
+random-mutants: COUNT ?= 200
+random-mutants: SEED ?= 1
+random-mutants: MUTANT_MINUTES ?= 120
 random-mutants: $(READY)
 	$(BIN)/python -m tests.random_mutants --count $(COUNT) --seed $(SEED) --minutes $(MUTANT_MINUTES)
 

@@ -1,0 +1,111 @@
+"""Bugs by which something is collected that somebody still needs."""
+
+from tests.mutants.plant import Plant
+
+PLANTS = (
+    Plant(
+        "one_epoch_too_many_is_forgotten",
+        "retention",
+        "newest = {mark.epoch for mark in marks[-max(1, settings.newest) :]}",
+        "newest = {mark.epoch for mark in marks[-max(1, settings.newest - 1) :]}",
+        ("retained::test_the_newest_whatever_their_age",),
+    ),
+    Plant(
+        "an_epoch_is_forgotten_at_its_age",
+        "retention",
+        "if now_ms - mark.at_ms <= age_ms}",
+        "if now_ms - mark.at_ms < age_ms}",
+        ("retained::test_one_for_each_step_up_to_its_age",),
+    ),
+    Plant(
+        "only_the_newest_tag_counts",
+        "retention",
+        "kept = newest | set(tags.values())",
+        "kept = newest | {max(tags.values(), default=0)}",
+        ("retained::test_tagged_ones_are_kept",),
+    ),
+    Plant(
+        "a_tagged_epoch_can_be_dropped",
+        "manifest",
+        "tagged = gone & set(manifest.tags.values())",
+        "tagged = gone & {manifest.epoch}",
+        ("fold::test_an_update_that_does_not_fit_is_refused",),
+    ),
+    Plant(
+        "pins_are_not_asked",
+        "garbage",
+        "needed = [*head.epochs, *pinned]",
+        "needed = [*head.epochs]",
+        ("pinned::test_a_pin_holds_its_epoch_through_everything",),
+    ),
+    Plant(
+        "clocks_of_readers_are_believed",
+        "pins",
+        "margin_ms = history.settings.lease_ms",
+        "margin_ms = 0",
+        ("pinned::test_an_expired_pin_says_so_and_is_removed",),
+    ),
+    Plant(
+        "a_pin_on_a_forgotten_epoch_is_given_out",
+        "pins",
+        "if epoch and history.head.mark(epoch) is None:",
+        "if epoch and head.mark(epoch) is None:",
+        ("pinned::test_a_collection_at_any_moment_of_pinning",),
+    ),
+    Plant(
+        "a_run_begun_above_the_horizon_is_deleted",
+        "garbage",
+        "if start is not None and start <= head.horizon and info.name not in live:",
+        "if start is not None and start <= head.horizon + 1 and info.name not in live:",
+        ("collect::test_an_orphan_goes_once_the_horizon_passed_its_start",),
+    ),
+    Plant(
+        "who_started_at_the_horizon_may_commit",
+        "requirements",
+        "if manifest.horizon >= self.position:",
+        "if manifest.horizon > self.position:",
+        ("collect::test_a_commit_begun_below_the_horizon_is_refused",),
+    ),
+    Plant(
+        "a_run_begun_at_the_horizon_may_be_named",
+        "manifest",
+        "_require(start is None or start > manifest.horizon,",
+        "_require(start is None or start >= manifest.horizon,",
+        ("fold::test_a_run_begun_at_or_below_the_horizon_cannot_be_named_any_more",),
+    ),
+    Plant(
+        "the_log_is_trimmed_up_to_its_end",
+        "garbage",
+        "edits = [info for position, info in _positions(history, paths.LOG) if position <= trim_to]",
+        "edits = [info for position, info in _positions(history, paths.LOG) if position <= max(trim_to, head.horizon)]",
+        ("collect::test_a_collection_reports_what_it_did",),
+    ),
+    Plant(
+        "checkpoints_of_retained_epochs_are_deleted",
+        "garbage",
+        "kept = {mark.position for mark in needed}",
+        "kept = {mark.position for mark in pinned}",
+        ("recovery::test_time_travel_before_and_after_trimming",),
+    ),
+    Plant(
+        "the_horizon_passes_an_epoch_that_still_runs",
+        "garbage",
+        "if manifest.lease.expires_ms + grace_ms > now_ms:",
+        "if manifest.lease.expires_ms > now_ms:",
+        ("collect::test_default_horizon",),
+    ),
+    Plant(
+        "a_collection_does_not_ask_for_its_lease",
+        "garbage",
+        "head = commit(history, plan.updates, token=token) if plan.updates else head",
+        "head = commit(history, plan.updates) if plan.updates and token >= 0 else head",
+        ("collect::test_under_a_lost_lease_nothing_is_collected",),
+    ),
+    Plant(
+        "output_of_the_last_epoch_is_swept",
+        "epochs",
+        "if author and (author[0] < token or author < (token, epoch))])",
+        "if author and (author[0] < token or author <= (token, epoch))])",
+        ("kit::test_what_other_attempts_staged_is_swept_while_the_driver_runs",),
+    ),
+)

@@ -1,0 +1,115 @@
+"""Bugs by which output is published too early, too late, twice, not at all, or by a driver that may not."""
+
+from tests.mutants.plant import Plant
+
+PLANTS = (
+    Plant(
+        "published_without_the_lease",
+        "epochs",
+        """        head = self.store.history.refresh()
+        RequireLease(self.writer.token).check(head)
+        if max(head.published, self._published) >= head.epoch:
+""",
+        """        head = self.store.history.refresh()
+        if max(head.published, self._published) >= head.epoch:
+""",
+        ("crashes::test_no_driver_that_takes_over_loses_or_repeats_anything[counting]",),
+    ),
+    Plant(
+        "published_before_the_commit",
+        "epochs",
+        "        epoch.commit(states, source=position,",
+        """        for outlet in self._plan.outlets:
+            named = sorted(file.name for file in run.files(outlet.staged_as))
+            outlet.sink.publish(epoch.number, named, self.store.history.blobs, self.schema_of(outlet))
+        self._published = epoch.number
+        epoch.commit(states, source=position,""",
+        ("crashes::test_no_crash_loses_or_repeats_anything[counting-objects]",),
+    ),
+    Plant(
+        "published_only_with_the_next_epoch",
+        "epochs",
+        """.difference(outputs).union(done)))
+        self.publish()
+""",
+        """.difference(outputs).union(done)))
+""",
+        ("crashes::test_no_crash_loses_or_repeats_anything[echoing-objects]",),
+    ),
+    Plant(
+        "not_published_before_the_next_epoch",
+        "epochs",
+        "if max(self.store.head.published, self._published) < self.store.head.epoch:",
+        "if max(self.store.head.published, self._published) > self.store.head.epoch:",
+        ("crashes::test_what_a_sink_refuses_is_published_before_the_next_epoch[waiting]",),
+    ),
+    Plant(
+        "noted_as_published_before_it_is",
+        "epochs",
+        """        named, blobs = unpublished(head, self._outlets()), vouched(head, self.store.history.blobs)
+""",
+        """        self._published = head.epoch
+        named, blobs = unpublished(head, self._outlets()), vouched(head, self.store.history.blobs)
+""",
+        ("crashes::test_what_a_sink_refuses_is_published_before_the_next_epoch[counting]",),
+    ),
+    Plant(
+        "what_a_dead_driver_left_is_swept_unpublished",
+        "epochs",
+        """        self.publish()
+        self._record_published()
+        migrate(self.writer, migration)
+""",
+        """        self._record_published()
+        migrate(self.writer, migration)
+""",
+        ("kit::test_output_that_a_sink_refused_waits_for_the_next_driver",),
+    ),
+    Plant(
+        "unpublished_output_is_deleted_at_the_end",
+        "epochs",
+        "            if head.published >= head.epoch:\n",
+        "            if head.published <= head.epoch:\n",
+        ("kit::test_output_that_a_sink_refused_waits_for_the_next_driver",),
+    ),
+    Plant(
+        "not_published_before_time_moves_on",
+        "epochs",
+        """        self._publish_last()
+        head = self.store.head
+""",
+        """        head = self.store.head
+""",
+        ("kit::test_output_that_a_sink_refused_is_published_before_a_heartbeat_moves_time",),
+    ),
+    Plant(
+        "output_of_an_unknown_step_is_passed_over",
+        "inherited",
+        """            raise _left(head, paths.output_of(file), "this pipeline does not have it")
+""",
+        """            continue
+""",
+        ("inheriting::test_a_pipeline_that_is_refused_has_changed_nothing",),
+    ),
+    Plant(
+        "files_of_a_later_epoch_are_taken_for_repeated_ones",
+        "file_sink",
+        "if newest > committed:",
+        "if newest > committed + 1:",
+        ("sinks::test_states_keep_apart_and_one_that_was_rolled_back_is_refused",),
+    ),
+    Plant(
+        "a_repeated_epoch_is_committed_to_delta_again",
+        "delta_sink",
+        "if (table.transaction_version(self._app) or 0) >= epoch:",
+        "if (table.transaction_version(self._app) or 0) > epoch:",
+        ("delta::test_an_epoch_is_one_commit_and_its_repetition_none",),
+    ),
+    Plant(
+        "a_delta_table_that_is_ahead_is_taken_for_behind",
+        "delta_sink",
+        "if newest > committed:",
+        "if newest > committed + 1:",
+        ("delta::test_a_state_that_was_rolled_back_is_refused",),
+    ),
+)

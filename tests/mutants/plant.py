@@ -1,0 +1,113 @@
+"""A planted bug: a text in one file that is replaced by another, and the tests that must find it."""
+
+from dataclasses import dataclass
+
+FILES = {
+    "batch_entries": "floodplain/spark/checkpoint_faults.py",
+    "chunks": "floodplain/store/runreader.py",
+    "commit": "floodplain/versions/commit.py",
+    "compactor": "floodplain/store/compactor.py",
+    "create": "floodplain/tiers/create.py",
+    "delta_sink": "floodplain/spark/sink_delta.py",
+    "directory": "floodplain/tiers/directory.py",
+    "epoch": "floodplain/store/epoch.py",
+    "epochs": "floodplain/spark/epochs.py",
+    "file_sink": "floodplain/spark/sink_files.py",
+    "footer": "floodplain/store/footer.py",
+    "frame": "floodplain/versions/frame.py",
+    "garbage": "floodplain/versions/garbage.py",
+    "history": "floodplain/versions/history.py",
+    "inherited": "floodplain/spark/inherited.py",
+    "keyed": "floodplain/operators/keyed.py",
+    "lease": "floodplain/versions/lease.py",
+    "lookup": "floodplain/store/lookup.py",
+    "manifest": "floodplain/versions/manifest.py",
+    "merge": "floodplain/store/merge.py",
+    "newest": "floodplain/store/newest.py",
+    "pins": "floodplain/versions/pins.py",
+    "policy": "floodplain/store/policy.py",
+    "readers": "floodplain/store/readers.py",
+    "renewal": "floodplain/versions/renewal.py",
+    "replay": "floodplain/versions/replay.py",
+    "requirements": "floodplain/versions/requirements.py",
+    "retention": "floodplain/versions/retention.py",
+    "scan": "floodplain/store/scan.py",
+    "spark_checkpoint": "floodplain/spark/checkpoint.py",
+    "spark_files": "floodplain/spark/checkpoint_files.py",
+    "store": "floodplain/store/store.py",
+    "timers": "floodplain/state/timers.py",
+    "vouched": "floodplain/versions/vouched.py",
+    "worker": "floodplain/spark/worker.py",
+}
+"""Where each file is: the one place to change when a module moves."""
+
+TESTS = {
+    "changed_on_disk": "tests/store/test_changed_on_disk.py",
+    "collect": "tests/versions/test_garbage.py",
+    "commits": "tests/versions/test_commit.py",
+    "crashes": "tests/spark/test_kit_crashes.py",
+    "creates": "tests/tiers/test_create.py",
+    "damaged_log": "tests/versions/test_damage.py",
+    "damaged_runs": "tests/store/test_damage.py",
+    "delta": "tests/spark/test_sinks_delta.py",
+    "directories": "tests/tiers/test_directory.py",
+    "fold": "tests/versions/test_fold.py",
+    "folds": "tests/store/test_folds.py",
+    "frames": "tests/versions/test_frame.py",
+    "hostile": "tests/store/test_hostile.py",
+    "inheriting": "tests/spark/test_inherited.py",
+    "kit": "tests/spark/test_kit.py",
+    "leases": "tests/versions/test_lease.py",
+    "lookups": "tests/store/test_lookup.py",
+    "merges": "tests/store/test_merge.py",
+    "newest_rows": "tests/store/test_newest.py",
+    "pinned": "tests/versions/test_pins.py",
+    "policies": "tests/store/test_policy.py",
+    "races": "tests/store/test_races.py",
+    "recovery": "tests/versions/test_recovery.py",
+    "renewals": "tests/versions/test_renewal.py",
+    "retained": "tests/versions/test_retention.py",
+    "sinks": "tests/spark/test_sinks.py",
+    "sinks_vouched": "tests/spark/test_sinks_vouched.py",
+    "spark_damage": "tests/spark/test_checkpoint_damage.py",
+    "spark_place": "tests/spark/test_checkpoint.py",
+    "staged": "tests/spark/test_staged_damage.py",
+    "takeovers": "tests/spark/test_takeover.py",
+    "timed": "tests/operators/test_timers.py",
+    "ttl": "tests/store/test_ttl.py",
+    "watermarked": "tests/spark/test_watermarks_kit.py",
+}
+"""Where each file of tests is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """One bug. ``old`` occurs exactly once in the file."""
+
+    name: str
+    file: str
+    """Of ``FILES``."""
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    """Each must fail: a file of ``TESTS``, ``::`` and the name of a test, with a parameter or without."""
+
+    @property
+    def path(self) -> str:
+        return FILES[self.file]
+
+    @property
+    def node_ids(self) -> list[str]:
+        """The tests as pytest names them."""
+        return [f"{TESTS[file]}::{test}" for file, _, test in (test.partition("::") for test in self.tests)]
+
+    def planted(self, text: str) -> str:
+        """The content of its file with the bug. Raises ``Stale`` unless there is just one place for it."""
+        found = text.count(self.old)
+        if found != 1:
+            raise Stale(f"{self.name}: {self.path} has its text {found} times, not once: write the plant anew for what is there")
+        return text.replace(self.old, self.new)
+
+
+class Stale(Exception):
+    """The file has changed since the bug was written."""
