@@ -8,6 +8,9 @@ from floodplain.errors import BadInput
 LEAST_CLOCK_AHEAD_MS = 2_000
 Compression = Literal["auto", "none", "lz4", "zstd"]
 
+MOST_WINDOW_BYTES = 1 << 30
+"""Rows of a window are put together, those of before and after side by side, and an Arrow column of strings ends at 2 GiB."""
+
 
 @dataclass(frozen=True, slots=True)
 class RetrySettings:
@@ -73,10 +76,12 @@ class StoreSettings:
     """How far processing time may be ahead of what the store shows: the time that it gives to a file that was just written.
     Beyond it the store's time counts. Less: rows live more exactly under a wrong clock, and a store whose own clock is behind
     slows them down. Costs one request at the start, and a few a minute while clocks differ by more."""
-    scan_rows: int = 1 << 18
-    """Rows resolved at a time by a scan: bounds its memory."""
+    window_bytes: int = 32 << 20
+    """Rows, decoded, that a scan, a difference, a count, a compaction or a rewrite reads at a time. Bounds its memory, which is a
+    few times that and a chunk of each run; a chunk that is larger is read alone. More: fewer, larger steps. At most 1 GiB."""
     memory_bytes: int = 64 << 20
-    """Decoded chunks of compressed runs that a process keeps. Mapped runs need none of it: they live in the page cache."""
+    """Decoded chunks that a process keeps, of runs that are compressed or not mapped. Others need none of it: they live in the
+    page cache."""
     epoch_bytes: int = 512 << 20
     """Rows of one epoch that a task holds at a time, as Arrow has them; as Python values they take several times that. What is
     beyond it waits on the local disk and is processed some key groups at a time. Less: less memory, more reads of state."""
@@ -99,6 +104,10 @@ class StoreSettings:
             raise BadInput(
                 f"max_clock_ahead_ms={self.max_clock_ahead_ms} is not possible: stores know the time to the second, so allow for "
                 f"{LEAST_CLOCK_AHEAD_MS} or more"
+            )
+        if not isinstance(self.window_bytes, int) or not 1 <= self.window_bytes <= MOST_WINDOW_BYTES:
+            raise BadInput(
+                f"StoreSettings.window_bytes is {self.window_bytes!r}: give a whole number of bytes from 1 to {MOST_WINDOW_BYTES}"
             )
 
 

@@ -206,7 +206,7 @@ class Copy(Rewrite):
         groups = (ranges(self._move.after)[slot],)
         sources = source.readers.sources(manifest, ours.TABLE, groups)
         rules = epoch_rules(manifest, schema)
-        windows = scan.plan(sources, schema, groups, KEY_GROUPS, source.history.settings.scan_rows)
+        windows = scan.plan(sources, schema, groups, KEY_GROUPS, source.history.settings.window_bytes)
         rows = pa.concat_tables(scan.resolved(window, sources, schema, rules) for window in windows)
         run = build_run(rows, schema, 1, 1, 1, run_options(history.settings, history.blobs, history.head.store, KEY_GROUPS))
         name = paths.run(epoch.ticket.start, history.chance.nonce(), str(slot))

@@ -175,7 +175,7 @@ def open_for(work: Work) -> _Place:
     """The store that this work is for."""
     ticket = msgspec.msgpack.decode(work.ticket, type=Ticket)
     if work.blobs is not None:
-        return _Place(work.blobs, Readers(work.blobs, ticket.store, work.settings.memory_bytes))
+        return _Place(work.blobs, _readers(work, ticket, work.blobs))
     if (work.location, ticket.store) not in _places:
         blobs = open_blobs(
             work.location,
@@ -185,8 +185,12 @@ def open_for(work: Work) -> _Place:
             chance=SystemChance(),
             counters=Counters(),
         )
-        _places[work.location, ticket.store] = _Place(blobs, Readers(blobs, ticket.store, work.settings.memory_bytes))
+        _places[work.location, ticket.store] = _Place(blobs, _readers(work, ticket, blobs))
     return _places[work.location, ticket.store]
+
+
+def _readers(work: Work, ticket: Ticket, blobs: Blobs) -> Readers:
+    return Readers(blobs, ticket.store, work.settings.memory_bytes, window_bytes=work.settings.window_bytes)
 
 
 def work(job: Job | StageJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -138,12 +138,19 @@ def unpacked_bytes(data: pa.Buffer) -> int:
         (count,) = struct.unpack_from("<I", view, buffers)
         places = np.frombuffer(view, "<i8", 2 * count, buffers + 4).reshape(-1, 2)
         body = 8 + metadata_bytes
-        claims = [struct.unpack_from("<q", view, body + int(offset))[0] for offset, length in places if length]
+        claims = [(struct.unpack_from("<q", view, body + int(offset))[0], int(length)) for offset, length in places if length]
     except (struct.error, ValueError, IndexError) as error:
         raise ValueError(f"no record batch: {error}") from None
-    return sum(claim for claim in claims if claim > 0)
+    return sum(length if claim == _AS_IT_IS else max(claim, 0) for claim, length in claims)
 
 
+def decoded_bytes(data: pa.Buffer) -> int:
+    """How much memory the rows of the chunk take. Raises ``ValueError`` if it is no record batch."""
+    return unpacked_bytes(data) or int(data.size)
+
+
+_AS_IT_IS = -1
+"""Stands before a buffer that was not compressed although others were."""
 # Arrow's Message and RecordBatch, by the number of a field in their flatbuffers.
 _HEADER, _BUFFERS, _COMPRESSION = 2, 2, 3
 

@@ -7,7 +7,8 @@ import pyarrow as pa
 
 from floodplain.equality import equality_classes
 from floodplain.store.identity import starts_of
-from floodplain.store.runreader import Hits, expand
+from floodplain.store.runreader import Hits
+from floodplain.store.search import expand
 
 _FEW = 4
 """Pairs for each row and needle that are made and compared rather than sorted."""

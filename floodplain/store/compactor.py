@@ -1,6 +1,6 @@
 """Executing a compaction: read, merge, write, and offer the result to the log."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -12,7 +12,7 @@ from floodplain.store.merge import Rules
 from floodplain.store.needles import Source
 from floodplain.store.policy import Proposal
 from floodplain.store.readers import Readers
-from floodplain.store.runwriter import build_run
+from floodplain.store.runwriter import RunBuilder
 from floodplain.store.task import conflict_before_damage, reopen, run_options, write_object
 from floodplain.store.view import epoch_rules
 from floodplain.tiers import paths
@@ -24,6 +24,9 @@ from floodplain.versions.history import History
 from floodplain.versions.manifest import Manifest
 from floodplain.versions.requirements import Requirement, RequireNoRestore, RequireRuns, RequireSchema, RequireStart
 from floodplain.versions.schema import TableSchema
+
+_HELD_WINDOWS = 4
+"""Of what a compaction writes, before it waits on the local disk."""
 
 
 class Compacted(msgspec.Struct, frozen=True):
@@ -52,7 +55,7 @@ def compact(history: History, readers: Readers, proposal: Proposal, manifest: Ma
         RequireSchema(schema.table, schema.id),
     ]
     with conflict_before_damage(history, requirements):
-        rows = merged(readers, proposal, manifest, schema, history.settings.scan_rows)
+        rows = merged(readers, proposal, manifest, schema, history.settings.window_bytes)
         added = written(history, rows, proposal, manifest, schema)
         reopen(added, manifest, readers, history.blobs)
     update = ReplaceRuns(proposal.table, proposal.groups, tuple(run.id for run in proposal.runs), added)
@@ -62,23 +65,26 @@ def compact(history: History, readers: Readers, proposal: Proposal, manifest: Ma
         table=schema.table,
         runs=len(proposal.runs),
         rows_before=sum(run.rows for run in proposal.runs),
-        rows_after=len(rows),
+        rows_after=sum(run.rows for run in added),
         bytes_before=proposal.size_bytes,
         bytes_after=sum(run.length for run in added),
     )
 
 
-def merged(readers: Readers, proposal: Proposal, manifest: Manifest, schema: TableSchema, window_rows: int) -> pa.Table:
-    """What the runs hold for the key groups, each entry once, in order.
+def merged(
+    readers: Readers, proposal: Proposal, manifest: Manifest, schema: TableSchema, window_bytes: int
+) -> Iterator[pa.Table]:
+    """What the runs hold for the key groups, each entry once, in run order, a window at a time.
 
     All of it is verified anew: what a compaction writes has checksums of its own, which would make damage look good.
     """
     sources = _within(readers.afresh().sources_of(proposal.runs, manifest), proposal, manifest.key_groups)
     bottom = _bottom(proposal, manifest)
     rules = _rules(proposal, manifest, schema)
-    windows = scan.plan(sources, schema, proposal.groups, manifest.key_groups, window_rows)
-    parts = [scan.resolved(window, sources, schema, rules, bottom=bottom) for window in windows]
-    return sort_rows(schema, pa.concat_tables(parts), manifest.key_groups)
+    for window in scan.plan(sources, schema, proposal.groups, manifest.key_groups, window_bytes):
+        rows = scan.resolved(window, sources, schema, rules, bottom=bottom)
+        if len(rows):
+            yield sort_rows(schema, rows, manifest.key_groups)
 
 
 def _rules(proposal: Proposal, manifest: Manifest, schema: TableSchema) -> Rules:
@@ -116,12 +122,17 @@ def _bottom(proposal: Proposal, manifest: Manifest) -> np.ndarray:
     return bottom
 
 
-def written(history: History, rows: pa.Table, proposal: Proposal, manifest: Manifest, schema: TableSchema) -> tuple[RunRef, ...]:
-    """These rows as a run as recent as those of the proposal, stored; nothing refers to it yet."""
-    if not len(rows):
-        return ()
+def written(
+    history: History, pieces: Iterable[pa.Table], proposal: Proposal, manifest: Manifest, schema: TableSchema
+) -> tuple[RunRef, ...]:
+    """These rows, in run order, as a run as recent as those of the proposal, stored; nothing refers to it yet."""
     options = run_options(history.settings, history.blobs, manifest.store, manifest.key_groups)
     low, high = min(run.low for run in proposal.runs), max(run.high for run in proposal.runs)
-    run = build_run(rows, schema, low, high, manifest.epoch, options)
+    builder = RunBuilder(schema, layout.physical(schema), options, _HELD_WINDOWS * history.settings.window_bytes)
+    for rows in pieces:
+        builder.add(rows)
+    if not builder.rows:
+        return ()
+    run = builder.finish(low, high, manifest.epoch)
     name = paths.run(manifest.position, f"compact-{history.chance.nonce()}", str(size(proposal.groups)))
     return write_object([run], name, history.blobs, history.settings, history.clock, history.chance)

@@ -1,12 +1,14 @@
 """Deltas: the rows a caller hands over, checked against the schema and turned into physical rows."""
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 
 from floodplain import lossless
-from floodplain.errors import BadInput, SchemaMismatch, UserError
+from floodplain.errors import SchemaMismatch, UserError
 from floodplain.keys import hash_columns, key_group, normalize_keys
-from floodplain.store import layout
+from floodplain.store import gather, layout
 from floodplain.store.identity import hash_order, refine, starts_of
 from floodplain.store.layout import CLEAR, EXPIRES, HASH, MERGE, OP, OPS, PUT, SUB
 from floodplain.store.merge import Rules, default_array, resolve
@@ -15,10 +17,6 @@ from floodplain.versions.schema import Field, TableSchema
 
 EXPIRES_OF = "_expires_"
 """``_expires_<column>``: lets a caller that rewrites a row keep the end of a value it did not touch."""
-
-
-MOST_BYTES = (1 << 31) - 1
-"""Of one delta: what a single Arrow column can address."""
 
 
 def physical_rows(schema: TableSchema, rows: pa.Table | pa.RecordBatch, op: str, now_ms: int | None) -> pa.Table:
@@ -46,7 +44,7 @@ def physical_rows(schema: TableSchema, rows: pa.Table | pa.RecordBatch, op: str,
 def sort_rows(schema: TableSchema, rows: pa.Table, key_groups: int) -> pa.Table:
     """Rows in the order that runs keep; rows that compare equal stay in place."""
     order = _run_order(schema, rows, key_groups)
-    return rows if order is None else rows.combine_chunks().take(pa.array(order))
+    return rows if order is None else gather.take(rows, order)
 
 
 def settle(schema: TableSchema, parts: list[pa.Table], now_ms: int | None, key_groups: int) -> pa.Table:
@@ -55,19 +53,15 @@ def settle(schema: TableSchema, parts: list[pa.Table], now_ms: int | None, key_g
     What the epoch below may need stays: deletes, clears, and merges that found no put in this delta.
     """
     rows = pa.concat_tables(parts)
-    if rows.nbytes > MOST_BYTES:
-        raise BadInput(
-            f"a delta of {rows.nbytes} bytes for table {schema.table} is more than one task can write ({MOST_BYTES}): "
-            "spread it over several tasks or epochs"
-        )
-    rows = rows.combine_chunks()
+    if rows.nbytes <= gather.MOST_BYTES:
+        rows = rows.combine_chunks()
     if schema.shape != "time" and not (layout.numbers(rows, OP) == CLEAR).any():
         order = _run_order(schema, rows, key_groups)
         told_apart = [layout.numbers(rows, name) for name in ((HASH,) if schema.shape == "value" else (HASH, SUB))]
         if order is not None:
             told_apart = [column[order] for column in told_apart]
         if starts_of(*told_apart).all():
-            return rows if order is None else rows.take(pa.array(order))
+            return rows if order is None else gather.take(rows, order)
     return _settle_repeats(schema, rows, now_ms, key_groups)
 
 
@@ -86,12 +80,23 @@ def unmergeable(schema: TableSchema, parts: list[pa.Table], now_ms: int | None, 
 
 def _settle_repeats(schema: TableSchema, rows: pa.Table, now_ms: int | None, key_groups: int) -> pa.Table:
     order = hash_order(layout.numbers(rows, HASH))
-    rows = rows.take(pa.array(order))
-    owner = refine(starts_of(layout.numbers(rows, HASH)), layout.column_arrays(rows, schema.keys))
-    never = np.zeros(len(rows), bool)
-    before_ms = layout.BEGINNING if now_ms is None else now_ms - 1
-    settled, _ = resolve(rows, owner, order, schema, Rules(before_ms, keep_unfolded=True), never)
-    return sort_rows(schema, settled, key_groups)
+    rules = Rules(layout.BEGINNING if now_ms is None else now_ms - 1, keep_unfolded=True)
+    settled = []
+    for start, stop in _portions(rows, order):
+        part = gather.take(rows, order[start:stop])
+        owner = refine(starts_of(layout.numbers(part, HASH)), layout.column_arrays(part, schema.keys))
+        settled.append(resolve(part, owner, order[start:stop], schema, rules, np.zeros(len(part), bool))[0])
+    return sort_rows(schema, settled[0] if len(settled) == 1 else pa.concat_tables(settled), key_groups)
+
+
+def _portions(rows: pa.Table, order: np.ndarray) -> list[tuple[int, int]]:
+    """Ranges of the order, each of whole hashes, whose rows fit in one Arrow array. Nearly always it is one."""
+    count = -(-rows.nbytes // gather.MOST_BYTES)
+    if count <= 1:
+        return [(0, len(order))]
+    hashes = layout.numbers(rows, HASH)[order]
+    cuts = np.searchsorted(hashes, hashes[np.arange(2 * count) * len(hashes) // (2 * count)])
+    return list(pairwise([*np.unique(cuts).tolist(), len(order)]))
 
 
 def _run_order(schema: TableSchema, rows: pa.Table, key_groups: int) -> np.ndarray | None:

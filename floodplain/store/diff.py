@@ -32,7 +32,7 @@ class Change:
     deleted: pa.Table
 
 
-def changes(older: Manifest, newer: Manifest, table: str, readers: Readers, window_rows: int) -> Iterator[Change]:
+def changes(older: Manifest, newer: Manifest, table: str, readers: Readers, window_bytes: int) -> Iterator[Change]:
     """Window by window, each side as its own epoch saw it. Key groups that cannot differ are not read."""
     schema, old_schema = newer.schema(table), older.schema(table)
     if schema is None:
@@ -49,7 +49,7 @@ def changes(older: Manifest, newer: Manifest, table: str, readers: Readers, wind
         return
     was = readers.sources(older, table, groups)
     now = readers.sources(newer, table, groups)
-    for window in scan.plan([*was, *now], schema, groups, newer.key_groups, window_rows):
+    for window in scan.plan([*was, *now], schema, groups, newer.key_groups, window_bytes):
         after = scan.resolved(window, now, schema, epoch_rules(newer, schema))
         before = after.slice(0, 0)
         if old_schema is not None:

@@ -9,6 +9,7 @@ from floodplain.errors import Corrupt
 from floodplain.versions.edit import GroupRanges, RunRef
 
 MAGIC = "floodplain run 1"
+_MOST_DECODED = 1 << 48
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -51,6 +52,8 @@ class Footer(msgspec.Struct, frozen=True):
     """Of a time table: all hashes in ascending order, then the row of each: finds rows by key."""
     filter: Place | None
     """A membership filter over the hashes."""
+    decoded: bytes = b""
+    """How many bytes each chunk takes when it is decoded; empty in runs of format 1."""
 
     def column(self, name: str) -> np.ndarray:
         return np.frombuffer(getattr(self, name), "<u8")
@@ -96,7 +99,9 @@ def _check_chunks(footer: Footer, ref: RunRef) -> None:
     """Chunks lie one behind the other after the schema message, inside the run, and hold the rows claimed."""
     names = ("first", "first_sub", "last", "last_sub", "offset", "length", "count", "checksum")
     sizes = {len(getattr(footer, name)) for name in names}
-    _expect(ref, "chunk columns of one length", len(sizes) == 1 and not sizes.pop() % 8, str(sizes))
+    _expect(ref, "chunk columns of one length", len(sizes) == 1 and not max(sizes) % 8, str(sizes))
+    decoded = footer.column("decoded") if len(footer.decoded) in (0, *sizes) else np.array([_MOST_DECODED + 1])
+    _expect(ref, "sizes of decoded chunks", bool((decoded <= _MOST_DECODED).all()), "other numbers")
     offset, length, count = (footer.column(name) for name in ("offset", "length", "count"))
     body = ref.length - ref.footer_length
     _expect(ref, "chunks", len(offset) > 0, "none")

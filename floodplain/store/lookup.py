@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.keys import columns_equal
-from floodplain.store import layout
+from floodplain.store import gather, layout, pieces
 from floodplain.store.collisions import first_of_each, spread
 from floodplain.store.evolution import adapt
+from floodplain.store.identity import starts_of
 from floodplain.store.layout import CLEAR, HASH, MERGE, OP, PUT
 from floodplain.store.merge import Rules, resolve
 from floodplain.store.needles import Needles, Source, candidates
@@ -21,7 +22,8 @@ from floodplain.store.reshape import reshaped
 from floodplain.store.runreader import FETCH_BYTES, Hits
 from floodplain.versions.schema import Field, TableSchema
 
-_UNPACKED = 4
+_UNEVEN = 4
+"""How much larger rows that are looked up may be than the mean of the chunk with the largest."""
 
 _Chunks: TypeAlias = Mapping[int, pa.RecordBatch]
 
@@ -40,7 +42,7 @@ class Footprint:
     at_least: np.ndarray
     """Per key: the chunks that hold nothing else."""
     at_most: int
-    """All keys together: the chunks that they touch. A compressed chunk is taken to unpack to four times its size."""
+    """All keys together: the chunks that they touch, decoded."""
 
 
 def footprint(hashes: np.ndarray, sources: Sequence[Source]) -> Footprint:
@@ -48,7 +50,7 @@ def footprint(hashes: np.ndarray, sources: Sequence[Source]) -> Footprint:
     at_least, at_most = np.zeros(len(hashes), np.int64), 0
     for source in sources:
         reader = source.reader
-        sizes = reader.chunk_bytes * (1 if reader.mapped else _UNPACKED)
+        sizes = reader.decoded_bytes
         low, high = np.searchsorted(reader.last, hashes, "left"), np.searchsorted(reader.first, hashes, "right")
         hit = np.flatnonzero(high > low)
         first, last, of = low[hit], high[hit] - 1, hashes[hit]
@@ -75,11 +77,77 @@ def multi_get(
     order = needles.order()
     if order is not None:
         needles = needles.take(order)
+    portions = _portions(needles, sources, schema)
+    if len(portions) == 1:
+        rows, needle = _portion(needles, sources, schema, rules, keys)
+    else:
+        found = [_portion(needles.slice(*bounds), sources, schema, rules, keys) for bounds in portions]
+        rows = pa.concat_tables([rows for rows, _ in found])
+        needle = np.concatenate([start + part for (start, _), (_, part) in zip(portions, found, strict=True)])
+    return rows, needle if order is None else order[needle]
+
+
+def _portions(needles: Needles, sources: Sequence[Source], schema: TableSchema) -> list[tuple[int, int]]:
+    """Ranges of needles whose rows fit in one Arrow array, as far as footers tell. Nearly always it is one."""
+    done, open_ = list[tuple[int, int]](), [(0, len(needles.hashes))]
+    while open_:
+        start, stop = open_.pop()
+        if stop - start <= 1 or not _is_large(needles.slice(start, stop), sources, schema):
+            done.append((start, stop))
+        else:
+            middle = (start + stop) // 2
+            open_ += [(middle, stop), (start, middle)]
+    return done
+
+
+def _is_large(needles: Needles, sources: Sequence[Source], schema: TableSchema) -> bool:
+    """Whether the rows of the needles may be more than an Arrow array can hold, as far as footers tell."""
+    readers = [source.reader for source in sources]
+    total_bytes = sum(int(reader.decoded_bytes.sum()) for reader in readers)
+    if schema.shape == "value":
+        row_bytes = max((float((reader.decoded_bytes / reader.count).max()) for reader in readers), default=0)
+        if _UNEVEN * row_bytes * len(needles.hashes) <= gather.MOST_BYTES:
+            return False
+    repeats = _repeats(needles)
+    if repeats * total_bytes <= gather.MOST_BYTES:
+        return False
+    wanted = ((reader, reader.wanted_chunks(needles.hashes, needles.subs)) for reader in readers)
+    return repeats * sum(int(reader.decoded_bytes[chunks].sum()) for reader, chunks in wanted) > gather.MOST_BYTES
+
+
+def _repeats(needles: Needles) -> int:
+    """How often the same rows may be asked for."""
+    if needles.subs is not None or not len(needles.hashes):
+        return 1
+    return int(np.diff(np.flatnonzero(starts_of(needles.hashes)), append=len(needles.hashes)).max())
+
+
+def _in_pieces(
+    needles: Needles, sources: Sequence[Source], schema: TableSchema, rules: Rules, keys: bool
+) -> tuple[pa.Table, np.ndarray]:
+    """The rows of one key that is large."""
+    reader = pieces.PieceReader(needles, sources, schema, rules)
+    bounds = pieces.plan(needles.hashes[0], sources, gather.MOST_BYTES // 4)
+    rows = pa.concat_tables([reader.read(low, high).select(_columns(schema, keys)) for low, high in bounds])
+    return rows, np.zeros(len(rows), np.int64)
+
+
+def _portion(
+    needles: Needles, sources: Sequence[Source], schema: TableSchema, rules: Rules, keys: bool
+) -> tuple[pa.Table, np.ndarray]:
+    """As ``multi_get``, of needles that ascend by hash and fit in one Arrow array, or of one."""
+    if (
+        len(needles.hashes) == 1
+        and needles.subs is None
+        and schema.shape in ("ordered", "hashed")
+        and _is_large(needles, sources, schema)
+    ):
+        return _in_pieces(needles, sources, schema, rules, keys)
     pending, unsettled = np.arange(len(needles.hashes)), np.ones(len(needles.hashes), bool)
     held = _prefetch(needles, pending, sources)
     newest = None if keys else newest_values(needles, sources, schema, held)
     if newest is not None:
-        return newest[0], newest[1] if order is None else order[newest[1]]
+        return newest
     parts: list[_Found] = []
     for age, source in enumerate(sources):
         if not len(pending):
@@ -99,7 +167,7 @@ def multi_get(
         rows, needle = resolve(rows, needle, np.concatenate([part.rank for part in parts]), schema, rules)
     elif not (put := layout.numbers(rows, OP) == PUT).all():
         rows, needle = rows.filter(pa.array(put)), needle[put]
-    return rows, needle if order is None else order[needle]
+    return rows, needle
 
 
 def _plain(rows: pa.Table, schema: TableSchema) -> bool:
@@ -202,7 +270,8 @@ def _prefetch(needles: Needles, pending: np.ndarray, sources: Sequence[Source]) 
     Not where that would bring too much into memory; then each run is asked in its turn, a few chunks at a time.
     """
     wanted = {age: _chunks_wanted(source, needles, pending) for age, source in enumerate(sources) if not source.reader.mapped}
-    if len(wanted) < 2 or sum(sources[age].reader.stored_bytes(chunks) for age, chunks in wanted.items()) > FETCH_BYTES:
+    sizes = (int(sources[age].reader.decoded_bytes[chunks].sum()) for age, chunks in wanted.items())
+    if len(wanted) < 2 or sum(sizes) > FETCH_BYTES:
         return {}
     with ThreadPoolExecutor(min(8, len(wanted))) as pool:
         fetched = pool.map(lambda age: sources[age].reader.fetch(wanted[age]), wanted)

@@ -33,6 +33,10 @@ class Needles:
         subs = None if self.subs is None else self.subs[order]
         return Needles([key.take(at) for key in self.keys], self.hashes[order], subs, tuple(key.take(at) for key in self.subkeys))
 
+    def slice(self, start: int, stop: int) -> "Needles":
+        keys, subkeys = ([key.slice(start, stop - start) for key in columns] for columns in (self.keys, self.subkeys))
+        return Needles(keys, self.hashes[start:stop], None if self.subs is None else self.subs[start:stop], tuple(subkeys))
+
 
 @dataclass(frozen=True, slots=True)
 class Source:

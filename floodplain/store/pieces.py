@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.keys import columns_equal, key_group
-from floodplain.store import layout
+from floodplain.store import layout, places
 from floodplain.store.evolution import adapt
-from floodplain.store.layout import CLEAR, HASH, OP, SUB
+from floodplain.store.layout import CLEAR, OP
 from floodplain.store.merge import Rules, resolve
 from floodplain.store.needles import Needles, Source
 from floodplain.versions.schema import TableSchema
@@ -17,16 +17,16 @@ from floodplain.versions.schema import TableSchema
 _END = 1 << 64
 
 
-def plan(hash_: np.uint64, sources: Sequence[Source], piece_rows: int) -> list[tuple[int, int]]:
-    """Half-open ranges of ``_sub`` that cover the key, of about ``piece_rows`` rows, cut where a chunk of some run begins."""
+def plan(hash_: np.uint64, sources: Sequence[Source], piece_bytes: int) -> list[tuple[int, int]]:
+    """Half-open ranges of ``_sub`` that cover the key, of about ``piece_bytes``, decoded, cut where a chunk begins."""
     marks, counts = [np.zeros(1, np.uint64)], [np.zeros(1, np.int64)]
     for source in sources:
         inside = np.flatnonzero(source.reader.first == hash_)
         marks.append(source.reader.first_sub[inside])
-        counts.append(source.reader.count[inside])
+        counts.append(source.reader.decoded_bytes[inside])
     subs, sizes = np.concatenate(marks), np.concatenate(counts)
     order = np.argsort(subs, kind="stable")
-    steps = np.cumsum(sizes[order]) // max(piece_rows, 1)
+    steps = np.cumsum(sizes[order]) // max(piece_bytes, 1)
     cuts = np.unique(subs[order][1:][np.diff(steps) > 0]).tolist()
     return list(pairwise([0, *(cut for cut in cuts if cut), _END]))
 
@@ -67,12 +67,9 @@ class PieceReader:
 
     def _rows(self, source: Source, low: int, high: int) -> pa.Table:
         reader = source.reader
-        span = np.array(reader.span(int(self._hash), int(self._hash)), np.int64)
-        before = (reader.last[span] == self._hash) & (reader.last_sub[span] < np.uint64(low))
-        after = np.zeros(len(span), bool)
-        if high < _END:
-            after = (reader.first[span] == self._hash) & (reader.first_sub[span] >= np.uint64(high))
-        batches = [self._between(batch, low, high) for batch in reader.fetch(span[~(before | after)].tolist()).values()]
+        begin, end = places.first_of(int(self._hash)) + low, places.first_of(int(self._hash)) + high
+        found = reader.fetch(list(reader.span(begin, end))).values()
+        batches = [places.between(batch, source.schema, begin, end, len(source.member)) for batch in found]
         rows = pa.Table.from_batches(batches, layout.physical(source.schema)).combine_chunks()
         if not len(rows):
             return rows
@@ -81,13 +78,6 @@ class PieceReader:
         asked = [key.take(pa.array(np.zeros(len(rows), np.int64))) for key in self._keys]
         same = columns_equal(stored, asked)
         return rows if same.all() else rows.filter(pa.array(same))
-
-    def _between(self, batch: pa.RecordBatch, low: int, high: int) -> pa.RecordBatch:
-        hashes, subs = layout.numbers(batch, HASH), layout.numbers(batch, SUB)
-        begin, end = (int(np.searchsorted(hashes, self._hash, side)) for side in ("left", "right"))
-        first = begin + int(np.searchsorted(subs[begin:end], np.uint64(low), "left"))
-        last = end if high >= _END else begin + int(np.searchsorted(subs[begin:end], np.uint64(high), "left"))
-        return batch.slice(first, last - first)
 
 
 def _is_clear(rows: pa.Table) -> np.ndarray:

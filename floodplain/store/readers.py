@@ -10,7 +10,7 @@ from floodplain.metrics import Counters
 from floodplain.store import claims
 from floodplain.store.chunkcache import ChunkCache
 from floodplain.store.needles import Source
-from floodplain.store.runreader import RunReader, open_run
+from floodplain.store.runreader import FETCH_BYTES, RunReader, open_run
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.edit import GroupRanges, RunRef
 from floodplain.versions.groups import intersect
@@ -40,12 +40,20 @@ class Readers:
     """
 
     def __init__(
-        self, blobs: Blobs, store: str, memory_bytes: int, counters: Counters | None = None, *, mapped: bool = True
+        self,
+        blobs: Blobs,
+        store: str,
+        memory_bytes: int,
+        counters: Counters | None = None,
+        *,
+        window_bytes: int = FETCH_BYTES,
+        mapped: bool = True,
     ) -> None:
         self.counters = counters or Counters()
         self._blobs = blobs
         self._store = store
         self._memory_bytes = memory_bytes
+        self._window_bytes = window_bytes
         self._mapped = mapped
         self._cache = ChunkCache(memory_bytes)
         self._open: dict[tuple[str, int], RunReader] = {}
@@ -71,7 +79,7 @@ class Readers:
         Each chunk is verified from bytes that were read anew and that nobody else can change, and these are what is used: for
         work whose result takes the place of what it read.
         """
-        return Readers(self._blobs, self._store, self._memory_bytes, self.counters, mapped=False)
+        return Readers(self._blobs, self._store, self._memory_bytes, self.counters, window_bytes=self._window_bytes, mapped=False)
 
     def sources(
         self, manifest: Manifest, table: str, groups: GroupRanges | None = None, *, now_ms: int | None = None
@@ -127,7 +135,8 @@ class Readers:
 
     def _open_one(self, pair: tuple[RunRef, TableSchema], key_groups: int) -> RunReader:
         ref, schema = pair
-        return open_run(ref, schema, key_groups, self._store, self._blobs, self._cache, mapped=self._mapped)
+        cache, fetch_bytes = self._cache, self._window_bytes
+        return open_run(ref, schema, key_groups, self._store, self._blobs, cache, mapped=self._mapped, fetch_bytes=fetch_bytes)
 
 
 def _key(ref: RunRef) -> tuple[str, int]:

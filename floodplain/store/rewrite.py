@@ -24,7 +24,7 @@ Remake: TypeAlias = Callable[[pa.Array], pa.Array]
 """Old values → new ones, of the type of the new column."""
 
 STEP_BYTES = 256 << 20
-"""Most that is read at a time."""
+"""Stored bytes of a run that it writes, at most about; memory is bounded by ``StoreSettings.window_bytes``."""
 
 
 def rewrite(
@@ -43,17 +43,18 @@ def rewrite(
         if not runs:
             continue
         proposal = Proposal(after.table, band, runs, 0)
-        rows = merged(readers, proposal, manifest, before, history.settings.scan_rows)
-        _check_folded(rows, after.table)
         now_ms = manifest.watermarks.get(after.ttl_clock, 0)
-        added = written(history, _remade(rows, before, after, columns, now_ms), proposal, manifest, after)
+        pieces = merged(readers, proposal, manifest, before, history.settings.window_bytes)
+        remade = (_remade(_folded(rows, after.table), before, after, columns, now_ms) for rows in pieces)
+        added = written(history, remade, proposal, manifest, after)
         found.append(ReplaceRuns(after.table, band, tuple(run.id for run in runs), added))
     return found
 
 
-def _check_folded(rows: pa.Table, table: str) -> None:
+def _folded(rows: pa.Table, table: str) -> pa.Table:
     if (layout.numbers(rows, OP) == MERGE).any():
         raise BadInput(f"table {table} holds operands of a merge that this process does not have: import the code that has it")
+    return rows
 
 
 def _remade(

@@ -8,7 +8,7 @@ import pyarrow as pa
 import xxhash
 
 from floodplain.errors import Corrupt, NotFound
-from floodplain.store import claims, layout
+from floodplain.store import claims, layout, places, search
 from floodplain.store.chunkcache import ChunkCache
 from floodplain.store.directory import Directory
 from floodplain.store.footer import Footer, Place, damaged, decode
@@ -22,7 +22,11 @@ from floodplain.versions.schema import TableSchema
 _DENSE = 4
 """A directory pays where at least one in so many rows of a chunk is asked for, as it then mostly is again."""
 FETCH_BYTES = 16 << 20
-"""Chunks of one run that are fetched and decoded at a time."""
+"""Chunks of one run, decoded, that a lookup fetches at a time; fewer where a window is smaller."""
+_MOST_FETCHED = 1024
+_OLDER_TIMES, _OLDER_BYTES = 4, 4 << 20
+"""A chunk whose decoded size was not recorded is taken to have so many times its stored size, and at least the size that chunks
+are cut to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class RunReader:
         body: pa.Buffer | None,
         blobs: Blobs,
         cache: ChunkCache,
+        fetch_bytes: int = FETCH_BYTES,
     ) -> None:
         self.ref = ref
         self._footer = footer
@@ -55,11 +60,14 @@ class RunReader:
         self._body = body
         self._blobs = blobs
         self._cache = cache
+        self._fetch_bytes = min(fetch_bytes, FETCH_BYTES)
         self.first, self.first_sub = footer.column("first"), footer.column("first_sub")
         self.last, self.last_sub = footer.column("last"), footer.column("last_sub")
         self.count = footer.column("count").astype(np.int64)
         self._offset, self._length = footer.column("offset"), footer.column("length")
         self._checksum = footer.column("checksum")
+        self.decoded_bytes = self._decoded_bytes()
+        """Of each chunk; at most about that much where it was not recorded."""
         self._ends = np.cumsum(self.count)
         self._parts: dict[Place, pa.Buffer] = {}
         self._directories: dict[int, Directory] = {}
@@ -80,39 +88,40 @@ class RunReader:
         ranges = [(int(self._offset[chunk]), int(self._length[chunk])) for chunk in missing]
         for chunk, data in zip(missing, self._read(ranges), strict=True):
             found[chunk] = self._decode_or_ask_again(chunk, data)
-            self._cache.put(self.ref.id, chunk, found[chunk], held=self._zero_copy(found[chunk]))
+            self._cache.put(self.ref.id, chunk, found[chunk], held=self._zero_copy(data, found[chunk]))
         return {chunk: batch for chunk, batch in found.items() if batch is not None}
 
     def find(
         self, hashes: np.ndarray, subs: np.ndarray | None = None, held: Mapping[int, pa.RecordBatch] | None = None
     ) -> Iterator[Hits]:
         """Rows with these hashes (and sub-keys), chunk by chunk. Requires: ``hashes`` ascending, ``subs`` among equal ones."""
-        if self._footer.index is not None:
-            yield from self._find_by_index(hashes, subs, held)
-            return
+        timed, seen_bytes = self._footer.index is not None, 0
+        for chunk, hits in self._find_by_index(hashes, subs, held) if timed else self._find_by_hash(hashes, subs, held):
+            seen_bytes += 0 if self._at_hand(chunk) else int(self.decoded_bytes[chunk])
+            if len(hits.row):
+                yield _detached(hits) if seen_bytes > self._fetch_bytes else hits
+
+    def _find_by_hash(
+        self, hashes: np.ndarray, subs: np.ndarray | None, held: Mapping[int, pa.RecordBatch] | None
+    ) -> Iterator[tuple[int, Hits]]:
         needles = self._needles_by_chunk(hashes, subs)
         for chunk, batch in self._fetch_each(list(needles), held):
             dense = chunk in self._directories or _DENSE * len(needles[chunk]) >= len(batch)
             if dense and self.unique and subs is None:
-                yield self._match_by_directory(chunk, batch, needles[chunk], hashes)
+                yield chunk, self._match_by_directory(chunk, batch, needles[chunk], hashes)
             else:
-                yield self._match(batch, needles[chunk], hashes, subs)
+                yield chunk, self._match(batch, needles[chunk], hashes, subs)
 
-    @property
-    def chunk_bytes(self) -> np.ndarray:
-        """The size of each chunk as it is stored."""
-        return self._length.astype(np.int64)
-
-    def stored_bytes(self, chunks: Sequence[int]) -> int:
-        return int(self._length[list(chunks)].sum())
+    def _at_hand(self, chunk: int) -> bool:
+        """Whether the chunk is used where it is mapped."""
+        return self.mapped and bool(self.decoded_bytes[chunk] == self._length[chunk])
 
     def _fetch_each(self, chunks: list[int], held: Mapping[int, pa.RecordBatch] | None) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Chunk by chunk, asked for a few at a time: keys spread over a large run must not bring all of it into memory."""
         start = 0
         while start < len(chunks):
-            stop = start + 1
-            while stop < len(chunks) and self.stored_bytes(chunks[start : stop + 1]) <= FETCH_BYTES:
-                stop += 1
+            sizes = np.cumsum(self.decoded_bytes[chunks[start : start + _MOST_FETCHED]])
+            stop = start + max(1, int(np.searchsorted(sizes, self._fetch_bytes, "right")))
             yield from self.fetch(chunks[start:stop], held).items()
             start = stop
 
@@ -129,11 +138,9 @@ class RunReader:
             return np.ones(len(hashes), bool)
         return claims.in_filter(self._part(self._footer.filter), hashes, self.ref)
 
-    def span(self, low: int, high: int) -> range:
-        """The chunks that hold hashes (key groups in a time table) from ``low`` to ``high``, both inclusive."""
-        return range(
-            int(np.searchsorted(self.last, np.uint64(low), "left")), int(np.searchsorted(self.first, np.uint64(high), "right"))
-        )
+    def span(self, begin: int, end: int) -> range:
+        """The chunks that hold rows from ``begin`` to ``end`` (exclusive), as ``places`` has them."""
+        return range(places.before(self.last, self.last_sub, begin), places.before(self.first, self.first_sub, end))
 
     def check_length(self) -> None:
         """Raises ``Corrupt`` if the mapped file no longer has its length: a touch behind its end would end the process."""
@@ -145,10 +152,11 @@ class RunReader:
         """Check every byte; returns how many. Raises ``Corrupt``."""
         if self._read_header() != self._footer.arrow:
             raise damaged(self.ref, "the schema message", "other bytes")
-        hashes = []
+        hashes, wanted = list[np.ndarray](), self._footer.index is not None or self._footer.filter is not None
         for chunk in range(len(self.count)):
             batch = self._decode(chunk, self._read([(int(self._offset[chunk]), int(self._length[chunk]))])[0])
-            hashes.append(layout.numbers(batch, HASH).copy())
+            if wanted:
+                hashes.append(layout.numbers(batch, HASH).copy())
         for place, check in ((self._footer.index, claims.check_index), (self._footer.filter, claims.check_filter)):
             if place is not None:
                 check(self._check_part(place, self._read([(place.offset, place.length)])[0]), np.concatenate(hashes), self.ref)
@@ -182,6 +190,10 @@ class RunReader:
         try:
             if (claimed := claims.unpacked_bytes(data)) > claims.MOST_CHUNK_BYTES:
                 raise damaged(self.ref, f"chunk {chunk} within {claims.MOST_CHUNK_BYTES} bytes", f"{claimed} when unpacked")
+            if self._footer.decoded and (claimed or data.size) != self.decoded_bytes[chunk]:
+                raise damaged(
+                    self.ref, f"chunk {chunk} of {self.decoded_bytes[chunk]} bytes when decoded", f"{claimed or data.size}"
+                )
             batch = pa.ipc.read_record_batch(data, self._schema)
             validate_batch(batch)
         except (pa.ArrowException, ValueError, OSError) as error:
@@ -189,12 +201,20 @@ class RunReader:
         claims.check_rows(batch, chunk, self.ref, self._footer, self._table, self._key_groups)
         return batch
 
-    def _zero_copy(self, batch: pa.RecordBatch) -> bool:
+    def _zero_copy(self, stored: pa.Buffer, batch: pa.RecordBatch) -> bool:
         """Whether the batch lies in the mapped file, so that keeping it costs no memory of this process."""
-        if self._body is None:
+        if self._body is None or claims.unpacked_bytes(stored):
             return False
         data = batch.column(HASH).buffers()[1]
         return self._body.address <= data.address < self._body.address + self._body.size
+
+    def _decoded_bytes(self) -> np.ndarray:
+        if self._footer.decoded:
+            return self._footer.column("decoded").astype(np.int64)
+        stored = self._length.astype(np.int64)
+        if self._body is not None and not _is_compressed(self._body.slice(int(self._offset[0]), int(stored[0]))):
+            return stored
+        return np.maximum(stored * _OLDER_TIMES, _OLDER_BYTES)
 
     def _part(self, place: Place) -> pa.Buffer:
         if place not in self._parts:
@@ -262,8 +282,8 @@ class RunReader:
             return Hits(batch, needle[hit], low[hit])
         high = np.searchsorted(present, wanted, "right")
         if subs is not None:
-            low, high = _narrow(layout.numbers(batch, SUB), low, high, subs[needle])
-        which, row = expand(low, high)
+            low, high = search.narrow(layout.numbers(batch, SUB), low, high, subs[needle])
+        which, row = search.expand(low, high)
         return Hits(batch, needle[which], row)
 
     def _index_rows(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -273,7 +293,7 @@ class RunReader:
         present, rows = index[: len(index) // 2], index[len(index) // 2 :]
         if fresh and (present[1:] < present[:-1]).any():
             raise damaged(self.ref, "an index in order", "hashes out of order")
-        needle, place = expand(np.searchsorted(present, hashes, "left"), np.searchsorted(present, hashes, "right"))
+        needle, place = search.expand(np.searchsorted(present, hashes, "left"), np.searchsorted(present, hashes, "right"))
         found = rows[place]
         if found.max(initial=0) >= self.ref.rows:
             raise damaged(self.ref, f"an index of {self.ref.rows} rows", "other rows")
@@ -281,7 +301,7 @@ class RunReader:
 
     def _find_by_index(
         self, hashes: np.ndarray, subs: np.ndarray | None, held: Mapping[int, pa.RecordBatch] | None
-    ) -> Iterator[Hits]:
+    ) -> Iterator[tuple[int, Hits]]:
         first = np.flatnonzero(starts_of(hashes))
         ends = np.append(first[1:], len(hashes))
         shared, row = self._index_rows(hashes[first])
@@ -293,33 +313,56 @@ class RunReader:
                 raise damaged(self.ref, "an index that leads to its keys", "other rows")
             low, high = first[of], ends[of]
             if subs is not None:
-                low, high = _narrow(subs, low, high, layout.numbers(batch, SUB)[at])
-            hit, needle = expand(low, high)
-            yield Hits(batch, needle, at[hit])
+                low, high = search.narrow(subs, low, high, layout.numbers(batch, SUB)[at])
+            hit, needle = search.expand(low, high)
+            yield which, Hits(batch, needle, at[hit])
+
+
+def _detached(hits: Hits) -> Hits:
+    """The same rows, without holding on to a chunk of which they are the smaller part."""
+    if 2 * len(hits.row) >= len(hits.chunk):
+        return hits
+    return Hits(hits.chunk.take(pa.array(hits.row)), hits.needle, np.arange(len(hits.row)))
+
+
+def _is_compressed(chunk: pa.Buffer) -> bool:
+    """Also of what is damaged, which reading it tells."""
+    try:
+        return claims.unpacked_bytes(chunk) > 0
+    except ValueError:
+        return True
 
 
 _END_MARK = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def open_run(
-    ref: RunRef, table: TableSchema, key_groups: int, store: str, blobs: Blobs, cache: ChunkCache, *, mapped: bool = True
+    ref: RunRef,
+    table: TableSchema,
+    key_groups: int,
+    store: str,
+    blobs: Blobs,
+    cache: ChunkCache,
+    *,
+    mapped: bool = True,
+    fetch_bytes: int = FETCH_BYTES,
 ) -> RunReader:
     """Reads the footer only. Raises ``Corrupt`` if the file is not the one that ``ref`` vouches for.
 
     ``table`` is the schema that it was written under. ``mapped`` off: what is read is copied from the file, also where it could
-    be mapped.
+    be mapped. ``fetch_bytes``: of chunks, decoded, that a lookup fetches at a time.
     """
     claims.check_ref(ref)
     try:
         body = blobs.map(ref.object) if mapped else None
         if body is not None:
             footer, run = _from_map(ref, body, store)
-            return RunReader(ref, footer, table, key_groups, run, blobs, cache)
+            return RunReader(ref, footer, table, key_groups, run, blobs, cache, fetch_bytes)
         place = (ref.offset + ref.length - ref.footer_length, ref.footer_length)
         data = blobs.get_ranges(ref.object, [place])[0]
     except NotFound as error:
         raise damaged(ref, "the file", "no such file") from error
-    return RunReader(ref, decode(data, ref, store), table, key_groups, None, blobs, cache)
+    return RunReader(ref, decode(data, ref, store), table, key_groups, None, blobs, cache, fetch_bytes)
 
 
 def _from_map(ref: RunRef, body: pa.Buffer, store: str) -> tuple[Footer, pa.Buffer]:
@@ -337,26 +380,3 @@ def _checked_schema(ref: RunRef, footer: Footer, table: TableSchema) -> pa.Schem
     if footer.arrow != expected.serialize().to_pybytes():
         raise damaged(ref, f"rows of schema {ref.schema_id} of table {ref.table}", "another Arrow schema")
     return expected
-
-
-def expand(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All (i, x) with ``low[i] <= x < high[i]``, by i and then x."""
-    size = np.maximum(high - low, 0)
-    which = np.repeat(np.arange(len(low)), size)
-    return which, np.arange(len(which)) - np.repeat(np.cumsum(size) - size, size) + np.repeat(low, size)
-
-
-def _narrow(present: np.ndarray, low: np.ndarray, high: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Within each ``low[i] .. high[i]``, where ``present`` ascends, the rows equal to ``wanted[i]``; all search in step."""
-
-    def bound(strictly: bool) -> np.ndarray:
-        bottom, top = low.copy(), np.maximum(high, low)
-        while (open_ := bottom < top).any():
-            middle = (bottom + top) // 2
-            value = present[np.minimum(middle, len(present) - 1)]
-            below = open_ & ((value <= wanted) if strictly else (value < wanted))
-            bottom = np.where(below, middle + 1, bottom)
-            top = np.where(open_ & ~below, middle, top)
-        return bottom
-
-    return bound(strictly=False), bound(strictly=True)

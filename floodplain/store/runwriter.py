@@ -1,11 +1,8 @@
 """Writing: sorted rows become a run, runs become an object."""
 
-import io
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,7 +14,9 @@ from floodplain.keys import group_firsts, key_group
 from floodplain.store import claims, filters, layout
 from floodplain.store.footer import MAGIC, Footer, Place, encode
 from floodplain.store.identity import hash_order, starts_of
-from floodplain.store.layout import CLEAR, DELETE, EXPIRES, HASH, MERGE, OP, PUT, SUB
+from floodplain.store.layout import HASH, SUB
+from floodplain.store.runfacts import Chunks, Facts, Piece
+from floodplain.store.runsink import RunSink
 from floodplain.tiers.blobs import Gathered
 from floodplain.versions.edit import RunRef
 from floodplain.versions.groups import from_members, size
@@ -48,51 +47,102 @@ class BuiltRun:
 
 def build_run(rows: pa.Table, schema: TableSchema, low: int, high: int, added: int, options: RunOptions) -> BuiltRun:
     """Requires: ``rows`` are physical rows of ``schema`` in run order, at least one. The run refers to their memory."""
-    rows = _in_pieces(rows, options.chunk_bytes)
-    hashes = layout.numbers(rows, HASH)
-    begins = _group_begins(hashes, schema, options.key_groups)
-    members = from_members(key_group(hashes[begins], options.key_groups).tolist())
-    sink = _Sink()
-    chunks = _write_chunks(sink, rows, schema, hashes, begins, options)
-    index = _append(sink, _hash_index(hashes)) if schema.shape == "time" else None
-    filter_ = _append(sink, filters.build(hashes)) if options.filtered and schema.shape != "time" else None
-    footer = encode(
-        Footer(
-            magic=MAGIC,
-            store=options.store,
-            table=schema.table,
-            schema_id=schema.id,
+    builder = RunBuilder(schema, rows.schema, options)
+    builder.add(rows)
+    return builder.finish(low, high, added)
+
+
+class RunBuilder:
+    """Makes a run of rows that come a piece at a time, in run order."""
+
+    def __init__(self, schema: TableSchema, arrow: pa.Schema, options: RunOptions, held_bytes: int | None = None) -> None:
+        """``arrow``: the schema of the rows. ``held_bytes``: of the run in memory; what is more waits on the local disk."""
+        self._schema = schema
+        self._arrow = arrow
+        self._options = options
+        self._ready, self._pending = Piece(), Piece()
+        self._sink = RunSink(held_bytes)
+        ipc = pa.ipc.IpcWriteOptions(compression=options.compression)
+        self._writer = pa.ipc.new_stream(pa.PythonFile(self._sink, "w"), arrow, options=ipc)
+        self._chunks = Chunks(arrow.serialize().size)
+        self._facts = Facts(schema)
+        self._hashes: list[np.ndarray] | None = [] if options.filtered or schema.shape == "time" else None
+
+    @property
+    def rows(self) -> int:
+        return self._facts.rows + self._ready.rows + self._pending.rows
+
+    def add(self, rows: pa.Table) -> None:
+        """Requires: they come behind all rows so far. Pieces too small for chunks of their own go with their neighbours."""
+        for batch in filter(len, rows.to_batches()):
+            if self._pending.size_bytes >= self._options.chunk_bytes // 2 and self._pending.batches:
+                self._write(self._ready)
+                self._ready, self._pending = self._pending, Piece()
+            self._pending.add(batch)
+
+    def finish(self, low: int, high: int, added: int) -> BuiltRun:
+        """The run of the epochs ``low`` to ``high``. Requires: at least one row was added."""
+        if self._ready.batches and self._pending.size_bytes < self._options.chunk_bytes // 2:
+            self._ready, self._pending = self._ready.joined(self._pending), Piece()
+        self._write(self._ready)
+        self._write(self._pending)
+        self._writer.close()
+        footer = encode(self._footer(low, high))
+        self._sink.write(footer)
+        data, members = self._sink.gathered(), from_members(self._facts.groups)
+        ref = RunRef(
+            object="",
+            offset=0,
+            length=len(data),
+            footer_length=len(footer),
+            footer_checksum=xxhash.xxh3_64_intdigest(footer),
+            object_size=0,
+            table=self._schema.table,
+            schema_id=self._schema.id,
             low=low,
             high=high,
-            rows=len(rows),
             groups=members,
-            unique=schema.shape != "time" and bool(starts_of(hashes).all()),
-            arrow=rows.schema.serialize().to_pybytes(),
-            index=index,
-            filter=filter_,
-            **chunks,
+            rows=self._facts.rows,
+            written_groups=size(members),
+            added=added,
+            **self._facts.traits(),
         )
-    )
-    sink.write(footer)
-    data = Gathered(sink.parts)
-    ref = RunRef(
-        object="",
-        offset=0,
-        length=len(data),
-        footer_length=len(footer),
-        footer_checksum=xxhash.xxh3_64_intdigest(footer),
-        object_size=0,
-        table=schema.table,
-        schema_id=schema.id,
-        low=low,
-        high=high,
-        groups=members,
-        rows=len(rows),
-        written_groups=size(members),
-        added=added,
-        **_traits(rows, schema),
-    )
-    return BuiltRun(ref, data)
+        return BuiltRun(ref, data)
+
+    def _footer(self, low: int, high: int) -> Footer:
+        is_timed = self._schema.shape == "time"
+        hashes = np.concatenate(self._hashes) if self._hashes is not None else np.empty(0, np.uint64)
+        return Footer(
+            magic=MAGIC,
+            store=self._options.store,
+            table=self._schema.table,
+            schema_id=self._schema.id,
+            low=low,
+            high=high,
+            rows=self._facts.rows,
+            groups=from_members(self._facts.groups),
+            unique=not is_timed and self._facts.unique,
+            arrow=self._arrow.serialize().to_pybytes(),
+            index=_append(self._sink, _hash_index(hashes)) if is_timed else None,
+            filter=_append(self._sink, filters.build(hashes)) if self._options.filtered and not is_timed else None,
+            **self._chunks.columns(),
+        )
+
+    def _write(self, piece: Piece) -> None:
+        for batch in pa.Table.from_batches(piece.batches, self._arrow).combine_chunks().to_batches():
+            hashes = layout.numbers(batch, HASH)
+            begins = _group_begins(hashes, self._schema, self._options.key_groups)
+            self._facts.add(batch, hashes, key_group(hashes[begins], self._options.key_groups))
+            if self._hashes is not None:
+                self._hashes.append(hashes.copy())
+            major = key_group(hashes, self._options.key_groups) if self._schema.shape == "time" else hashes
+            minor = np.broadcast_to(np.uint64(0), len(batch)) if self._schema.shape == "value" else layout.numbers(batch, SUB)
+            for start, stop in pairwise(_cuts(batch, begins, self._options.chunk_bytes)):
+                self._writer.write_batch(batch.slice(start, stop - start))
+                checksum, decoded_bytes = _checked_sum(self._sink.since(self._chunks.end), self._schema.table, self._options)
+                bounds = major[start], minor[start], major[stop - 1], minor[stop - 1]
+                self._chunks.add(bounds, stop - start, checksum, decoded_bytes, self._sink.tell())
+                self._sink.advance()
 
 
 def pack(runs: Sequence[BuiltRun], name: str) -> tuple[Gathered, tuple[RunRef, ...]]:
@@ -112,44 +162,6 @@ def pack(runs: Sequence[BuiltRun], name: str) -> tuple[Gathered, tuple[RunRef, .
     return Gathered(parts), tuple(refs)
 
 
-class _Sink(io.RawIOBase):
-    """Remembers what Arrow writes where it lies. Fresh memory to copy it to costs more than all the rest of writing."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes | pa.Buffer] = []
-        self._starts: list[int] = []
-        self._size = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._size
-
-    def write(self, data: Any) -> int:
-        self.parts.append(data)
-        self._starts.append(self._size)
-        self._size += len(data)
-        return len(data)
-
-    def since(self, start: int) -> list[bytes | pa.Buffer]:
-        """What was written from here on. Requires: a write began here."""
-        return self.parts[bisect_left(self._starts, start) :]
-
-
-def _in_pieces(rows: pa.Table, chunk_bytes: int) -> pa.Table:
-    """The rows as they lie; pieces of them that are too small for chunks of their own are put together with their neighbours."""
-    pieces: list[list[pa.RecordBatch]] = [[]]
-    for batch in filter(len, rows.to_batches()):
-        if pieces[-1] and sum(other.nbytes for other in pieces[-1]) >= chunk_bytes // 2:
-            pieces.append([])
-        pieces[-1].append(batch)
-    if len(pieces) > 1 and sum(batch.nbytes for batch in pieces[-1]) < chunk_bytes // 2:
-        last = pieces.pop()
-        pieces[-1] += last
-    return pa.concat_tables(pa.Table.from_batches(piece, rows.schema).combine_chunks() for piece in pieces)
-
-
 def _group_begins(hashes: np.ndarray, schema: TableSchema, key_groups: int) -> np.ndarray:
     """The first row of each key group that has one."""
     if schema.shape == "time" or len(hashes) < key_groups:
@@ -158,52 +170,19 @@ def _group_begins(hashes: np.ndarray, schema: TableSchema, key_groups: int) -> n
     return places[:-1][places[1:] > places[:-1]]
 
 
-def _write_chunks(
-    sink: _Sink, rows: pa.Table, schema: TableSchema, hashes: np.ndarray, begins: np.ndarray, options: RunOptions
-) -> dict[str, bytes]:
-    """Write the stream; returns the footer's columns about its chunks."""
-    cuts, ends, sums = [0], [rows.schema.serialize().size], list[int]()
-    ipc = pa.ipc.IpcWriteOptions(compression=options.compression)
-    with pa.ipc.new_stream(pa.PythonFile(sink, "w"), rows.schema, options=ipc) as writer:
-        for batch in rows.to_batches():
-            for start, stop in pairwise(_cuts(batch, begins - cuts[-1], options.chunk_bytes)):
-                writer.write_batch(batch.slice(start, stop - start))
-                cuts.append(cuts[-1] + stop - start)
-                sums.append(_checked_sum(sink.since(ends[-1]), schema.table, options))
-                ends.append(sink.tell())
-    first, last = np.array(cuts[:-1]), np.array(cuts[1:]) - 1
-    bounds = [hashes[at] for at in (first, last)]
-    major = [key_group(found, options.key_groups) for found in bounds] if schema.shape == "time" else bounds
-    minor = np.broadcast_to(np.uint64(0), len(rows)) if schema.shape == "value" else layout.numbers(rows, SUB)
-    columns = {
-        "first": major[0],
-        "first_sub": minor[first],
-        "last": major[1],
-        "last_sub": minor[last],
-        "offset": ends[:-1],
-        "length": np.diff(ends),
-        "count": np.diff(cuts),
-        "checksum": sums,
-    }
-    return {name: np.array(column, "<u8").tobytes() for name, column in columns.items()}
-
-
-def _checked_sum(chunk: list[bytes | pa.Buffer], table: str, options: RunOptions) -> int:
-    if options.compression is not None:
-        _check_unpacked(pa.py_buffer(b"".join(chunk)), table)
-    hashed = xxhash.xxh3_64()
+def _checked_sum(chunk: list[bytes | pa.Buffer], table: str, options: RunOptions) -> tuple[int, int]:
+    """The checksum of a chunk, and how many bytes it takes when it is decoded. What readers refuse must not be written."""
+    hashed, decoded_bytes = xxhash.xxh3_64(), sum(map(len, chunk))
     for part in chunk:
         hashed.update(part)
-    return hashed.intdigest()
-
-
-def _check_unpacked(chunk: pa.Buffer, table: str) -> None:
-    """What readers refuse must not be written."""
-    if (size_bytes := claims.unpacked_bytes(chunk)) > claims.MOST_CHUNK_BYTES:
-        raise BadInput(
-            f"table {table}: rows that lie together take {size_bytes:,} bytes, and a chunk can have {claims.MOST_CHUNK_BYTES:,}: "
-            "store values this large elsewhere, or set compression to none"
-        )
+    if options.compression is not None:
+        decoded_bytes = claims.decoded_bytes(pa.py_buffer(b"".join(chunk)))
+        if decoded_bytes > claims.MOST_CHUNK_BYTES:
+            raise BadInput(
+                f"table {table}: rows that lie together take {decoded_bytes:,} bytes, and a chunk can have "
+                f"{claims.MOST_CHUNK_BYTES:,}: store values this large elsewhere, or set compression to none"
+            )
+    return hashed.intdigest(), decoded_bytes
 
 
 def _cuts(batch: pa.RecordBatch, begins: np.ndarray, chunk_bytes: int) -> list[int]:
@@ -214,7 +193,15 @@ def _cuts(batch: pa.RecordBatch, begins: np.ndarray, chunk_bytes: int) -> list[i
         stop = cuts[-1] + target
         begin = int(begins[np.searchsorted(begins, stop, "right") - 1])
         cuts.append(begin if begin > cuts[-1] + target // 2 else stop)
-    return [*cuts, len(batch)]
+    return [0, *(stop for pair in pairwise([*cuts, len(batch)]) for stop in _evened(batch, *pair, 2 * chunk_bytes))]
+
+
+def _evened(batch: pa.RecordBatch, start: int, stop: int, most_bytes: int) -> list[int]:
+    """Where chunks end within these rows: not one, where they are much larger than others."""
+    if stop - start == 1 or batch.slice(start, stop - start).nbytes <= most_bytes:
+        return [stop]
+    middle = (start + stop) // 2
+    return [*_evened(batch, start, middle, most_bytes), *_evened(batch, middle, stop, most_bytes)]
 
 
 def _hash_index(hashes: np.ndarray) -> bytes:
@@ -222,24 +209,9 @@ def _hash_index(hashes: np.ndarray) -> bytes:
     return np.concatenate([hashes[order], order.astype(np.uint64)]).astype("<u8").tobytes()
 
 
-def _append(sink: _Sink, data: bytes) -> Place:
+def _append(sink: RunSink, data: bytes) -> Place:
     """Put ``data`` behind what is there, aligned."""
     sink.write(bytes(-sink.tell() % ALIGNMENT))
     offset = sink.tell()
     sink.write(data)
     return Place(offset, len(data), xxhash.xxh3_64_intdigest(data))
-
-
-def _traits(batch: pa.Table, schema: TableSchema) -> dict[str, Any]:
-    """What readers and the compaction policy want to know of a run without opening it."""
-    op = layout.numbers(batch, OP)
-    traits: dict[str, Any] = {"deletes": bool(((op == DELETE) | (op == CLEAR)).any()), "merges": bool((op == MERGE).any())}
-    ends = [EXPIRES] if schema.ttl_ms else []
-    ends += [layout.expires_column(field) for field in schema.values if field.ttl_ms]
-    first = min((int(layout.expiries(batch, name).min()) for name in ends), default=layout.NEVER)
-    if first < layout.NEVER:
-        traits["first_expiry_ms"] = max(first, 1)
-    if schema.ttl_ms and (lasting := (op == PUT) | (op == MERGE)).any():
-        last = int(layout.expiries(batch, EXPIRES)[lasting].max())
-        traits["last_expiry_ms"] = max(last, 1) if last < layout.NEVER else 0
-    return traits

@@ -1,4 +1,4 @@
-"""Scans: the resolved rows of a table, a window of hashes at a time, so that memory follows the window and not the table."""
+"""Scans: the resolved rows of a table, a window of places at a time, so that memory follows the window and not the table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from floodplain.keys import columns_equal, group_bounds, key_group
-from floodplain.store import layout
+from floodplain.keys import columns_equal, key_group
+from floodplain.store import layout, places
 from floodplain.store.evolution import adapt
 from floodplain.store.identity import refine, starts_of
 from floodplain.store.layout import CLEAR, DELETE, HASH, OP, SUB
@@ -22,62 +22,83 @@ from floodplain.versions.schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Key groups ``low`` to ``high`` (exclusive), and within them the hashes from ``first`` to ``last`` (inclusive)."""
+    """Key groups ``low`` to ``high``, and within them the rows at places from ``begin`` to ``end``; both ends are exclusive."""
 
     low: int
     high: int
-    first: int
-    last: int
+    begin: int
+    end: int
+
+    @property
+    def cut(self) -> int | None:
+        """The hash, or key group in a time table, of which the window before has rows as well; None if there is none."""
+        return None if places.is_first(self.begin) else places.major_of(self.begin)
 
 
-def plan(sources: Sequence[Source], schema: TableSchema, groups: GroupRanges, key_groups: int, window_rows: int) -> list[Window]:
-    """Windows that cover ``groups``, each of about ``window_rows`` rows over all sources.
+def plan(
+    sources: Sequence[Source],
+    schema: TableSchema,
+    groups: GroupRanges,
+    key_groups: int,
+    window_bytes: int,
+    times: tuple[int, int] | None = None,
+) -> list[Window]:
+    """Windows that cover ``groups``, each of at most ``window_bytes``, decoded, of chunks that begin in it, or of one chunk.
 
-    Windows begin where a chunk of some run begins. All rows of one hash fall into one window, so each can be resolved alone;
-    in a time table all rows of one key group do.
+    Windows begin where a chunk of some run begins: with the first row of a hash (in a time table, of a key group), or within one
+    that is large. All rows of one entry fall into one window, so each can be resolved alone. ``times``: as in ``resolved``.
     """
-    marks = _marks(sources)
+    marks = _marks(sources, times)
     windows = []
     for low, high in groups:
-        first, last = (low, high - 1) if schema.shape == "time" else group_bounds(low, high, key_groups)
-        cuts = _cuts([mark for mark in marks if first < mark.at <= last], max(window_rows, 1))
-        windows += [_window(schema, begin, end, key_groups) for begin, end in pairwise([first, *cuts, last + 1])]
+        begin, end = places.of_groups(schema, low, high, key_groups)
+        cuts = _cuts([mark for mark in marks if begin < mark.place < end], begin, window_bytes)
+        windows += [
+            Window(places.group_of(schema, first, key_groups), places.group_of(schema, last - 1, key_groups) + 1, first, last)
+            for first, last in pairwise([begin, *cuts, end])
+        ]
     return windows
 
 
 class _Mark(NamedTuple):
     """Where a chunk begins."""
 
-    at: int
-    rows: int
+    place: int
+    size_bytes: int
     of_largest: bool
 
 
-def _marks(sources: Sequence[Source]) -> list[_Mark]:
-    largest = max(sources, key=lambda source: source.reader.ref.rows, default=None)
-    return sorted(
-        _Mark(at, rows, source is largest)
-        for source in sources
-        for at, rows in zip(source.reader.first.tolist(), source.reader.count.tolist(), strict=True)
-    )
+def _marks(sources: Sequence[Source], times: tuple[int, int] | None) -> list[_Mark]:
+    largest = max(sources, key=lambda source: int(source.reader.decoded_bytes.sum()), default=None)
+    found = []
+    for source in sources:
+        reader = source.reader
+        wanted = np.flatnonzero(_may_hold(source, np.arange(len(reader.count)), times))
+        columns = (column[wanted].tolist() for column in (reader.first, reader.first_sub, reader.decoded_bytes))
+        found += [_Mark(places.place_of(major, sub), size, source is largest) for major, sub, size in zip(*columns, strict=True)]
+    return sorted(found)
 
 
-def _cuts(marks: Sequence[_Mark], window_rows: int) -> list[int]:
-    """Where windows end; with chunks of the largest run, if they come soon: what is cut through must be put together again."""
-    cuts, held = list[int](), 0
+def _cuts(marks: Sequence[_Mark], begin: int, window_bytes: int) -> list[int]:
+    """Where windows end; with chunks of the largest run, if they come soon: what is cut through must be put together again.
+
+    A hash, or key group, is not cut through unless it fills half a window.
+    """
+    cuts, held, inner, major = [begin], 0, 0, -1
     for mark in marks:
-        if held >= (window_rows if mark.of_largest else window_rows * 5 // 4) and mark.at not in cuts[-1:]:
-            cuts.append(mark.at)
-            held = 0
-        held += mark.rows
-    return cuts
-
-
-def _window(schema: TableSchema, begin: int, end: int, key_groups: int) -> Window:
-    if schema.shape == "time":
-        return Window(begin, end, *group_bounds(begin, end, key_groups))
-    bounds = key_group(np.array([begin, end - 1], np.uint64), key_groups)
-    return Window(int(bounds[0]), int(bounds[1]) + 1, begin, end - 1)
+        if places.major_of(mark.place) != major:
+            major, inner = places.major_of(mark.place), 0
+        most = window_bytes * 4 // 5 if mark.of_largest else window_bytes
+        if held and held + mark.size_bytes > most:
+            whole = places.first_of(major) > cuts[-1] and 2 * inner <= window_bytes
+            cut = places.first_of(major) if whole else mark.place
+            if cut > cuts[-1]:
+                cuts.append(cut)
+                inner = inner if whole else 0
+                held = inner
+        held += mark.size_bytes
+        inner += mark.size_bytes
+    return cuts[1:]
 
 
 def resolved(
@@ -95,7 +116,7 @@ def resolved(
     """
     parts, unique = [], True
     for source in sources:
-        rows = _window_rows(window, source, schema, times)
+        rows = _window_rows(window, source, times)
         if len(rows):
             parts.append(adapt(rows, source.schema, schema))
             unique &= source.reader.unique
@@ -106,6 +127,11 @@ def resolved(
     newest = _newest_of(parts, schema, unique) if _is_plain(parts, schema) else None
     if newest is not None:
         return _without_deletes(newest, bottom)
+    rows = _resolved(parts, schema, rules, bottom)
+    return rows if window.cut is None or bottom is None else _without_borrowed(rows, window.cut, schema, len(bottom))
+
+
+def _resolved(parts: Sequence[pa.Table], schema: TableSchema, rules: Rules, bottom: np.ndarray | None) -> pa.Table:
     rows, rank = pa.concat_tables(parts).combine_chunks(), np.repeat(-np.arange(len(parts)), [len(part) for part in parts])
     by = [layout.numbers(rows, HASH)] if schema.shape == "value" else [layout.numbers(rows, SUB), layout.numbers(rows, HASH)]
     order = np.lexsort(by)
@@ -114,6 +140,13 @@ def resolved(
     owner = refine(starts_of(hashes), layout.column_arrays(rows, schema.keys))
     at_bottom = None if bottom is None else bottom[key_group(hashes, len(bottom))]
     return resolve(rows, owner, rank, schema, rules, at_bottom)[0]
+
+
+def _without_borrowed(rows: pa.Table, cut: int, schema: TableSchema, key_groups: int) -> pa.Table:
+    """Without the clears that ``_window_rows`` borrowed: the window that begins with their hash, or key group, has them."""
+    hashes = layout.numbers(rows, HASH)
+    major = key_group(hashes, key_groups).astype(np.uint64) if schema.shape == "time" else hashes
+    return rows.filter(pa.array((layout.numbers(rows, OP) != CLEAR) | (major != np.uint64(cut))))
 
 
 def _is_plain(parts: Sequence[pa.Table], schema: TableSchema) -> bool:
@@ -173,47 +206,52 @@ def _settled(rows: pa.Table, schema: TableSchema) -> bool:
     return not _expires(schema) and not layout.numbers(rows, OP).any()
 
 
-def _window_rows(window: Window, source: Source, schema: TableSchema, times: tuple[int, int] | None) -> pa.Table:
-    wanted = source.member[window.low : window.high]
+def _window_rows(window: Window, source: Source, times: tuple[int, int] | None) -> pa.Table:
+    schema, member = source.schema, source.member
+    wanted = member[window.low : window.high]
     if not wanted.any():
-        return layout.physical(source.schema).empty_table()
-    if schema.shape == "time":
-        batches = _timed_batches(window, source, times)
-    else:
-        span = source.reader.span(window.first, window.last)
-        batches = [_between(batch, window.first, window.last) for batch in source.reader.fetch(list(span)).values()]
-    rows = pa.Table.from_batches(batches, layout.physical(source.schema))
-    if wanted.all():
-        return rows
-    if schema.shape != "time" and (near := np.flatnonzero(wanted))[-1] - near[0] == len(near) - 1:
-        low = window.low + int(near[0])
-        bounds = group_bounds(low, low + len(near), len(source.member))
-        return pa.Table.from_batches([_between(batch, *bounds) for batch in batches], rows.schema)
-    return rows.filter(pa.array(source.member[key_group(layout.numbers(rows, HASH), len(source.member))]))
+        return layout.physical(schema).empty_table()
+    begin, end = window.begin, window.end
+    near = window.low + np.flatnonzero(wanted)
+    is_range = near[-1] - near[0] == len(near) - 1
+    if is_range and len(near) < len(wanted):
+        first, last = places.of_groups(schema, int(near[0]), int(near[-1]) + 1, len(member))
+        begin, end = max(begin, first), min(end, last)
+    batches = _batches(source, begin, end, times)
+    if window.cut is not None and wanted[0] and source.reader.ref.deletes:
+        batches = [*_clears(source, window.cut), *batches]
+    rows = pa.Table.from_batches(batches, layout.physical(schema))
+    return rows if is_range else rows.filter(pa.array(member[key_group(layout.numbers(rows, HASH), len(member))]))
 
 
-def _between(batch: pa.RecordBatch, first: int, last: int) -> pa.RecordBatch:
-    hashes = layout.numbers(batch, HASH)
-    begin = int(np.searchsorted(hashes, np.uint64(first), "left"))
-    return batch.slice(begin, int(np.searchsorted(hashes, np.uint64(last), "right")) - begin)
+def _batches(source: Source, begin: int, end: int, times: tuple[int, int] | None) -> list[pa.RecordBatch]:
+    chunks = np.array(source.reader.span(begin, end), np.int64)
+    found = source.reader.fetch(chunks[_may_hold(source, chunks, times)].tolist()).values()
+    batches = [places.between(batch, source.schema, begin, end, len(source.member)) for batch in found]
+    return batches if times is None else [_timed(batch, times) for batch in batches]
 
 
-def _timed_batches(window: Window, source: Source, times: tuple[int, int] | None) -> list[pa.RecordBatch]:
+def _clears(source: Source, major: int) -> list[pa.RecordBatch]:
+    """The clears of a hash, or key group: they stand before its other rows, with a sub-key of 0, and count for all of them."""
+    batches = _batches(source, places.first_of(major), places.first_of(major) + 1, None)
+    return [batch.filter(pa.array(layout.numbers(batch, OP) == CLEAR)) for batch in batches]
+
+
+def _may_hold(source: Source, chunks: np.ndarray, times: tuple[int, int] | None) -> np.ndarray:
+    """Of these chunks, whether they may hold rows of a time table that count for the times."""
     reader = source.reader
-    span = np.array(reader.span(window.low, window.high - 1), np.int64)
-    if times is not None and len(span):
-        # A chunk within one key group is sorted by time; clears stand first, with a sub-key of 0, and always count.
-        alone = (reader.first[span] == reader.last[span]) & (reader.first_sub[span] > 0)
-        outside = ~_at_or_after(reader.last_sub[span], times[0]) | _at_or_after(reader.first_sub[span], times[1])
-        span = span[~(alone & outside)]
-    batches = []
-    for batch in reader.fetch(span.tolist()).values():
-        hashes, sub = layout.numbers(batch, HASH), layout.numbers(batch, SUB)
-        keep = (hashes >= np.uint64(window.first)) & (hashes <= np.uint64(window.last))
-        if times is not None:
-            keep &= (_at_or_after(sub, times[0]) & ~_at_or_after(sub, times[1])) | (layout.numbers(batch, OP) == CLEAR)
-        batches.append(batch if keep.all() else batch.filter(pa.array(keep)))
-    return batches
+    if times is None or not len(chunks):
+        return np.ones(len(chunks), bool)
+    # A chunk within one key group is sorted by time; clears stand first, with a sub-key of 0, and always count.
+    alone = (reader.first[chunks] == reader.last[chunks]) & (reader.first_sub[chunks] > 0)
+    outside = ~_at_or_after(reader.last_sub[chunks], times[0]) | _at_or_after(reader.first_sub[chunks], times[1])
+    return ~(alone & outside)
+
+
+def _timed(batch: pa.RecordBatch, times: tuple[int, int]) -> pa.RecordBatch:
+    sub = layout.numbers(batch, SUB)
+    keep = (_at_or_after(sub, times[0]) & ~_at_or_after(sub, times[1])) | (layout.numbers(batch, OP) == CLEAR)
+    return batch if keep.all() else batch.filter(pa.array(keep))
 
 
 def _at_or_after(sub: np.ndarray, end: int) -> np.ndarray:

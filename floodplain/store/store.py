@@ -52,7 +52,10 @@ class Store:
         self.counters = counters
         self._reserve_bytes = 0
         """Room to be kept aside from here: whoever has been a writer keeps some."""
-        self.readers = Readers(history.blobs, history.format.store, history.settings.memory_bytes, counters)
+        settings = history.settings
+        self.readers = Readers(
+            history.blobs, history.format.store, settings.memory_bytes, counters, window_bytes=settings.window_bytes
+        )
         self._seen = history.head.runs
         """Of the newest manifest when runs were last let go of."""
 
@@ -113,7 +116,7 @@ class Store:
         was, now = self.history.at(older), self.history.at(newer)
         uses = [self.readers.use(manifest) for manifest in (was, now)]
         with forgotten_before_damage(self.history, was, now):
-            yield from changes(was, now, table, self.readers, self.history.settings.scan_rows)
+            yield from changes(was, now, table, self.readers, self.history.settings.window_bytes)
         del uses
 
     def writer(self, owner: str, *, force: bool = False, outlasted: Lease | None = None) -> "Writer":

@@ -10,6 +10,7 @@ import pyarrow as pa
 from floodplain.clock import Chance, Clock
 from floodplain.errors import BadInput, Corrupt, NotFound, UserError, short
 from floodplain.settings import StoreSettings
+from floodplain.store import gather
 from floodplain.store.definition import recorded
 from floodplain.store.delta import physical_rows, settle, unmergeable
 from floodplain.store.readers import LOCAL_TIERS, Readers
@@ -93,9 +94,11 @@ class TaskWriter:
     def write(self, table: str, rows: pa.Table | pa.RecordBatch, op: str = "put") -> None:
         """Add a delta. Rows that speak of the same entry count in the order they are written."""
         schema = self.schema(table)
-        physical = physical_rows(recorded(schema), rows, op, self._ticket.clock_ms(schema))
-        if len(physical):
-            self._deltas.setdefault(table, []).append(physical)
+        whole = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+        for piece in gather.slices(whole, gather.MOST_BYTES):
+            physical = physical_rows(recorded(schema), piece, op, self._ticket.clock_ms(schema))
+            if len(physical):
+                self._deltas.setdefault(table, []).append(physical)
 
     def finish(self) -> Report:
         """Write what was collected; nothing refers to it until its report is committed."""

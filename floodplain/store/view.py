@@ -11,7 +11,7 @@ import pyarrow as pa
 from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.metrics import LOOKUP_ROWS, LOOKUPS
-from floodplain.store import layout, lookup, pieces, scan
+from floodplain.store import gather, layout, lookup, pieces, scan
 from floodplain.store.definition import recorded
 from floodplain.store.delta import cast_column, hashes_of
 from floodplain.store.layout import EXPIRES, SUB
@@ -45,7 +45,7 @@ class Lookup:
     @cached_property
     def rows(self) -> pa.Table:
         """The rows found, by the number of the key they answer, then by sub-key."""
-        return self._rows if self._order is None else self._rows.take(pa.array(self._order))
+        return self._rows if self._order is None else gather.take(self._rows, self._order)
 
     @cached_property
     def needle(self) -> np.ndarray:
@@ -72,14 +72,11 @@ class Lookup:
         place[self._needle] = np.arange(len(self._needle))
         if np.count_nonzero(place < len(self._needle)) < len(self._needle):
             raise BadInput(f"table {self.schema.table} has several rows per key: use rows and needle")
-        columns = {}
-        for name in names:
-            found = layout.one_array(self._rows.column(name))
-            if len(self._needle) < len(place):
-                absent = defaults[name] if name in defaults else pa.nulls(1, pa.int64())
-                found = pa.concat_arrays([found, absent])
-            columns[name] = layout.at_rows(found, place)
-        return pa.table(columns)
+        rows = self._rows.select(names)
+        if len(self._needle) < len(place):
+            absent = [defaults[name] if name in defaults else pa.nulls(1, pa.int64()) for name in names]
+            rows = pa.concat_tables([rows, pa.Table.from_arrays(absent, schema=rows.schema)])
+        return gather.take(rows, place)
 
 
 def _counts_up(numbers: np.ndarray) -> bool:
@@ -131,8 +128,8 @@ class TableView:
     def pieces(self, key: pa.Table, *, now_ms: int | None = None) -> Iterator[pa.Table]:
         """All rows of one key by sub-key, in bounded pieces: what a multi-get of it would give, for keys with very many rows."""
         needles, rules = self._needles(key), self._rules(now_ms)
-        sources, piece_rows = self._sources(None, rules.now_ms), self._history.settings.scan_rows // 4
-        bounds = self._standing.read(lambda manifest: pieces.plan(needles.hashes[0], sources(manifest), piece_rows))
+        sources, piece_bytes = self._sources(None, rules.now_ms), self._history.settings.window_bytes
+        bounds = self._standing.read(lambda manifest: pieces.plan(needles.hashes[0], sources(manifest), piece_bytes))
         reader: tuple[Manifest, pieces.PieceReader] | None = None
 
         def read(low: int, high: int, manifest: Manifest) -> pa.Table:
@@ -171,14 +168,16 @@ class TableView:
         wanted = ((0, self._manifest.key_groups),) if groups is None else groups
         self._check_groups(wanted)
         subs, rules = self._sub_range(times), self._rules(now_ms)
-        window_rows, key_groups = self._history.settings.scan_rows, self._manifest.key_groups
+        window_bytes, key_groups = self._history.settings.window_bytes, self._manifest.key_groups
         sources = self._sources(wanted, rules.now_ms)
 
         def read(window: scan.Window, manifest: Manifest) -> pa.Table:
             return scan.resolved(window, sources(manifest), self.schema, rules, times=subs)
 
         # A window is a range of hashes: it holds the same rows whichever runs of the epoch they are read from.
-        windows = self._standing.read(lambda manifest: scan.plan(sources(manifest), self.schema, wanted, key_groups, window_rows))
+        windows = self._standing.read(
+            lambda manifest: scan.plan(sources(manifest), self.schema, wanted, key_groups, window_bytes, subs)
+        )
         for window in windows:
             rows = self._standing.read(partial(read, window))
             if len(rows):
@@ -186,7 +185,7 @@ class TableView:
                 yield self._logical(rows, columns, expiries)
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, now_ms: int | None = None) -> pa.Table:
-        """The whole table in memory."""
+        """The whole table in memory; its columns have a chunk for each piece that was read."""
         return pa.concat_tables([self.empty(columns), *self.scan(columns=columns, now_ms=now_ms)])
 
     def empty(self, columns: Sequence[str] | None = None) -> pa.Table:

@@ -14,7 +14,7 @@ class Gathered:
     """Bytes that lie in several places of memory, in order: a file is written from there, without copying them together."""
 
     def __init__(self, parts: Iterable[bytes | pa.Buffer]) -> None:
-        self.parts = tuple(parts)
+        self.parts = tuple(part for part in parts if len(part))
         self._size = sum(map(len, self.parts))
 
     def __len__(self) -> int:
@@ -31,8 +31,10 @@ Range: TypeAlias = tuple[int, int]
 
 
 def whole(data: Writable) -> pa.Buffer:
-    """The bytes in one place."""
-    return pa.py_buffer(bytes(data) if isinstance(data, Gathered) else data)
+    """The bytes in one place, not copied if they are in one."""
+    if isinstance(data, Gathered):
+        return pa.py_buffer(data.parts[0] if len(data.parts) == 1 else bytes(data))
+    return pa.py_buffer(data)
 
 
 @dataclass(frozen=True, slots=True)

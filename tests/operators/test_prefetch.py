@@ -80,7 +80,7 @@ def test_one_entry_of_a_large_map_is_touched_alone(kit):
 
 
 def test_whether_there_is_any_entry_reads_a_piece_of_a_large_map():
-    kit = big_map(Touch(), StoreSettings(key_groups=16, chunk_bytes=1 << 16, scan_rows=1 << 14))
+    kit = big_map(Touch(), StoreSettings(key_groups=16, chunk_bytes=1 << 16, window_bytes=1 << 18))
     out, lookups, rows = rows_read(kit, {"op": "exists", "page": "/"})
     assert out[0]["any"] is True and lookups == 2 and rows < ENTRIES / 10
 

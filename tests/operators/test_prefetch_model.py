@@ -12,7 +12,7 @@ from floodplain.settings import StoreSettings
 from floodplain.state.descriptors import List, Map, Set
 
 ROWS = "user string, op string, page string, n long"
-SMALL = StoreSettings(key_groups=16, prefetch_bytes=1, chunk_bytes=1, scan_rows=8)
+SMALL = StoreSettings(key_groups=16, prefetch_bytes=1, chunk_bytes=1, window_bytes=1000)
 """Nothing fits the budget, each chunk holds a few rows, each piece a few chunks."""
 PLACES = count()
 WAYS = {

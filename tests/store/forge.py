@@ -118,7 +118,11 @@ def with_chunk(run: BuiltRun, message: bytes) -> BuiltRun:
     """The run with another message as its only chunk, about which nothing else of the footer is changed."""
     footer = footer_of(run)
     body = footer.arrow + message + b"\xff\xff\xff\xff\0\0\0\0"
-    changes: dict[str, Any] = {"length": number(len(message)), "checksum": number(xxhash.xxh3_64_intdigest(message))}
+    changes: dict[str, Any] = {
+        "length": number(len(message)),
+        "checksum": number(xxhash.xxh3_64_intdigest(message)),
+        "decoded": b"",
+    }
     for part in ("index", "filter"):
         place = getattr(footer, part)
         if place is not None:

@@ -40,7 +40,7 @@ class Collected:
     """A store some runs of which were compacted after its last epoch, one that reads it, and one that collects."""
 
     def __init__(self, ahead_ms: int = 0) -> None:
-        self.scene = Scene(5, epochs=EPOCHS + 6, scan_rows=4)
+        self.scene = Scene(5, epochs=EPOCHS + 6, window_bytes=1)
         self.blobs = self.scene.create(EPOCHS)
         for table in NAMES:
             self._compact_newest(self.scene.open(self.blobs), table)

@@ -18,7 +18,7 @@ from floodplain.versions.edit import DropTable
 from tests.store import forge
 
 VALUE = value_table("t", {"k": pa.int64()}, {"v": Column(pa.int64(), merge="sum"), "l": pa.list_(pa.float64())})
-SMALL = replace(forge.SETTINGS, scan_rows=5, chunk_bytes=100)
+SMALL = replace(forge.SETTINGS, window_bytes=300, chunk_bytes=100)
 
 
 def kinds(store: Store, older: int, newer: int) -> dict[str, dict[Any, Any]]:

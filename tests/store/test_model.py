@@ -60,7 +60,7 @@ class StoreMachine(RuleBasedStateMachine):
         newest=st.integers(1, 4),
         key_groups=st.sampled_from([1, 4, 16]),
         chunk_bytes=st.sampled_from([1, 200, 1 << 20]),
-        scan_rows=st.sampled_from([1, 5, 1 << 18]),
+        window_bytes=st.sampled_from([1, 3000, 32 << 20]),
         inline_bytes=st.sampled_from([0, 3000, 1 << 20]),
         checkpoint_every=st.sampled_from([2, 7, 64]),
     )
@@ -261,17 +261,17 @@ ANY_ORDER = {
     "name": st.sampled_from([*NAMES, "ending", "ending", "ending"]),
     "keys": st.sampled_from([1, 3]),
     "forged": st.sampled_from([0, 3]),
-    "scan_rows": st.sampled_from([1, 1 << 18]),
+    "window_bytes": st.sampled_from([1, 32 << 20]),
     "epochs": any_epochs | few_epochs,
     "compactions": compactions,
 }
 
 
 def compacted_in_any_order(
-    name: str, keys: int, forged: int, scan_rows: int, epochs: list[tuple[list[Op], int, int]], compactions: list[Any]
+    name: str, keys: int, forged: int, window_bytes: int, epochs: list[tuple[list[Op], int, int]], compactions: list[Any]
 ) -> None:
     """A few epochs of few keys, then merges of neighbours in any order: what is seen stays the same."""
-    twins = Twins([name], "mapped", world.settings(scan_rows=scan_rows), keys, forged)
+    twins = Twins([name], "mapped", world.settings(window_bytes=window_bytes), keys, forged)
     for epoch in epochs:
         twins.write(*epoch)
     twins.check(twins.store(0).snapshot())

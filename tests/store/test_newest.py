@@ -26,7 +26,7 @@ TABLE = value_table(
         "gap": pa.month_day_nano_interval(),
     },
 )
-CHUNKS = replace(forge.SETTINGS, chunk_bytes=4000, scan_rows=400)
+CHUNKS = replace(forge.SETTINGS, chunk_bytes=4000, window_bytes=40_000)
 Rows = dict[str, dict[str, Any]]
 
 

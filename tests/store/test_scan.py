@@ -21,7 +21,7 @@ from tests.store import forge
 VALUE = value_table("t", {"k": pa.int64()}, {"v": Column(pa.int64(), merge="sum")})
 MAP = map_table("t", {"k": pa.int64()}, {"s": pa.int64()}, {"v": pa.int64()})
 TIMERS = timer_table("t", {"k": pa.int64()})
-SMALL = replace(forge.SETTINGS, chunk_bytes=1000, scan_rows=100)
+SMALL = replace(forge.SETTINGS, chunk_bytes=1000, window_bytes=3000)
 
 
 def filled(schema: Any, epochs: int = 3, count: int = 1000, chosen: Any = SMALL) -> Store:
@@ -44,13 +44,13 @@ def test_pieces_are_bounded_and_hold_everything_once(schema: Any) -> None:
     told_apart = [field.name for field in (*schema.keys, *schema.subkeys)]
     assert len(whole.group_by(told_apart).aggregate([])) == len(whole)
     assert set(whole["k"].to_pylist()) == set(range(2000))
-    if schema is not TIMERS:
-        chunk_rows = max(int(source.reader.count.max()) for source in store.readers.sources(store.head, "t"))
-        assert max(map(len, pieces)) <= SMALL.scan_rows + 3 * chunk_rows
+    chunk_rows = max(int(source.reader.count.max()) for source in store.readers.sources(store.head, "t"))
+    row_bytes = whole.nbytes / len(whole) + 9
+    assert max(map(len, pieces)) <= SMALL.window_bytes / row_bytes + 3 * chunk_rows
 
 
 def test_memory_follows_the_window_and_not_the_table() -> None:
-    chosen = replace(SMALL, chunk_bytes=1 << 16, scan_rows=4096, memory_bytes=1 << 20)
+    chosen = replace(SMALL, chunk_bytes=1 << 16, window_bytes=1 << 18, memory_bytes=1 << 20)
     store = filled(VALUE, epochs=2, count=200_000, chosen=chosen)
     store = forge.reopen(store.history.blobs, store.history.settings)
     start, peak = pa.total_allocated_bytes(), 0
@@ -145,16 +145,16 @@ def test_windows_cover_the_key_groups_without_a_gap() -> None:
     store = filled(VALUE)
     sources = store.readers.sources(store.head, "t")
     for groups in (((0, 16),), ((2, 5), (9, 10))):
-        windows = plan(sources, VALUE, groups, forge.GROUPS, 50)
-        covered = sorted((window.first, window.last) for window in windows)
+        windows = plan(sources, VALUE, groups, forge.GROUPS, 2000)
+        covered = sorted((window.begin, window.end) for window in windows)
         merged = [list(covered[0])]
-        for first, last in covered[1:]:
-            assert first > merged[-1][1]
-            if first == merged[-1][1] + 1:
-                merged[-1][1] = last
+        for begin, end in covered[1:]:
+            assert begin >= merged[-1][1]
+            if begin == merged[-1][1]:
+                merged[-1][1] = end
             else:
-                merged.append([first, last])
-        assert merged == [[low << 60, (high << 60) - 1] for low, high in groups]
+                merged.append([begin, end])
+        assert merged == [[low << 124, high << 124] for low, high in groups]
 
 
 def test_columns_counts_and_the_empty_table() -> None:
