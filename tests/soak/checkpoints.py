@@ -27,7 +27,8 @@ def _damaged(trial: Trial, scene: Scene, folder: Path, name: str) -> str:
     """Does it; returns what was done."""
     path, chance = folder / name, trial.chance
     keeps_checksum = chance.random() < 0.5
-    others = [other for other in scene.files if other != name and other.split("/")[0] == name.split("/")[0] != "commits"]
+    others = [other for other in scene.files if other != name and other.split("/")[0] == name.split("/")[0]]
+    others = others if _counts(scene, name) else []
     how = chance.choice(["random bit", "random cut", *DAMAGES, *(["another file"] * 4 if others else [])])
     data = path.read_bytes()
     if how == "another file":
@@ -46,6 +47,13 @@ def _damaged(trial: Trial, scene: Scene, folder: Path, name: str) -> str:
     if not keeps_checksum:
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
     return f"{how}, {'with' if keeps_checksum else 'without'} its checksum"
+
+
+def _counts(scene: Scene, name: str) -> bool:
+    """Whether the text of a file decides what is read on. Offsets of batches before the last one in the state do not: all that
+    Spark could do with them is to run that last batch again, which is known by its own offsets and not processed."""
+    log, _, batch = name.partition("/")
+    return log == "sources" or (log == "offsets" and int(batch) >= scene.last)
 
 
 def damage_files(trial: Trial, folder: Path) -> None:
