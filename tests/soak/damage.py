@@ -1,5 +1,6 @@
 """Damage to the files of a store: before it is opened, and while a process has them open."""
 
+import atexit
 import itertools
 import random
 import re
@@ -8,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
@@ -37,7 +38,10 @@ def world_of(tier: str) -> World:
     forge._seeds = itertools.count(1)
     if tier == "object":
         return made(forge.objects(), forge.objects())
-    return made(*(directory(Path(mkdtemp(prefix=f"soak-{name}-"))) for name in ("store", "other")))
+    folders = [TemporaryDirectory(prefix=f"soak-{name}-") for name in ("store", "other")]
+    for folder_ in folders:
+        atexit.register(folder_.cleanup)
+    return made(*(directory(Path(folder_.name)) for folder_ in folders))
 
 
 def any_world(chance: random.Random) -> World:
