@@ -247,6 +247,25 @@ def test_rows_that_cannot_be(shape: str, change: Callable[[dict[str, pa.Array]],
     assert refused(store)
 
 
+@pytest.mark.parametrize("rows", [1, ROWS - 1, ROWS + 1, 2 * ROWS])
+def test_a_chunk_of_more_or_fewer_rows_than_claimed(shape: str, rows: int) -> None:
+    store, run = forged_rows(
+        shape,
+        lambda named: named.update(
+            {name: array.take(pa.array([n % ROWS for n in range(rows)])) for name, array in named.items()}
+        ),
+    )
+    forge.commit_runs(store, run)
+    with pytest.raises(Corrupt) as caught:
+        store.snapshot().table("t").to_arrow()
+    name = next(info.name for info in store.history.blobs.list("runs/"))
+    assert (caught.value.file, caught.value.expected, caught.value.found) == (
+        name,
+        f"{ROWS} rows in chunk 0 (run at {run.ref.offset})",
+        str(rows),
+    )
+
+
 @pytest.mark.parametrize("shape", ["ordered", "hashed", "time"])
 def test_sub_keys_that_cannot_be(shape: str) -> None:
     for value in (None, 2**64 - 1):

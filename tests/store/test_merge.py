@@ -10,7 +10,7 @@ import pytest
 from floodplain.store import layout
 from floodplain.store.compactor import compact
 from floodplain.store.definition import Column, map_table, value_table
-from floodplain.store.merge import Rules, resolve
+from floodplain.store.merge import Rules, _in_order, resolve
 from floodplain.store.policy import Proposal
 from floodplain.versions.schema import TableSchema
 from tests.store import forge
@@ -180,3 +180,13 @@ def test_a_partial_compaction_keeps_what_older_runs_need_to_see() -> None:
     assert store.head.runs["t"][0].deletes
     assert store.head.runs["t"][0].merges
     assert sorted((row["k"], row["n"]) for row in forge.rows(store, "t")) == [(2, 42), (3, 3)]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 3])
+def test_rows_are_left_as_they_stand_only_if_they_are_in_order(rows: int) -> None:
+    """All arrangements of a few rows: by owner, then sub-key, then the newest first."""
+    few = list(itertools.product(range(2), repeat=3))
+    for standing in itertools.product(few, repeat=rows):
+        owner, sub, newest = (np.array([row[at] for row in standing], np.int64) for at in range(3))
+        ordered = sorted(standing, key=lambda row: (row[0], row[1], -row[2]))
+        assert _in_order(owner, sub.astype(np.uint64), newest) == (list(standing) == ordered), standing

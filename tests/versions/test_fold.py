@@ -265,3 +265,13 @@ def test_a_renamed_table_keeps_its_versions_and_runs_and_knows_what_it_was_writt
     for table, to in (("none", "u"), ("t", "other"), ("t", "t")):
         with pytest.raises(BrokenHistory, match=f"a known table renamed to a free name, not {to}"):
             fold(manifest, RenameTable(table, to))
+
+
+class Unheard(msgspec.Struct, frozen=True):
+    """An update of no kind that there is."""
+
+
+def test_an_update_of_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(BrokenHistory) as caught:
+        fold(started(), Unheard())
+    assert caught.value.args == ("a known update", "Unheard")
