@@ -188,6 +188,23 @@ def test_parts_that_are_not_there(lying: Lying, part: str, place: Place) -> None
     assert lying(lambda footer: msgspec.structs.replace(footer, **{part: place}))
 
 
+@pytest.mark.parametrize("beyond", [1, 7, 64, 10_000])
+@pytest.mark.parametrize(("part", "shape"), [("index", "time"), ("filter", "value"), ("filter", "hashed")])
+def test_parts_that_reach_beyond_the_run_are_refused_when_it_is_opened(part: str, shape: str, beyond: int) -> None:
+    """Before a byte of them is asked for."""
+    store = store_of(shape)
+    run = honest(store, shape, filtered=True)
+    footer, body = forge.footer_of(run), len(bytes(run.data)) - run.ref.footer_length
+    place = getattr(footer, part)
+    moved = msgspec.structs.replace(place, offset=body - place.length + beyond)
+    forge.commit_runs(store, forge.with_footer(run, msgspec.structs.replace(footer, **{part: moved})))
+    fresh = forge.reopen(store.history.blobs)
+    with pytest.raises(Corrupt) as caught:
+        fresh.readers.sources(fresh.head, "t")
+    assert caught.value.expected.startswith(f"parts within {body} bytes")
+    assert caught.value.found == str(moved)
+
+
 def deep(levels: int) -> bytes:
     return b"\x91" * levels + b"\xc0"
 
