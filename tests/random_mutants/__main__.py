@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=120)
-    parser.add_argument("--seconds", type=float, default=30, help="of tests for one mutant, the quickest first")
+    parser.add_argument("--seconds", type=float, default=60, help="of tests for one mutant, the quickest first")
     parser.add_argument("--processes", type=int, default=1, help="mutants that are run side by side")
     options = parser.parse_args()
     HOME.mkdir(exist_ok=True)
