@@ -6,8 +6,8 @@ PLANTS = (
     Plant(
         "a_replay_is_known_by_its_number_alone",
         "spark_checkpoint",
-        "if here != last or batch.offsets != committed.offsets or batch.sources:",
-        "if here != last or batch.sources:",
+        "if here != last or batch.offsets != committed.offsets or batch.sources or batch.compacts:",
+        "if here != last or batch.sources or batch.compacts:",
         ("spark_place::test_the_batch_after_the_last_is_new_the_last_a_replay_and_any_other_refused",),
     ),
     Plant(
@@ -47,25 +47,23 @@ PLANTS = (
     Plant(
         "what_sources_have_noted_is_not_compared",
         "spark_checkpoint",
-        """    for known in sorted(kept.intersection(before.sources)):
-        _require_equal(checkpoint, known, before.sources[known])
-""",
-        "",
+        "    for name in sorted(kept & known.names):",
+        "    for name in sorted(kept & known.names)[:0]:",
         ("spark_damage::test_a_batch_is_not_run_on_what_is_no_longer_as_the_state_says",),
     ),
     Plant(
         "what_a_source_has_lost_is_taken_for_put_together",
         "spark_checkpoint",
-        """        if not replaced(known, kept):
+        """        if not replaced(name, kept):
             raise""",
-        """        if not kept and not replaced(known, kept):
+        """        if not kept and not replaced(name, kept):
             raise""",
         ("spark_damage::test_a_batch_is_not_run_on_what_is_no_longer_as_the_state_says",),
     ),
     Plant(
         "at_the_start_sources_are_not_looked_at",
         "spark_checkpoint",
-        "if faults := [*batch_faults(checkpoint, committed, note), *source_faults(checkpoint, committed)]:",
+        "if faults := [*batch_faults(checkpoint, committed, note), *source_faults(checkpoint, known, committed.batch_id)]:",
         "if faults := list(batch_faults(checkpoint, committed, note)):",
         ("spark_damage::test_one_file_in_the_place_of_another_is_found",),
     ),
@@ -105,9 +103,9 @@ PLANTS = (
     ),
     Plant(
         "what_sources_noted_before_is_forgotten",
-        "manifest",
-        "return msgspec.structs.replace(update, sources={**kept, **update.sources}, forget=())",
-        "return msgspec.structs.replace(update, sources=update.sources or kept, forget=())",
+        "sources",
+        "        sources={**kept, **update.sources},",
+        "        sources=update.sources or kept,",
         ("fold::test_what_sources_have_noted_adds_up",),
     ),
 )

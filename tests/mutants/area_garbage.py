@@ -76,8 +76,8 @@ PLANTS = (
     Plant(
         "the_log_is_trimmed_up_to_its_end",
         "garbage",
-        "edits = [info for position, info in _positions(history, paths.LOG) if position <= trim_to]",
-        "edits = [info for position, info in _positions(history, paths.LOG) if position <= max(trim_to, head.horizon)]",
+        "edits = [info for position, info in positions(history, paths.LOG) if position <= trim_to]",
+        "edits = [info for position, info in positions(history, paths.LOG) if position <= max(trim_to, head.horizon)]",
         ("collect::test_a_collection_reports_what_it_did",),
     ),
     Plant(
@@ -104,8 +104,8 @@ PLANTS = (
     Plant(
         "output_of_the_last_epoch_is_swept",
         "epochs",
-        "if author and (author[0] < token or author < (token, epoch))])",
-        "if author and (author[0] < token or author <= (token, epoch))])",
+        "if author and (author[0] < token or author < (token, epoch))]",
+        "if author and (author[0] < token or author <= (token, epoch))]",
         ("kit::test_what_other_attempts_staged_is_swept_while_the_driver_runs",),
     ),
 )

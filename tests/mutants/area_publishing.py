@@ -76,9 +76,9 @@ PLANTS = (
         "not_published_before_time_moves_on",
         "epochs",
         """        self._publish_last()
-        head = self.store.head
+        head, at = self.store.head, self.moment(timestamp_ms)
 """,
-        """        head = self.store.head
+        """        head, at = self.store.head, self.moment(timestamp_ms)
 """,
         ("kit::test_output_that_a_sink_refused_is_published_before_a_heartbeat_moves_time",),
     ),

@@ -84,8 +84,8 @@ PLANTS = (
     Plant(
         "processing_time_goes_back_with_the_clock",
         "store",
-        "PROCESSING_TIME: max(now_ms, before)})",
-        "PROCESSING_TIME: now_ms or before})",
+        "if now_ms is None else Moment(max(now_ms, before))",
+        "if now_ms is None else Moment(now_ms or before)",
         ("ttl::test_processing_time_never_goes_back",),
     ),
     Plant(

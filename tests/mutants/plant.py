@@ -32,6 +32,7 @@ FILES = {
     "requirements": "floodplain/versions/requirements.py",
     "retention": "floodplain/versions/retention.py",
     "scan": "floodplain/store/scan.py",
+    "sources": "floodplain/versions/sources.py",
     "spark_checkpoint": "floodplain/spark/checkpoint.py",
     "spark_files": "floodplain/spark/checkpoint_files.py",
     "store": "floodplain/store/store.py",

@@ -19,7 +19,7 @@ from floodplain.store.definition import Column, list_table, map_table, timer_tab
 from floodplain.store.directory import Directory
 from floodplain.store.layout import HASH
 from floodplain.store.runreader import RunReader, open_run
-from floodplain.store.runwriter import ALIGNMENT, BuiltRun, _in_pieces, pack
+from floodplain.store.runwriter import ALIGNMENT, BuiltRun, pack
 from floodplain.store.store import Store
 from floodplain.tiers.objects import ObjectBlobs
 from tests.store import forge
@@ -263,12 +263,3 @@ def test_a_directory_is_made_once_of_a_chunk_that_is_asked_for_much_of_what_it_h
         found = [hashes[hits.needle][place] for hits in reader.find(hashes) for place in range(len(hits.row))]
         assert found == hashes.tolist()
         assert made == expected
-
-
-@pytest.mark.parametrize(("last", "chunks"), [(49, 1), (50, 2), (51, 2)])
-def test_a_last_piece_that_is_half_a_chunk_is_large_enough(last: int, chunks: int) -> None:
-    """The pieces before it are not put together with it."""
-    whole = pa.table({"v": pa.array(range(100 + last), pa.int64())})
-    joined = _in_pieces(pa.concat_tables([whole.slice(0, 100), whole.slice(100)]), 100 * 8)
-    assert joined.equals(whole)
-    assert len(joined.to_batches()) == chunks
