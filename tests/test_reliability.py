@@ -28,9 +28,8 @@ def test_the_result_is_a_line_of_a_whole_soak_and_names_no_machine(reliability):
     assert text.endswith("}\n") and text.count("\n") == 1 and not PLACE.findall(text)
     told = json.loads(text)
     assert told["soak"]["minutes"] >= 5 and told["soak"]["commit"]
-    assert [row["fault"] for row in told["faults"]] == [campaign.name for campaign in ALL] and all(
-        row["tried"] for row in told["faults"]
-    )
+    wanted = [campaign.name for campaign in ALL if campaign.least_minutes <= told["soak"]["minutes"]]
+    assert [row["fault"] for row in told["faults"]] == wanted and all(row["tried"] for row in told["faults"])
 
 
 def test_every_fault_is_on_the_page(reliability):

@@ -139,7 +139,11 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = _options(arguments)
     scratch = Path(tempfile.mkdtemp(prefix="soak-"))
     worker = Worker(scratch)
-    campaigns = [campaign for campaign in ALL if not chosen.only or campaign.name in chosen.only]
+    campaigns = [
+        campaign
+        for campaign in ALL
+        if campaign.name in (chosen.only or ()) or (not chosen.only and campaign.least_minutes <= chosen.minutes)
+    ]
     soak = Soak(campaigns, chosen.minutes, chosen.seed, worker, sys.stderr if chosen.json else sys.stdout)
     before = signal.signal(signal.SIGTERM, _end)
     try:

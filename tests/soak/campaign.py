@@ -26,6 +26,8 @@ class Campaign:
     """So many trials have one control between them."""
     limit_s: float = 60.0
     """A trial that takes longer hangs."""
+    least_minutes: float = 0.0
+    """A soak that is shorter goes without it, unless it is asked for by name."""
 
 
 def tried(campaign: Campaign, seed: int, number: int, folder: Path, *, control: bool = False) -> Verdict:

@@ -1,6 +1,6 @@
 """All faults that the soak tries, in the order of the table."""
 
-from tests.soak import checkpoints, damage, hostile, kits, lying, racing, sparks, staged
+from tests.soak import checkpoints, damage, hostile, kits, large, lying, racing, sparks, staged
 from tests.soak.campaign import Campaign
 
 ALL = (
@@ -38,6 +38,13 @@ ALL = (
     Campaign("random_histories", "random histories of a store beside dictionaries", racing.model, weight=2),
     Campaign(
         "hostile_folder", "names that climb, links, pipes, sockets, records that lie under valid checksums", hostile.open_folder
+    ),
+    Campaign(
+        "gigabytes",
+        "tables, key groups and keys larger than an Arrow array, through all that touches them, in soaks of half an hour or more",
+        large.gigabytes,
+        limit_s=900,
+        least_minutes=30,
     ),
     Campaign("checkpoint_files", "files of Spark's checkpoint damaged, missing, or older ones", checkpoints.damage),
     Campaign(

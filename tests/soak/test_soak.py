@@ -21,12 +21,12 @@ from tests.soak.campaigns import ALL, CAMPAIGNS
 from tests.soak.outcome import FAILURES, Outcome
 from tests.soak.worker import Worker
 
-ON_SPARK = {name for name in CAMPAIGNS if name.startswith("spark_")}
-REPLAYED = sorted(CAMPAIGNS.keys() - ON_SPARK - {"racing_threads", "racing_processes"})
+SLOW = {name for name, campaign in CAMPAIGNS.items() if name.startswith("spark_") or campaign.least_minutes}
+REPLAYED = sorted(CAMPAIGNS.keys() - SLOW - {"racing_threads", "racing_processes"})
 """Those whose trials are the same each time; elsewhere the system decides who is first."""
 
 
-@pytest.mark.parametrize("name", sorted(CAMPAIGNS.keys() - ON_SPARK))
+@pytest.mark.parametrize("name", sorted(CAMPAIGNS.keys() - SLOW))
 def test_trials_and_their_controls_end_well(tmp_path, name):
     verdict = tried(CAMPAIGNS[name], 3, 0, tmp_path / "trial")
     assert verdict.outcome not in FAILURES and verdict.fault, verdict

@@ -13,6 +13,7 @@ import xxhash
 from floodplain.settings import StoreSettings
 from floodplain.store.definition import map_table, value_table
 from floodplain.store.store import Store
+from floodplain.versions.schema import TableSchema
 
 pytestmark = pytest.mark.soak
 
@@ -67,43 +68,52 @@ def peak_gib() -> float:
 
 
 def test_rows_of_ten_kilobytes(folder: Path) -> None:
-    """Written as one delta of 2.3 GB, and a tenth of them once more."""
+    many_rows(folder)
+    print(f"230,000 rows of 10 KB: peak of the process {peak_gib():.1f} GiB")
+
+
+def many_rows(folder: Path, count: int = ROWS) -> None:
+    """Written as one delta, of 2.3 GB if there are as many as there are, and a tenth of them once more."""
     store = Store.open(folder, create=True, settings=StoreSettings(key_groups=16, sync=False))
     with store.writer("soak") as writer:
         writer.define(VALUE)
         epoch = writer.epoch()
-        for batch in batches(range(ROWS), 1):
+        for batch in batches(range(count), 1):
             epoch.put("t", batch)
         epoch.commit()
         epoch = writer.epoch()
-        for batch in batches(range(0, ROWS, 10), 2):
+        for batch in batches(range(0, count, 10), 2):
             epoch.put("t", batch)
         epoch.commit()
-    wanted = expected(range(ROWS), (2 if number % 10 == 0 else 1 for number in range(ROWS)))
+    wanted = expected(range(count), (2 if number % 10 == 0 else 1 for number in range(count)))
     table = store.snapshot().table("t")
     assert digest(table.scan()) == wanted
-    assert table.count() == ROWS
+    assert table.count() == count
     whole = table.to_arrow()
-    assert whole["v"].nbytes > 1 << 31 and digest([whole]) == wanted
+    assert whole["v"].nbytes > count * ROW_BYTES and digest([whole]) == wanted
     del whole
     assert sum(len(change.added) for change in store.diff("t", 1, 2)) == 0
-    assert sum(len(change.after) for change in store.diff("t", 1, 2)) == ROWS // 10
-    found = table.multi_get(pa.table({"k": np.random.default_rng(1).permutation(ROWS)}))
+    assert sum(len(change.after) for change in store.diff("t", 1, 2)) == count // 10
+    found = table.multi_get(pa.table({"k": np.random.default_rng(1).permutation(count)}))
     assert digest([found.rows]) == wanted
     del found
     list(store.compact(full=True))
     assert len(store.head.runs["t"]) < 40
     assert digest(store.snapshot().table("t").scan()) == wanted
     assert store.verify().good
-    print(f"230,000 rows of 10 KB: peak of the process {peak_gib():.1f} GiB")
 
 
 @pytest.mark.parametrize("schema", [VALUE, MAP], ids=["many_keys", "one_key"])
-def test_a_key_group_larger_than_an_array(schema: object, folder: Path) -> None:
-    """One key group, and as a map one key, of 2.3 GB in four epochs becomes one run."""
-    store, quarter = Store.open(folder, create=True, settings=FEW_GROUPS), ROWS // 4
+def test_a_key_group_larger_than_an_array(schema: TableSchema, folder: Path) -> None:
+    one_group(schema, folder)
+    print(f"a key group of 2.3 GB: peak of the process {peak_gib():.1f} GiB")
+
+
+def one_group(schema: TableSchema, folder: Path, count: int = ROWS) -> None:
+    """One key group, and as a map one key, in four epochs becomes one run."""
+    store, quarter = Store.open(folder, create=True, settings=FEW_GROUPS), count // 4
     with store.writer("soak") as writer:
-        writer.define(schema)  # type: ignore[arg-type]
+        writer.define(schema)
         for number in range(4):
             epoch = writer.epoch()
             for batch in batches(range(number * quarter, (number + 1) * quarter), number):
@@ -115,11 +125,10 @@ def test_a_key_group_larger_than_an_array(schema: object, folder: Path) -> None:
     key = "s" if schema is MAP else "k"
     list(store.compact(full=True))
     (run,) = store.head.runs["t"]
-    assert run.length > 1 << 31 and run.rows == 4 * quarter
+    assert run.length > 4 * quarter * ROW_BYTES and run.rows == 4 * quarter
     table = store.snapshot().table("t")
     assert digest(table.scan(), key) == wanted
     if schema is MAP:
         assert digest(table.pieces(pa.table({"k": [7]})), key) == wanted
         assert digest([table.multi_get(pa.table({"k": [7]})).rows], key) == wanted
     assert store.verify().good
-    print(f"a key group of 2.3 GB: peak of the process {peak_gib():.1f} GiB")
