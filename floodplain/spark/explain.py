@@ -234,7 +234,7 @@ def _slack(slack: Slack) -> str:
 
 
 def _sink(sink: Sink) -> str:
-    kind = type(sink).__name__.removesuffix("Sink").lower()
+    kind = sink.kind
     return short(f"{kind} {sink.target}" if sink.target else kind)
 
 

@@ -182,7 +182,7 @@ class PipelineKit:
         place = Place(self.store, writer, "memory://kit", self._settings, {}, blobs)
         self._engine = LocalEngine(self._transforms, self._plan)
         log = History.open(blobs, settings=self._settings, clock=self._clock, chance=SeededChance(0))
-        self._epochs = Epochs(place, witnessed(self._plan, self.sinks, log, writer.token), self._engine, self._slots)
+        self._epochs = Epochs(place, witnessed(self._plan, log, writer.token), self._engine, self._slots)
         self._epochs.prepare({tag: schema.empty_table() for tag, schema in self._inputs.items()}, self._changes)
         if self._pending is not None:
             self._do(self._pending)

@@ -1,13 +1,14 @@
 """Crashes for the test kit: every write to the state and every publishing of output is a step that can be the last one."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
 
+from floodplain.spark.fitness import Fitness
 from floodplain.spark.plan import Plan
 from floodplain.spark.sink import Sink, read_staged
 from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range, Writable
@@ -133,10 +134,30 @@ class Witnessed(Sink):
     """A sink as one driver has it. Raises ``AssertionError`` if that driver publishes what is not committed or, on beginning to
     publish an epoch, no longer holds the lease."""
 
-    def __init__(self, inner: Captured, log: History, token: int | None) -> None:
+    def __init__(self, inner: Sink, log: History, token: int | None) -> None:
         """``log``: as somebody else reads it. ``token``: the driver's lease; None for all sinks but the first, because a driver
         looks at its lease once for all of them."""
         self._inner, self._log, self._token = inner, log, token
+
+    @property
+    def kind(self) -> str:
+        return self._inner.kind
+
+    @property
+    def target(self) -> str:
+        return self._inner.target
+
+    def check(self, schema: pa.Schema) -> None:
+        self._inner.check(schema)
+
+    def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:
+        self._inner.prepare(app, committed, schema)
+
+    def fitness(self, schema: pa.Schema) -> Fitness | None:
+        return self._inner.fitness(schema)
+
+    def close(self) -> None:
+        self._inner.close()
 
     def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
         head = self._log.refresh()
@@ -149,11 +170,10 @@ class Witnessed(Sink):
         self._inner.publish(epoch, staged, blobs, schema)
 
 
-def witnessed(plan: Plan, sinks: Mapping[str, Captured], log: History, token: int) -> Plan:
+def witnessed(plan: Plan, log: History, token: int) -> Plan:
     """The pipeline as a driver with this lease has it, each sink ``Witnessed``."""
     leases = [token, *[None] * len(plan.outlets)]
     outlets = [
-        replace(outlet, sink=Witnessed(sinks[outlet.name], log, lease))
-        for outlet, lease in zip(plan.outlets, leases, strict=False)
+        replace(outlet, sink=Witnessed(outlet.sink, log, lease)) for outlet, lease in zip(plan.outlets, leases, strict=False)
     ]
     return Plan(outlets, plan.event_time, plan.watermark)

@@ -30,6 +30,11 @@ class Sink(ABC):
     """
 
     @property
+    def kind(self) -> str:
+        """What it is called in plans: ``parquet``."""
+        return type(self).__name__.removesuffix("Sink").lower()
+
+    @property
     def target(self) -> str:
         """Where it writes to, for people to read: a path or a topic, and nothing that is secret."""
         return ""

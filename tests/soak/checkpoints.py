@@ -6,7 +6,7 @@ from pathlib import Path
 from floodplain.spark.checkpoint import agree
 from floodplain.spark.checkpoint_files import write
 from tests.soak.outcome import Trial
-from tests.spark.test_checkpoint_damage import DAMAGES, SCENES, WATERMARK_MS, Scene, check_sound
+from tests.spark.test_checkpoint_damage import DAMAGES, SCENES, WATERMARK_MS, Scene, check_sound, load
 
 
 def damage(trial: Trial) -> None:
@@ -18,7 +18,7 @@ def damage(trial: Trial) -> None:
         if trial.faulty and (folder / name).exists():
             trial.note(f"{name}: {_damaged(trial, scene, folder, name)}")
     with trial.may_refuse(str(folder)):
-        agree(folder, scene.committed, WATERMARK_MS)
+        agree(folder, scene.committed, WATERMARK_MS, load=load)
         check_sound(folder, scene)
         trial.require(True, "a sound checkpoint")
 

@@ -55,7 +55,7 @@ def refused(before, after, *named: str, rows=BEFORE) -> str:
     with pytest.raises(IncompatibleChange) as error:
         kit.restart(after)
     now = kit.store.history.refresh()
-    changed = {"lease", "position", "chain", "at_ms", "nonces"}
+    changed = {"lease", "position", "chain", "at_ms", "nonces", "ages"}
     kept = [getattr(head, name) == getattr(now, name) for name in head.__struct_fields__ if name not in changed]
     assert all(kept), "nothing was written but the lease"
     text = str(error.value)

@@ -114,12 +114,12 @@ def test_a_file_that_changes_between_its_check_and_its_link_is_not_published(tmp
     blobs, world = local_blobs(tmp_path / "state"), worlds(tmp_path)[name]
     driver = left_unpublished(blobs, world.sink)
     first, second = driver.store.head.outputs
-    linked = sink_files._linked
+    linked = sink_files.LocalFiles._linked
 
-    def link_the_other(source: Path, temp: Path) -> bool:
-        return linked(source.with_name(second.rpartition("/")[2]) if source.name in first else source, temp)
+    def link_the_other(files: sink_files.LocalFiles, source: Path, temp: Path) -> bool:
+        return linked(files, source.with_name(second.rpartition("/")[2]) if source.name in first else source, temp)
 
-    monkeypatch.setattr(sink_files, "_linked", link_the_other)
+    monkeypatch.setattr(sink_files.LocalFiles, "_linked", link_the_other)
     with pytest.raises(Corrupt, match=f"{first} is damaged"):
         driver.epochs.publish()
     assert world.seen() == []

@@ -14,8 +14,6 @@ from tests.store import forge
 
 PAGES = map_table("t", {"k": pa.int64()}, {"s": pa.int64()}, {"v": pa.string()})
 SETTINGS = replace(forge.SETTINGS, chunk_bytes=400)
-UNPACKED = 4
-"""How many times its size a compressed chunk is taken to unpack to."""
 
 
 def sources(tier: str) -> list[Source]:
@@ -33,10 +31,9 @@ def sources(tier: str) -> list[Source]:
 def chunks(source: Source) -> list[tuple[int, int, int]]:
     """First and last hash of each, and its bytes in memory."""
     reader = source.reader
-    factor = 1 if reader.mapped else UNPACKED
     return [
-        (int(first), int(last), factor * int(size))
-        for first, last, size in zip(reader.first, reader.last, reader.chunk_bytes, strict=True)
+        (int(first), int(last), int(size))
+        for first, last, size in zip(reader.first, reader.last, reader.decoded_bytes, strict=True)
     ]
 
 

@@ -17,11 +17,11 @@ END = 1 << 64
 
 @dataclass
 class Chunks:
-    """What a plan sees of a run: per chunk its first hash and sub-key, and its rows."""
+    """What a plan sees of a run: per chunk its first hash and sub-key, and its bytes."""
 
     first: np.ndarray
     first_sub: np.ndarray
-    count: np.ndarray
+    decoded_bytes: np.ndarray
 
 
 @dataclass

@@ -107,9 +107,12 @@ def test_what_sources_have_noted_adds_up() -> None:
     noted = SourcePosition("q", 4, "o", {"sources/0/3": "three", "sources/0/4": "four"})
     manifest = fold(fold(started(), CommitEpoch(3, (), source=noted)), CommitEpoch(4, ()))
     assert manifest.source == noted
-    more = SourcePosition("q", 5, "p", {"sources/0/5.compact": "five"}, ("sources/0/3",))
+    more = SourcePosition("q", 5, "p", {"sources/0/5": "five"}, ("sources/0/3",))
     manifest = fold(manifest, CommitEpoch(5, (), source=more))
-    assert manifest.source == SourcePosition("q", 5, "p", {"sources/0/4": "four", "sources/0/5.compact": "five"})
+    assert manifest.source == SourcePosition("q", 5, "p", {"sources/0/4": "four", "sources/0/5": "five"})
+    whole = SourcePosition("q", 6, "r", {"sources/0/6.compact": "six"})
+    manifest = fold(manifest, CommitEpoch(6, (), source=whole))
+    assert manifest.source == whole, "what replaces all before it"
 
 
 def test_all_outputs_of_an_epoch_are_vouched_for_or_none_is() -> None:
