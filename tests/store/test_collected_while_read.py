@@ -67,9 +67,26 @@ class Collected:
         writer.collect_garbage()
 
 
-@pytest.mark.parametrize("ahead_ms", [-DAY_MS, DAY_MS], ids=["collector behind", "collector ahead"])
-@pytest.mark.parametrize(("read", "pinned"), [*((read, False) for read in READS), ("multi_get", True), ("scan", True)])
-@pytest.mark.parametrize("epochs", [0, 1, 3], ids=["newest", "retained", "forgotten"])
+STANDING = {"newest": 0, "retained": 1, "forgotten": 3}
+CLOCKS = {"collector behind": -DAY_MS, "collector ahead": DAY_MS}
+WAYS = [*((read, False) for read in READS), ("multi_get", True), ("scan", True)]
+CASES = [
+    pytest.param(
+        STANDING[standing],
+        read,
+        pinned,
+        CLOCKS[clock],
+        id=f"{standing}-{read}{'-pinned' if pinned else ''}-{clock}",
+        marks=[pytest.mark.soak] if (row + column + other) % 2 else [],
+    )
+    for row, standing in enumerate(STANDING)
+    for column, (read, pinned) in enumerate(WAYS)
+    for other, clock in enumerate(CLOCKS)
+]
+"""Every second one here, all of them in ``make soak-tests``: each way to read meets each standing and both clocks."""
+
+
+@pytest.mark.parametrize(("epochs", "read", "pinned", "ahead_ms"), CASES)
 def test_a_snapshot_reads_its_epoch_or_has_expired(epochs: int, read: str, pinned: bool, ahead_ms: int) -> None:
     made = Collected(ahead_ms)
 
