@@ -29,7 +29,21 @@ PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "job
 def defects(module: str, source: str) -> list[str]:
     """What is wrong with a module, given its dotted name below ``floodplain``."""
     tree = ast.parse(source)
-    return [*_import_defects(module, tree), *_init_defects(module, tree), *_ambient_defects(module, tree)]
+    return [
+        *_import_defects(module, tree),
+        *_init_defects(module, tree),
+        *_ambient_defects(module, tree),
+        *_pool_defects(tree),
+    ]
+
+
+def _pool_defects(tree: ast.Module) -> Iterator[str]:
+    """A generator that is let go of half way ends its pool where it is collected: in any thread, under any lock."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.With) or not any("ThreadPoolExecutor" in ast.unparse(item) for item in node.items):
+            continue
+        if any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in ast.walk(node)):
+            yield f"line {node.lineno}: a pool of threads is held across a yield"
 
 
 def _import_defects(module: str, tree: ast.Module) -> Iterator[str]:
@@ -163,6 +177,7 @@ def test_every_folder_and_module_has_its_place():
         ("store.run", "import datetime\ndatetime.datetime.now()"),
         ("store.run", "np.random.rand(3)"),
         ("store.run", "np.random.default_rng()"),
+        ("store.run", "def f():\n    with ThreadPoolExecutor(2) as pool:\n        yield from pool.map(f, g)"),
         ("store.__init__", "from floodplain.store.run import Run"),
         ("store.__init__", "x = 1"),
         ("__init__", "def f(): ..."),

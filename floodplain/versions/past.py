@@ -75,9 +75,11 @@ def _fetched(blobs: Blobs, names: Sequence[str]) -> Iterator[Data | None]:
     if len(names) <= 1:
         yield from (_get(blobs, name) for name in names)
         return
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for first in range(0, len(names), _WINDOW):
-            yield from list(pool.map(lambda name: _get(blobs, name), names[first : first + _WINDOW]))
+    for first in range(0, len(names), _WINDOW):
+        # Not across the yield: whoever lets go of this generator half way would wait for threads wherever it is collected.
+        with ThreadPoolExecutor(_THREADS) as pool:
+            found = list(pool.map(lambda name: _get(blobs, name), names[first : first + _WINDOW]))
+        yield from found
 
 
 def _get(blobs: Blobs, name: str) -> Data | None:

@@ -72,10 +72,12 @@ def _fetched(blobs: Blobs, positions: list[int]) -> Iterator[tuple[int, Data | N
     if len(positions) == 1:
         yield positions[0], _get(blobs, positions[0])
         return
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for first in range(0, len(positions), _WINDOW):
-            window = positions[first : first + _WINDOW]
-            yield from zip(window, pool.map(lambda position: _get(blobs, position), window), strict=True)
+    for first in range(0, len(positions), _WINDOW):
+        window = positions[first : first + _WINDOW]
+        # Not across the yield: whoever lets go of this generator half way would wait for threads wherever it is collected.
+        with ThreadPoolExecutor(_THREADS) as pool:
+            found = list(pool.map(lambda position: _get(blobs, position), window))
+        yield from zip(window, found, strict=True)
 
 
 def _get(blobs: Blobs, position: int) -> Data | None:
