@@ -12,7 +12,7 @@ from floodplain.versions.manifest import BrokenHistory
 
 _NOTHING = re.compile(r"(?<!`)\bNone\b(?!`)")
 """Told of a thing that was not there. In backquotes it is a word of msgspec about what was decoded."""
-_GIVEN = ("name None is not allowed", "and cannot have None")
+_GIVEN = ("name None is not allowed", "and cannot have None", "window_bytes is None")
 """Where the caller gave it."""
 
 

@@ -1,6 +1,7 @@
 """Directories that outlast a power cut."""
 
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -8,19 +9,26 @@ from floodplain.tiers.modes import AS_UMASK, Modes
 
 
 class Folders:
-    """Makes the directories under ``root`` and syncs them. With ``sync`` off it only makes them."""
+    """Makes the directories under ``root`` and syncs them, each once, whichever thread comes first. With ``sync`` off it only
+    makes them."""
 
     def __init__(self, root: Path, *, sync: bool, modes: Modes = AS_UMASK) -> None:
         self._root = root
         self._modes = modes
         self._sync = sync
         self._made: set[Path] = set()
+        self._making = threading.RLock()
         self._unsynced: set[Path] = set()
 
     def make(self, folder: Path) -> None:
         """``folder`` exists durably on return, whoever made it. Requires: it is ``root`` or under it."""
         if folder in self._made:
             return
+        with self._making:
+            if folder not in self._made:
+                self._make(folder)
+
+    def _make(self, folder: Path) -> None:
         if folder == self._root:
             self._make_root()
         else:

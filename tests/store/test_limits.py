@@ -213,7 +213,7 @@ def test_keys_that_fit_are_not_cut_through() -> None:
         assert window.cut is None
 
 
-@pytest.mark.parametrize("given", [0, -1, MOST_WINDOW_BYTES + 1, 1.5, "64MB"])
+@pytest.mark.parametrize("given", [0, -1, MOST_WINDOW_BYTES + 1, 1.5, "64MB", None])
 def test_limits_that_make_no_sense(given: Any) -> None:
     with pytest.raises(BadInput, match="window_bytes"):
         StoreSettings(window_bytes=given)

@@ -263,3 +263,15 @@ def test_a_directory_is_made_once_of_a_chunk_that_is_asked_for_much_of_what_it_h
         found = [hashes[hits.needle][place] for hits in reader.find(hashes) for place in range(len(hits.row))]
         assert found == hashes.tolist()
         assert made == expected
+
+
+@pytest.mark.parametrize(("last", "alone"), [(49, False), (50, True), (51, True)])
+def test_a_last_piece_that_is_half_a_chunk_is_large_enough(last: int, alone: bool) -> None:
+    """A smaller one goes with the piece before it."""
+    store = forge.with_table(value_table("t", {"k": pa.int64()}, {"v": pa.int64()}))
+    rows = {"k": range(100 + last), "v": range(100 + last)}
+    whole = forge.physical_of(forge.built(store, "t", pa.table(rows))).combine_chunks()
+    pieces = pa.concat_tables([whole.slice(0, 100), whole.slice(100)])
+    made = forge.raw_run(store, "t", pieces, chunk_bytes=2 * whole.slice(0, 50).nbytes)
+    assert forge.physical_of(made).combine_chunks().equals(whole)
+    assert (100 in np.cumsum(forge.footer_of(made).column("count"))) is alone

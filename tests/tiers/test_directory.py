@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from floodplain.settings import RetrySettings
 from floodplain.tiers.blobs import Gathered
 from floodplain.tiers.create import create_or_read
 from floodplain.tiers.directory import DirectoryBlobs
+from tests.full_disk import FullDisk
 from tests.tiers.conftest import directory
 from tests.tiers.workers import content, race_creates
 
@@ -369,3 +371,19 @@ def in_page_cache(path: Path) -> int:
         address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
         assert ctypes.CDLL(None).mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), pages) == 0
     return sum(page & 1 for page in pages)
+
+
+def test_threads_that_need_a_folder_at_once_make_and_sync_it_once(tmp_path: Path, counters: Counters) -> None:
+    """Whoever did not make it still returns only when it is there."""
+    blobs, names = directory(tmp_path / "store", counters), [f"log/{n}" for n in range(16)]
+    disk, at_once = FullDisk(tmp_path), threading.Barrier(len(names))
+
+    def create(name: str) -> None:
+        at_once.wait()
+        blobs.create(name, b"x")
+
+    with disk.mounted(), ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(create, names))
+    made = Counter(call for call in disk.calls if call.startswith("mkdir"))
+    assert made and set(made.values()) == {1}
+    assert [info.name for info in blobs.list("log/")] == sorted(names)
