@@ -122,7 +122,7 @@ class Reorder:
     def _early(
         self, rows: pa.Table, view: TableView, writer: TaskWriter, watermark_ms: int
     ) -> tuple[pa.Table | None, pa.Table, np.ndarray]:
-        """Rows that are too late; the others with those that waited and were looked at; which of these go before their time."""
+        """Rows that are too late; the others, after those that waited and were looked at; which of these go before their time."""
         rows = rows.select(self._order.columns.names).cast(self._order.columns)
         if not self._order.bounded or not len(rows):
             return None, rows, np.zeros(len(rows), bool)
@@ -137,8 +137,8 @@ class Reorder:
         if REASON not in late.column_names:
             late = late.append_column(REASON, bounded.reasons(self._name, self._order.bound))
         kept, taken = ~bounded.too_late, gone[bounded.entry_of_waited]
-        both = pa.concat_tables([rows.filter(pa.array(kept)), waited.filter(pa.array(taken))])
-        return late, both, np.concatenate([early[kept], waited_early[taken]])
+        both = pa.concat_tables([waited.filter(pa.array(taken)), rows.filter(pa.array(kept))])
+        return late, both, np.concatenate([waited_early[taken], early[kept]])
 
     def _unpacked(self, lists: pa.ChunkedArray) -> pa.Table:
         """The rows of entries of the table."""

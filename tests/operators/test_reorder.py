@@ -105,6 +105,18 @@ def test_as_a_plain_loop_has_it(epochs, bound, process):
     assert kit.state("kit__waiting") == [], "nothing is left behind once the watermark has passed"
 
 
+@pytest.mark.parametrize("process", [Told, ToldAtOnce])
+@pytest.mark.parametrize("bound", [{"rows": 1}, {"rows": 2}, {"time": "0 seconds"}])
+def test_rows_of_one_time_come_as_they_came_also_if_they_go_early(process, bound):
+    kit = ProcessKit(process(), rows=ROWS, keys=["user"], event_time="at", in_order=in_order(**bound))
+    out = []
+    for n in range(1, 6):
+        rows = [{"user": "a", "at": 7, "n": 2 * n}, {"user": "a", "at": 7 if n < 5 else 8, "n": 2 * n + 1}]
+        out += [row["n"] for row in kit.epoch(rows, watermark_ms=0)]
+    out += [row["n"] for row in kit.epoch([], watermark_ms=100)]
+    assert out == sorted(out) and len(set(out)) == len(out)
+
+
 def test_overtaken_rows_tell_why():
     order = in_order(rows=1, time="1 minute")
     kit = ProcessKit(Told(), rows=ROWS, keys=["user"], event_time="at", late=True, name="told", in_order=order)
