@@ -17,7 +17,7 @@ from floodplain.spark.contract import Place
 from floodplain.spark.migration import StartChanges
 from floodplain.spark.sinks import open_sink
 from floodplain.spark.stream import StartOptions
-from floodplain.spark.worker import Work
+from floodplain.spark.task_store import Work
 from floodplain.store.store import Store
 from floodplain.tiers.redact import without_credentials, without_values
 

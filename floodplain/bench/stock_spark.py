@@ -32,7 +32,7 @@ from floodplain.spark.exchange import hashed, to_slots
 from floodplain.spark.java import provide_java
 from floodplain.spark.sessions import ToPython, start_light
 from floodplain.spark.sink_files import ParquetSink
-from floodplain.spark.worker import encoding
+from floodplain.spark.sink_staged import encoding
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.create import create_or_read
 from floodplain.tiers.open import open_blobs

@@ -20,6 +20,8 @@ Policy: TypeAlias = Literal["min", "max"]
 MOST_ROWS = 100_000
 """The most rows of slack: that many times are kept for each source and written with each epoch."""
 _LONGEST_NAME = 50
+NEWEST = "__newest_times"
+"""The table that has the newest event times of sources with slack in rows. No operator's table can be called so."""
 
 
 @dataclass(frozen=True, slots=True)

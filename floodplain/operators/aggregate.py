@@ -4,8 +4,7 @@ Nulls are as in SQL: an aggregate does not see them, and one that saw nothing is
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Literal, TypeAlias
@@ -27,25 +26,6 @@ Owned: TypeAlias = tuple[np.ndarray, Columns]
 Since: TypeAlias = Literal["now"] | None
 TIME: Final = "<event time>"
 """Stands among arguments for the column that has the event time."""
-
-
-class TooLarge(BadInput):
-    """A result that its type cannot hold."""
-
-    def __init__(self, text: str, group: int) -> None:
-        super().__init__(text)
-        self.group = group
-        """Which one; ``groups_are`` makes it the number of a key."""
-
-
-@contextmanager
-def groups_are(numbers: np.ndarray | None, what: str = "") -> Iterator[None]:
-    """Within, groups are counted; behind, an error has the number that its group stands for, and says ``what`` is too large."""
-    try:
-        yield
-    except TooLarge as error:
-        group = error.group if numbers is None else int(numbers[error.group])
-        raise TooLarge(f"{what}{error}", group) from None
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import BadInput, FloodplainError, SchemaMismatch, UserError, short
-from floodplain.operators.aggregate import TIME, Aggregate, TooLarge, groups_are
+from floodplain.operators.aggregate import TIME, Aggregate
 from floodplain.operators.blame import is_users_fault
 from floodplain.operators.distinct import MOST, CountDistinct, together
-from floodplain.operators.groups import Groups, groups_of
+from floodplain.operators.groups import Groups, TooLarge, at, groups_are, groups_of
 from floodplain.operators.reducing import ExtremeBy
 
 Partials: TypeAlias = list[pa.Array]
@@ -280,3 +280,22 @@ def _types(name: str, aggregate: Aggregate, rows: pa.Schema) -> tuple[pa.DataTyp
     if aggregate.where is not None and not pa.types.is_boolean(rows.field(aggregate.where).type):
         raise SchemaMismatch(f"aggregate {name}: where must be true or false, not {rows.field(aggregate.where).type}")
     return tuple(rows.field(column).type for column in aggregate.arguments)
+
+
+def merged(aggregation: Aggregation, key_of: np.ndarray, parts: list[tuple[np.ndarray, Partials]]) -> Partials:
+    """Partials of owners, those of each combined in the order of the parts; null where there are none.
+
+    ``key_of``: the key of each owner. ``parts``: the owner of each row, and the partials.
+    """
+    count, parts = len(key_of), [part for part in parts if len(part[0])]
+    if not parts:
+        return [pa.nulls(count, field.type) for field in aggregation.partial]
+    there = np.zeros(count, bool)
+    for owner, _ in parts:
+        there[owner] = True
+    with groups_are(key_of[there]):
+        if there.all():
+            return aggregation.merged(parts, count)
+        number, place = np.cumsum(there) - 1, np.where(there, np.cumsum(there) - 1, -1)
+        numbered = [(number[owner], partials) for owner, partials in parts]
+        return [at(column, place) for column in aggregation.merged(numbered, int(there.sum()))]

@@ -6,13 +6,13 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.errors import BadInput, UserError
-from floodplain.operators.aggregate import TooLarge
 from floodplain.operators.batch import Batch
 from floodplain.operators.blame import is_users_fault
 from floodplain.operators.context import Context
 from floodplain.operators.each import keys_of
 from floodplain.operators.frames import as_table, is_frame
 from floodplain.operators.grouping import Grouped
+from floodplain.operators.groups import TooLarge
 from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.outputs import Target
 

@@ -7,7 +7,9 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import BadInput
+from floodplain.keys import columns_equal
 from floodplain.operators.grouping import group
+from floodplain.structs import fields_of
 
 Mode: TypeAlias = Literal["append", "update", "retract"]
 """``append``: a row is final. ``update``: a row replaces the one of its key. ``retract``: a row with ``weight`` −1 takes back one
@@ -53,16 +55,6 @@ def with_columns(what: str, rows: pa.Schema, *more: tuple[str, pa.DataType]) -> 
     return pa.schema([*((field.name, field.type) for field in rows), *more])
 
 
-def check_keys(what: str, keys: Sequence[str], *taken: str) -> None:
-    """Raises ``BadInput`` where a key has the name of a column that the output adds."""
-    for name in keys:
-        if name in taken:
-            raise BadInput(
-                f"{what}: a key is called {name}, as a column that the output adds: give it another name, as in "
-                f"key_by(key={name!r})"
-            )
-
-
 def retracted(gone: pa.Table, new: pa.Table) -> pa.Table:
     """Both as one, with weights; what goes stands before what comes."""
     weights = np.repeat(np.array([-1, 1]), [len(gone), len(new)])
@@ -93,3 +85,11 @@ def _weighed(table: pa.Table) -> pa.Table:
         wrong = grouped.take(grouped.starts[:-1][net < 0][:1], values.column_names).to_pylist()[0]
         raise BadInput(f"fold_changes: {wrong} is taken back more often than it was given out: some changes are missing")
     return grouped.take(np.repeat(grouped.starts[:-1], net), values.column_names)
+
+
+def same(one: pa.Array, other: pa.Array) -> np.ndarray:
+    """Whether two structs are equal, row by row; nulls and NaNs are equal to each other."""
+    left, right = fields_of(one), fields_of(other)
+    alike = one.is_valid().to_numpy(zero_copy_only=False)
+    plain = [(a, b) for a, b in zip(left, right, strict=True) if not pa.types.is_map(a.type)]
+    return alike & columns_equal([a for a, _ in plain], [b for _, b in plain])

@@ -6,24 +6,20 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from floodplain.eventtime.times import NONE_MS, as_ms, as_us
 from floodplain.keys import hash_columns, normalize_keys
-from floodplain.operators.aggregate import TooLarge, groups_are
 from floodplain.operators.aggregation import Aggregation, Partials
 from floodplain.operators.batch import Batch
-from floodplain.operators.groups import Groups, filled, groups_of
+from floodplain.operators.groups import Groups, TooLarge, filled, groups_are, groups_of
 from floodplain.operators.pairs import order_of
-from floodplain.operators.reserved import PREFIX
+from floodplain.operators.reserved import PREFIX, ROWS
 from floodplain.operators.windows import TimeWindows
 from floodplain.store.identity import hash_order, refine, starts_of
 from floodplain.store.layout import one_array
 
 Partial: TypeAlias = Literal["auto"] | bool
 
-ROWS = f"{PREFIX}rows"
-"""The column that says how many rows one stands for."""
 _PARTIAL = f"{PREFIX}partial_"
 _GROUP = f"{PREFIX}group_"
 
@@ -32,11 +28,6 @@ def pane_ms(times: pa.ChunkedArray, *, inclusive: bool) -> np.ndarray:
     """The millisecond that decides in which window each time is; that of 0 where there is none. Windows begin and end at whole
     ones, so it does not matter where in it a time is, unless their ends belong to them."""
     return (filled(as_us(times), 0) - 1) // 1000 if inclusive else filled(as_ms(times), 0)
-
-
-def rows_in(rows: pa.Table) -> int:
-    """How many rows these stand for."""
-    return pc.sum(rows.column(ROWS)).as_py() or 0 if ROWS in rows.column_names else len(rows)
 
 
 def partials_of(aggregation: Aggregation, batch: Batch, groups: Groups, order: np.ndarray | None) -> tuple[Partials, np.ndarray]:

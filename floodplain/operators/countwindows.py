@@ -6,9 +6,10 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.eventtime.times import END_MS, NONE_MS, as_us, joined_us, split_us
+from floodplain.operators.aggregation import merged
 from floodplain.operators.batch import Batch
 from floodplain.operators.groups import Groups, filled, groups_of, valid
-from floodplain.operators.held import Held, merged
+from floodplain.operators.held import Held
 from floodplain.operators.pairs import find
 from floodplain.operators.windowprocess import WindowProcess
 from floodplain.state.descriptors import State, Value

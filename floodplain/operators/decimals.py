@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from floodplain.operators.aggregate import TooLarge
+from floodplain.operators.groups import TooLarge
 
 DIGITS = 38
 """The most that a decimal has, before or after its point."""

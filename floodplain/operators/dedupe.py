@@ -9,10 +9,11 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS, as_us
 from floodplain.operators.changes import NO_COLUMNS, no_changes
-from floodplain.operators.definition import Described, Given, Written, duration, fixed, free
+from floodplain.operators.definition import Described, Given, Written, fixed, free
 from floodplain.operators.order import Order, check_order, leaders, nulls_last, parse_order, the_rest
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.state.descriptors import State, Value
+from floodplain.state.durations import duration
 
 _NONE, _NEVER = -(1 << 61), -(1 << 62)
 """In microseconds: a row without a time, before all others, and that none was given out."""

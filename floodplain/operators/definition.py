@@ -115,10 +115,3 @@ def named(value: Any) -> str:
 
 def _default(item: Any) -> Any:
     return item.default_factory() if callable(item.default_factory) else item.default
-
-
-def duration(time_ms: int) -> str:
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
-        if time_ms and time_ms % size == 0:
-            return f"{time_ms // size} {unit}"
-    return f"{time_ms} ms"

@@ -9,12 +9,12 @@ import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import END_MS, NONE_MS, gone_ms
-from floodplain.keys import columns_equal
 from floodplain.operators.aggregation import Aggregation
-from floodplain.operators.changes import WEIGHT
-from floodplain.operators.definition import Given, duration, not_less
+from floodplain.operators.changes import WEIGHT, same
+from floodplain.operators.definition import Given, not_less
 from floodplain.operators.held import Held
 from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger, check_trigger
+from floodplain.state.durations import duration
 from floodplain.structs import fields_of
 
 START, END = "window_start", "window_end"
@@ -184,14 +184,6 @@ class Results:
     def _rows(self, batch: Any, key_of: np.ndarray, columns: list[pa.Array]) -> pa.Table:
         keys = batch.keys.take(pa.array(key_of)).columns[: len(self._keys)]
         return pa.Table.from_arrays([*keys, *columns], schema=self.schema)
-
-
-def same(one: pa.Array, other: pa.Array) -> np.ndarray:
-    """Whether two structs are equal, row by row; nulls and NaNs are equal to each other."""
-    left, right = fields_of(one), fields_of(other)
-    alike = one.is_valid().to_numpy(zero_copy_only=False)
-    plain = [(a, b) for a, b in zip(left, right, strict=True) if not pa.types.is_map(a.type)]
-    return alike & columns_equal([a for a, _ in plain], [b for _, b in plain])
 
 
 def timestamps(times: np.ndarray, type_: pa.DataType, micros_each: int = 1000) -> pa.Array:

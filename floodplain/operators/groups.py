@@ -1,6 +1,7 @@
 """Columns whose rows stand group by group: what aggregates reduce, without a loop over rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from floodplain.errors import BadInput
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.store.identity import starts_of
 
@@ -149,3 +151,22 @@ def listed(owner: np.ndarray, elements: pa.Array, count: int) -> pa.Array:
 def list_type(element: pa.DataType) -> pa.DataType:
     """An array as Spark has it."""
     return pa.list_(pa.field("element", element))
+
+
+class TooLarge(BadInput):
+    """A result that its type cannot hold."""
+
+    def __init__(self, text: str, group: int) -> None:
+        super().__init__(text)
+        self.group = group
+        """Which one; ``groups_are`` makes it the number of a key."""
+
+
+@contextmanager
+def groups_are(numbers: np.ndarray | None, what: str = "") -> Iterator[None]:
+    """Within, groups are counted; behind, an error has the number that its group stands for, and says ``what`` is too large."""
+    try:
+        yield
+    except TooLarge as error:
+        group = error.group if numbers is None else int(numbers[error.group])
+        raise TooLarge(f"{what}{error}", group) from None

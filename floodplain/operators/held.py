@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from floodplain.operators.aggregate import groups_are
 from floodplain.operators.aggregation import Aggregation, Partials
-from floodplain.operators.groups import at, filled
+from floodplain.operators.groups import filled
 from floodplain.operators.pairs import Pairs
 from floodplain.structs import field_at, fields_of
 
@@ -40,25 +39,6 @@ class Held:
     @property
     def pairs(self) -> Pairs:
         return self.key_of, self.start
-
-
-def merged(aggregation: Aggregation, key_of: np.ndarray, parts: list[tuple[np.ndarray, Partials]]) -> Partials:
-    """Partials of owners, those of each combined in the order of the parts; null where there are none.
-
-    ``key_of``: the key of each owner. ``parts``: the owner of each row, and the partials.
-    """
-    count, parts = len(key_of), [part for part in parts if len(part[0])]
-    if not parts:
-        return [pa.nulls(count, field.type) for field in aggregation.partial]
-    there = np.zeros(count, bool)
-    for owner, _ in parts:
-        there[owner] = True
-    with groups_are(key_of[there]):
-        if there.all():
-            return aggregation.merged(parts, count)
-        number, place = np.cumsum(there) - 1, np.where(there, np.cumsum(there) - 1, -1)
-        numbered = [(number[owner], partials) for owner, partials in parts]
-        return [at(column, place) for column in aggregation.merged(numbered, int(there.sum()))]
 
 
 class Layout:

@@ -16,11 +16,10 @@ from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.aggregation import Aggregation, Partials
 from floodplain.operators.batch import Batch
 from floodplain.operators.batchcall import BatchContext
-from floodplain.operators.changes import WEIGHT, Mode, check_mode, plain_rows, weights_in
+from floodplain.operators.changes import WEIGHT, Mode, check_mode, plain_rows, same, weights_in
 from floodplain.operators.combining import AggregateCombiner, Partial, partials_of
 from floodplain.operators.copies import Copies, copies_state
 from floodplain.operators.definition import Described, Given, Written, free
-from floodplain.operators.firing import same
 from floodplain.operators.groups import Groups, filled, groups_of
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.operators.running import RunningProcess

@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS, as_ms
-from floodplain.operators.definition import Given, duration
+from floodplain.operators.definition import Given
 from floodplain.operators.windows import TimeWindows, told
 from floodplain.state.descriptors import List, Type
-from floodplain.state.durations import to_ms
+from floodplain.state.durations import duration, to_ms
 
 MOST_MS = 1000 * 366 * 86_400_000
 

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
-from floodplain.operators.changes import check_keys
-from floodplain.operators.reserved import PREFIX
+from floodplain.operators.reserved import PREFIX, check_keys
 from floodplain.state.tables import free_name
 
 RIGHT_SIDE = f"{PREFIX}right_side"

@@ -7,9 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.eventtime.times import NONE_MS, as_ms
-from floodplain.operators.combining import ROWS, Combiner, Partial
+from floodplain.operators.combining import Combiner, Partial
 from floodplain.operators.grouping import Grouped, group
 from floodplain.operators.order import Order, leaders, ranked, ranks_of
+from floodplain.operators.reserved import ROWS
 from floodplain.store.identity import starts_of
 
 PAYS_FROM = 8

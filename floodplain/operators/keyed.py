@@ -14,7 +14,6 @@ from floodplain.errors import FloodplainError, UserError, place_of
 from floodplain.eventtime.times import EpochTimes, as_ms
 from floodplain.operators.batchcall import BatchCall
 from floodplain.operators.blame import is_users_fault
-from floodplain.operators.combining import rows_in
 from floodplain.operators.context import Context
 from floodplain.operators.each import EachKey, keys_of
 from floodplain.operators.grouping import Grouped, group
@@ -25,6 +24,7 @@ from floodplain.operators.operator import EVENT_TIMERS, NO_WATERMARK, PROCESSING
 from floodplain.operators.outputs import Sides
 from floodplain.operators.process import KeyedBatchProcess, KeyedProcess, Process
 from floodplain.operators.reorder import Ordered, Reorder
+from floodplain.operators.reserved import rows_in
 from floodplain.operators.tasklevel import TaskLevel
 from floodplain.state.descriptors import EVENT_TIME, Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Timers, Value
 from floodplain.state.expressions import ALL, LAZY

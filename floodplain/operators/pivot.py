@@ -10,10 +10,9 @@ import pyarrow.compute as pc
 from floodplain.errors import BadInput
 from floodplain.keys import columns_equal
 from floodplain.lossless import UNFIT
-from floodplain.operators.aggregate import groups_are
 from floodplain.operators.changes import NO_COLUMNS, WEIGHT, Mode, check_mode, no_changes, retracted, with_columns
 from floodplain.operators.definition import Described, Given, Written, canonical, free
-from floodplain.operators.groups import Groups
+from floodplain.operators.groups import Groups, groups_are
 from floodplain.operators.order import By, Order, backwards, check_order, leaders, parse_order, precedes
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.operators.reducing import summed

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import SchemaMismatch
-from floodplain.operators.aggregate import Aggregate, Columns, TooLarge, Types
+from floodplain.operators.aggregate import Aggregate, Columns, Types
 from floodplain.operators.decimals import quotients
-from floodplain.operators.groups import Groups, at, codes, filled, valid
+from floodplain.operators.groups import Groups, TooLarge, at, codes, filled, valid
 
 _MOST_DECIMAL = 1e38 * (1 - 1e-9)
 """The digits of a sum of decimals; as near to 38 nines as a sum of doubles can tell."""

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from floodplain.errors import BadInput, BadName
 from floodplain.eventtime.times import NONE_MS, EpochTimes, as_us
 from floodplain.keys import normalize_keys
-from floodplain.operators.changes import check_keys
 from floodplain.operators.grouping import group
 from floodplain.operators.lateness import REASON, moment
+from floodplain.operators.reserved import check_keys
 from floodplain.state.durations import to_ms
 from floodplain.state.tables import SEPARATOR, OperatorTables, Place
 from floodplain.store.definition import Column, timer_table

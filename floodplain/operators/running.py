@@ -9,16 +9,14 @@ import pyarrow as pa
 
 from floodplain.errors import BadInput
 from floodplain.operators.aggregate import Aggregate
-from floodplain.operators.aggregation import Aggregation, Partials
+from floodplain.operators.aggregation import Aggregation, Partials, merged
 from floodplain.operators.batch import Batch
-from floodplain.operators.changes import WEIGHT, Mode, check_keys, check_mode
+from floodplain.operators.changes import WEIGHT, Mode, check_mode, same
 from floodplain.operators.combining import AggregateCombiner, Partial, partials_of
 from floodplain.operators.definition import Described, Given, Written, free
-from floodplain.operators.firing import same
 from floodplain.operators.groups import Groups, filled
-from floodplain.operators.held import merged
 from floodplain.operators.process import KeyedBatchProcess, Process
-from floodplain.operators.windowprocess import ALL
+from floodplain.operators.reserved import ALL, check_keys
 from floodplain.state.descriptors import State, Value
 from floodplain.state.tables import safe_names
 from floodplain.store.layout import at_rows

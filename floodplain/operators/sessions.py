@@ -7,11 +7,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.eventtime.times import END_MS, NONE_MS, as_ms, joined_us, split_us
+from floodplain.operators.aggregation import merged
 from floodplain.operators.batch import Batch
 from floodplain.operators.combining import partials_of
 from floodplain.operators.firing import Due, set_ticks
 from floodplain.operators.groups import Groups, at, valid
-from floodplain.operators.held import UNFIRED, Held, merged
+from floodplain.operators.held import UNFIRED, Held
 from floodplain.operators.pairs import Pairs, order_of
 from floodplain.operators.windowprocess import Fresh, WindowProcess
 from floodplain.operators.windowstates import ListStates

@@ -6,9 +6,10 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.eventtime.times import END_MS
+from floodplain.operators.aggregation import merged
 from floodplain.operators.batch import KEY_OF, Batch
 from floodplain.operators.groups import groups_of, valid
-from floodplain.operators.held import Held, merged
+from floodplain.operators.held import Held
 from floodplain.operators.pairs import find, union
 from floodplain.operators.timewindows import TimeWindowProcess
 

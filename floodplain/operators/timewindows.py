@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.eventtime.times import as_ms
-from floodplain.operators.aggregate import groups_are
+from floodplain.operators.aggregation import merged
 from floodplain.operators.batch import KEY_OF, Batch
 from floodplain.operators.combining import pane_ms
 from floodplain.operators.firing import Due, set_ticks
-from floodplain.operators.groups import groups_of, valid
-from floodplain.operators.held import UNFIRED, Held, merged
+from floodplain.operators.groups import groups_are, groups_of, valid
+from floodplain.operators.held import UNFIRED, Held
 from floodplain.operators.pairs import Pairs, union
 from floodplain.operators.windowprocess import Fresh, WindowProcess
 from floodplain.operators.windowstates import WINDOWS, ListStates, MapStates

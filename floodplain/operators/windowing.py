@@ -9,12 +9,13 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.aggregation import Aggregation
-from floodplain.operators.changes import WEIGHT, check_keys, no_changes
+from floodplain.operators.changes import WEIGHT, no_changes
 from floodplain.operators.combining import AggregateCombiner, Partial
 from floodplain.operators.countwindows import CountWindowProcess
 from floodplain.operators.definition import Described, Given, Written
 from floodplain.operators.firing import END, START, Rules
 from floodplain.operators.process import KeyedBatchProcess, Process
+from floodplain.operators.reserved import check_keys
 from floodplain.operators.sessions import SessionProcess
 from floodplain.operators.sliding import SlidingProcess
 from floodplain.operators.timewindows import TimeWindowProcess

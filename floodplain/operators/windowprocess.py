@@ -17,12 +17,9 @@ from floodplain.operators.groups import filled, groups_of
 from floodplain.operators.held import UNFIRED, Layout
 from floodplain.operators.pairs import order_of
 from floodplain.operators.process import KeyedBatchProcess
-from floodplain.operators.reserved import PREFIX
+from floodplain.operators.reserved import ALL
 from floodplain.operators.windowstates import ListStates, MapStates
 from floodplain.state.descriptors import State
-
-ALL = f"{PREFIX}all"
-"""The key that all rows have where a stream has no keys. It does not come out."""
 
 
 @dataclass(frozen=True)

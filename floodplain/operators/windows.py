@@ -9,9 +9,8 @@ import numpy as np
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import END_MS
-from floodplain.operators.definition import duration
 from floodplain.state.descriptors import TimeKind
-from floodplain.state.durations import to_ms
+from floodplain.state.durations import duration, to_ms
 
 Duration: TypeAlias = str | timedelta
 Firing: TypeAlias = Literal["accumulating", "discarding", "retracting"]

@@ -14,10 +14,9 @@ from floodplain.operators.combining import Partial
 from floodplain.operators.firing import END, Rules
 from floodplain.operators.heldaggregates import HeldAggregate
 from floodplain.operators.reorder import InOrder
-from floodplain.operators.reserved import PREFIX
+from floodplain.operators.reserved import ALL, PREFIX
 from floodplain.operators.running import RunningAggregate
 from floodplain.operators.windowing import WindowAggregate
-from floodplain.operators.windowprocess import ALL
 from floodplain.operators.windows import Windows
 from floodplain.spark.agg_named import all_named
 from floodplain.spark.habits import GroupedNames, no_attribute

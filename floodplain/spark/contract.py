@@ -10,7 +10,9 @@ from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.operators.combining import Combiner
 from floodplain.settings import StoreSettings
 from floodplain.spark.onepass import OnePass
-from floodplain.spark.worker import Job, Staged, StageJob, TaskReport, Work
+from floodplain.spark.staging import Staged
+from floodplain.spark.task_store import Work
+from floodplain.spark.worker import Job, StageJob, TaskReport
 from floodplain.store.store import Store, Writer
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.edit import Assignment

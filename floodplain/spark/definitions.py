@@ -3,12 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from floodplain.operators.definition import PROCESS, Described, Given, Rule, canonical, duration, fixed, free, not_less
+from floodplain.operators.definition import PROCESS, Described, Given, Rule, canonical, fixed, free, not_less
 from floodplain.operators.join_columns import AT
-from floodplain.operators.windowprocess import ALL
+from floodplain.operators.reserved import ALL
 from floodplain.spark.columns import written
 from floodplain.spark.names import unquoted
 from floodplain.spark.plan import Extend, Keyed, Select
+from floodplain.state.durations import duration
 
 
 def expression(made: Any) -> str:

@@ -13,7 +13,7 @@ from floodplain.settings import StoreSettings
 from floodplain.spark.contract import Engine, Place
 from floodplain.spark.epochs import Epochs
 from floodplain.spark.plan import Plan
-from floodplain.spark.sinks import MemorySink
+from floodplain.spark.sink_memory import MemorySink
 from floodplain.store.store import Store
 from floodplain.tiers.memory import MemoryBlobs, Space
 from floodplain.versions.history import History

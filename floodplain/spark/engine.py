@@ -23,7 +23,10 @@ from floodplain.spark.observe import observed
 from floodplain.spark.onepass import OnePass
 from floodplain.spark.plan import Rest
 from floodplain.spark.sessions import SPARKS, ToPython, settings
-from floodplain.spark.worker import REPORT_SCHEMA, Job, Staged, StageJob, TaskReport, Work, open_for, read_staged, work
+from floodplain.spark.staging import Staged, read_staged
+from floodplain.spark.task_entry import REPORT_SCHEMA, work
+from floodplain.spark.task_store import Work, open_for
+from floodplain.spark.worker import Job, StageJob, TaskReport
 from floodplain.store.layout import HASH
 from floodplain.versions.edit import Assignment
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -16,13 +16,11 @@ from floodplain.operators.reserved import check_not_reserved
 from floodplain.spark import leftout
 from floodplain.spark.columns import check_there
 from floodplain.spark.contract import Engine, Place
-from floodplain.spark.explain import About, picture
-from floodplain.spark.explain_text import Form, explained
 from floodplain.spark.fitting import fitted_operator
 from floodplain.spark.inherited import check_unpublished, check_waiting, unpublished, vouched
 from floodplain.spark.migration import NO_CHANGES, Migration, StartChanges, migrate
 from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union, sources_of
-from floodplain.spark.steps import Compiled, Steps, checks_of, derived, together_next
+from floodplain.spark.steps import Compiled, Steps, checks_of, derived
 from floodplain.spark.timekeeper import Timekeeper
 from floodplain.spark.weights import check_all_came, check_weight
 from floodplain.state import tables
@@ -200,23 +198,24 @@ class Epochs:
             raise BadInput(f"{operator} has no side output {output!r}; it has: {', '.join(sides) or 'none'}")
         return sides[output]
 
-    def about(self, described: About) -> About:
-        """What ``explain`` says of a pipeline that runs."""
-        head = self.store.head
-        slots = head.assignment.slots if head.assignment is not None else self._wanted_slots
-        return replace(
-            described,
-            slots=slots,
-            key_groups=head.key_groups,
-            location=self._place.location,
-            operators=self._compiled.operators,
-            schemas=self._compiled.schemas,
-            definitions=head.definitions,
-            together=together_next(self._compiled),
-        )
+    @property
+    def plan(self) -> Plan:
+        return self._plan
 
-    def explain(self, described: About, format: Form) -> str:  # noqa: A002 — as Spark calls it
-        return explained(picture(self._plan, self.about(described)), format)
+    @property
+    def compiled(self) -> Compiled:
+        """The operators bound to their inputs, and the columns of all outputs. Requires: ``prepare`` was called."""
+        return self._compiled
+
+    @property
+    def location(self) -> str:
+        return self._place.location
+
+    @property
+    def slots(self) -> int:
+        """What the next epoch runs on, unless ``rescale`` says otherwise."""
+        assignment = self.store.head.assignment
+        return self._wanted_slots if assignment is None else assignment.slots
 
     def due(self, watermark_ms: int, now_ms: int) -> bool:
         """Whether a timer waits for no more than these times."""

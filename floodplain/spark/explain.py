@@ -7,7 +7,6 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 
 from floodplain.eventtime.watermarks import Slack, WatermarkRule
-from floodplain.operators.definition import duration
 from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.process import Process
 from floodplain.spark.definitions import expression, keyed_by
@@ -35,6 +34,7 @@ from floodplain.spark.plan import (
     some_of,
 )
 from floodplain.spark.sink import Sink
+from floodplain.state.durations import duration
 from floodplain.versions.definition import Definition
 
 Kind: TypeAlias = Literal["input", "step", "operator", "sink"]

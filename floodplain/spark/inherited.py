@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from floodplain.errors import BadInput
 from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.reorder import WAITING, rows_wait
-from floodplain.spark.sink import open_staged
+from floodplain.spark.sink_staged import open_staged
 from floodplain.state.tables import SEPARATOR
 from floodplain.store.view import Snapshot
 from floodplain.tiers import paths

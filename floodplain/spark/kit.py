@@ -21,11 +21,14 @@ from floodplain.spark import checkpoint
 from floodplain.spark.contract import Place
 from floodplain.spark.dry import dry_schemas
 from floodplain.spark.epochs import EpochProgress, Epochs
+from floodplain.spark.explain_running import explain_running
 from floodplain.spark.explain_text import Form
 from floodplain.spark.kit_engine import LocalEngine
 from floodplain.spark.kit_faults import Captured, CountedBlobs, Crashed, CrashPoint, Steps, crash, witnessed
 from floodplain.spark.kit_time import RowWatermark
 from floodplain.spark.plan import Input, Plan
+from floodplain.spark.sink import Sink
+from floodplain.spark.sink_memory import MemorySink
 from floodplain.spark.static import run_static
 from floodplain.spark.stream import SOURCE, Output, StartOptions, Stream
 from floodplain.state.descriptors import EVENT_TIME
@@ -47,8 +50,6 @@ class Columns:
     """Stands for a DataFrame where a pipeline is described: it has columns and no rows."""
 
     schema: pa.Schema
-    sparkSession: None = None  # noqa: N815 — as Spark calls it
-    """What would be published is kept by the kit, so ``foreach_batch`` needs none."""
 
     @property
     def columns(self) -> list[str]:
@@ -132,6 +133,10 @@ class PipelineKit:
             return self._sources[""].schema
         merged = pa.unify_schemas([columns.schema for columns in self._sources.values()])
         return merged.append(pa.field(SOURCE, pa.string()))
+
+    def foreach_batch_sink(self, stream: Stream, function: Callable[[Any, int], None]) -> Sink:  # noqa: ARG002
+        """What would be published is kept by the kit: the function is not called."""
+        return MemorySink()
 
     def schemas_of(self, stream: Stream, plan: Plan) -> dict[str, pa.Schema]:
         """Called by a stream that is asked for its schema."""
@@ -265,7 +270,7 @@ class PipelineKit:
 
     def explain(self, format: Form = "text") -> str:  # noqa: A002 — as Spark calls it
         """As ``Query.explain``."""
-        return self._epochs.explain(self._about, format)
+        return explain_running(self._epochs, self._about, format)
 
     def heartbeat(self, at: int | datetime, source: str | None = None) -> None:
         """As ``Query.heartbeat``."""

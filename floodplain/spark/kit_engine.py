@@ -18,8 +18,10 @@ from floodplain.operators.resources import Resources
 from floodplain.spark.kit_expressions import evaluated, holds, rest
 from floodplain.spark.onepass import OnePass, Part
 from floodplain.spark.plan import Plan, Rest
+from floodplain.spark.staging import Staged, read_staged
 from floodplain.spark.stream import SOURCE
-from floodplain.spark.worker import Job, Staged, StageJob, TaskReport, Work, read_staged, run_task, stage_task
+from floodplain.spark.task_store import Work
+from floodplain.spark.worker import Job, StageJob, TaskReport, run_task, stage_task
 from floodplain.store.task import Ticket
 from floodplain.versions.assignment import slot_of_each_group, slots_of
 from floodplain.versions.edit import Assignment

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from floodplain.spark.fitness import Fitness
 from floodplain.spark.plan import Plan
-from floodplain.spark.sink import Sink, read_staged
+from floodplain.spark.sink import Sink
+from floodplain.spark.sink_staged import read_staged
 from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range, Writable
 from floodplain.versions.history import History
 

@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from floodplain.errors import BadInput, SchemaMismatch, UserError, short
+from floodplain.eventtime.watermarks import NEWEST
 from floodplain.operators.definition import PROCESS
 from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.windowstates import WINDOWS
@@ -16,7 +17,6 @@ from floodplain.spark.compatibility import Refusal, compare, refuse
 from floodplain.spark.definitions import described
 from floodplain.spark.inherited_states import Inherited, StateChanges, declared_states, with_kept
 from floodplain.spark.plan import Keyed
-from floodplain.spark.timekeeper import NEWEST
 from floodplain.state.forms import in_form
 from floodplain.state.tables import SEPARATOR, evolved
 from floodplain.store.rewrite import rewrite

@@ -23,7 +23,9 @@ from floodplain.spark.ending import Ending
 from floodplain.spark.engine import SparkEngine
 from floodplain.spark.epochs import EpochProgress
 from floodplain.spark.explain import About
+from floodplain.spark.explain_running import explain_running
 from floodplain.spark.explain_text import Form
+from floodplain.spark.foreach_batch import ForeachBatchSink
 from floodplain.spark.housekeeper import Housekeeper
 from floodplain.spark.plan import Input, Plan
 from floodplain.spark.sessions import SPARKS, start_light
@@ -66,6 +68,10 @@ class SparkRuntime:
         engine = SparkEngine(main.sparkSession, key_groups=1)
         empty = {tag: engine.empty(engine.schema(rows)) for tag, rows in {"": main, **stream.broadcasts}.items()}
         return dry_schemas(_with_event_time(plan, main), engine, empty)
+
+    def foreach_batch_sink(self, stream: Stream, function: Callable[[DataFrame, int], None]) -> Sink:
+        session = next(iter(stream.sources.values())).sparkSession
+        return ForeachBatchSink(function, session)
 
     def start(self, stream: Stream, plan: Plan, options: StartOptions) -> "Query":
         main = _union(stream.sources)
@@ -256,7 +262,7 @@ class Query:
 
     def explain(self, format: Form = "text") -> str:  # noqa: A002 — as Spark calls it
         """The dataflow and how it runs now, with slots and tables, as text or as a picture (``"mermaid"``, ``"svg"``)."""
-        return self._driver.epochs.explain(self._about, format)
+        return explain_running(self._driver.epochs, self._about, format)
 
     def rescale(self, slots: int) -> None:
         """Use this many slots from the next epoch on, while it runs. No state moves."""

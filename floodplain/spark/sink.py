@@ -1,23 +1,15 @@
 """The contract of a sink: what the driver calls, and how a sink reads what the tasks staged."""
 
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from floodplain.errors import BadInput
 from floodplain.spark.fitness import Fitness
 from floodplain.tiers.blobs import Blobs
-from floodplain.versions.vouched import Vouched
-
-STAGED_ROWS = 8192
-"""Rows of a staged file that a sink holds at a time, where it goes through rows at all."""
 
 
 class Sink(ABC):
@@ -93,46 +85,3 @@ def required(module: str, extra: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         raise BadInput(f"this sink needs the package {module}: install floodplain[{extra}]") from error
-
-
-def staged_path(name: str, blobs: Blobs) -> Path | None:
-    """Where a staged file is on this file system; None if it is in an object store. Raises ``Refused`` if it is no plain file."""
-    parts = urlsplit(blobs.url)
-    if parts.scheme != "file":
-        return None
-    blobs.size(name)
-    return Path(unquote(parts.path)) / name
-
-
-def check_staged(name: str, blobs: Blobs, path: Path) -> None:
-    """Raises ``Corrupt`` unless what is at this path is the staged file, as far as anything vouches for that."""
-    if isinstance(blobs, Vouched):
-        blobs.check(name, _mapped(path))
-
-
-def _mapped(path: Path) -> pa.Buffer:
-    if not path.stat().st_size:
-        return pa.py_buffer(b"")
-    with pa.memory_map(os.fspath(path)) as mapped:
-        return mapped.read_buffer()
-
-
-def open_staged(name: str, blobs: Blobs) -> pq.ParquetFile:
-    mapped = blobs.map(name)
-    return as_parquet(blobs.get(name) if mapped is None else mapped)
-
-
-def as_parquet(data: pa.Buffer) -> pq.ParquetFile:
-    return pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-
-
-def staged_batches(staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows in bounded pieces, in the same order each time."""
-    for name in sorted(staged):
-        for batch in open_staged(name, blobs).iter_batches(STAGED_ROWS):
-            yield batch.cast(schema)
-
-
-def read_staged(staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> pa.Table:
-    tables = [open_staged(name, blobs).read().cast(schema) for name in sorted(staged)]
-    return pa.concat_tables([schema.empty_table(), *tables])

@@ -17,9 +17,9 @@ from floodplain.errors import BadInput
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
 from floodplain.spark.fitness import Fitness
-from floodplain.spark.sink import Sink, ahead, check_staged, open_staged, staged_path
+from floodplain.spark.sink import Sink, ahead
 from floodplain.spark.sink_partitions import PATH_BYTES, FolderNames, check_partitions, partition_columns, parts
-from floodplain.spark.worker import encoding
+from floodplain.spark.sink_staged import check_staged, encoding, open_staged, staged_path
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.folders import Folders

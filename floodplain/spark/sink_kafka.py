@@ -9,7 +9,8 @@ from floodplain.errors import BadInput, Fenced, Refused, Unavailable
 from floodplain.spark.fitness import Fitness
 from floodplain.spark.kafka_marker import Marker
 from floodplain.spark.kafka_records import Records, RecordSizes
-from floodplain.spark.sink import Sink, ahead, required, staged_batches
+from floodplain.spark.sink import Sink, ahead, required
+from floodplain.spark.sink_staged import staged_batches
 from floodplain.tiers.blobs import Blobs
 
 TRIES = 5

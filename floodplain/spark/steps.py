@@ -17,7 +17,9 @@ from floodplain.spark.fitness import Check
 from floodplain.spark.onepass import one_pass
 from floodplain.spark.partials import Measured, combiner_of
 from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Plan, Select, Side, Transform, Union, some_of
-from floodplain.spark.worker import Job, Staged, StagedFile, StageJob, TaskReport, Work
+from floodplain.spark.staging import Staged, StagedFile
+from floodplain.spark.task_store import Work
+from floodplain.spark.worker import Job, StageJob, TaskReport
 from floodplain.store.epoch import Epoch
 from floodplain.store.view import Snapshot
 from floodplain.versions.assignment import groups_of

@@ -28,7 +28,8 @@ from floodplain.spark.names import quoted
 from floodplain.spark.operations import Operations
 from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform
 from floodplain.spark.sink import Sink
-from floodplain.spark.sinks import ForeachBatchSink, MemorySink, open_sink
+from floodplain.spark.sink_memory import MemorySink
+from floodplain.spark.sinks import open_sink
 from floodplain.spark.weights import check_passed_on, check_unweighted, taken
 from floodplain.spark.writing import Writing
 from floodplain.state.durations import to_ms
@@ -60,6 +61,9 @@ class Runtime(Protocol):
     def start(self, stream: "Stream", plan: Plan, options: StartOptions) -> Any: ...
     def schemas_of(self, stream: "Stream", plan: Plan) -> dict[str, pa.Schema]:
         """What the outlets would get, by name."""
+
+    def foreach_batch_sink(self, stream: "Stream", function: Callable[[Any, int], None]) -> Sink:
+        """The sink that calls ``function(df, epoch)``."""
 
 
 @dataclass(frozen=True)
@@ -257,8 +261,7 @@ class Stream(Operations, SparkNames):
 
     def foreach_batch(self, function: Callable[[Any, int], None], *, name: str = "output") -> "Output":
         """Call ``function(df, epoch)`` for each epoch, at least once."""
-        session = next(iter(self.sources.values())).sparkSession
-        return self.to(ForeachBatchSink(function, session), name=name)
+        return self.to(self.runtime.foreach_batch_sink(self, function), name=name)
 
     @property
     def about(self) -> About:

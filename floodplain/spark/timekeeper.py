@@ -8,16 +8,13 @@ import pyarrow as pa
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS
-from floodplain.eventtime.watermarks import Seen, WatermarkRule, newest_of
+from floodplain.eventtime.watermarks import NEWEST, Seen, WatermarkRule, newest_of
 from floodplain.spark.contract import Engine
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.store.definition import value_table
 from floodplain.store.epoch import Epoch
 from floodplain.store.store import Writer
 from floodplain.store.storetime import Moment
-
-NEWEST = "__newest_times"
-"""The table that has the newest event times of sources with slack in rows. No operator's table can be called so."""
 
 
 class Timekeeper:

@@ -66,3 +66,10 @@ def _checked(total_ms: float, duration: object, what: str) -> int:
     if abs(total_ms - rounded) > 1e-6 or not 0 <= rounded <= MAX_MS:
         raise BadInput(f"{what} {duration!r} is not a whole number of milliseconds from 0 to {MAX_MS}")
     return rounded
+
+
+def duration(time_ms: int) -> str:
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
+        if time_ms and time_ms % size == 0:
+            return f"{time_ms // size} {unit}"
+    return f"{time_ms} ms"

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import floodplain as fp
-from floodplain.operators.aggregate import TooLarge
 from floodplain.operators.decimals import quotients
+from floodplain.operators.groups import TooLarge
 from tests.operators.test_aggregates import aggregated
 
 KINDS = [(1, 0), (7, 2), (18, 0), (18, 18), (20, 10), (30, 4), (33, 20), (36, 30), (38, 37), (38, 38)]

@@ -9,9 +9,8 @@ import pytest
 from floodplain.errors import SchemaMismatch
 from floodplain.operators import aggregates as fp
 from floodplain.operators.aggregate import Aggregate
-from floodplain.operators.aggregation import Aggregation
+from floodplain.operators.aggregation import Aggregation, merged
 from floodplain.operators.groups import groups_of
-from floodplain.operators.held import merged
 from floodplain.operators.kit import ProcessKit
 from floodplain.operators.running import RunningAggregate
 

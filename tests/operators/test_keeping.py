@@ -5,8 +5,8 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from floodplain.operators.combining import ROWS
 from floodplain.operators.last import Latest
+from floodplain.operators.reserved import ROWS
 from floodplain.operators.top import Top
 from floodplain.spark.kit import PipelineKit
 from tests.operators.shaken import COLUMNS, bag, events

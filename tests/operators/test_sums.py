@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 import floodplain as fp
-from floodplain.operators.aggregate import TooLarge
-from floodplain.operators.groups import Groups
+from floodplain.operators.groups import Groups, TooLarge
 from floodplain.operators.reducing import summed
 
 HALF = 1 << 62

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from floodplain.spark.sink_files import ParquetSink
-from floodplain.spark.sinks import MemorySink, read_staged
+from floodplain.spark.sink_memory import MemorySink
+from floodplain.spark.sink_staged import read_staged
 from floodplain.store import runreader
 from floodplain.versions import vouched
 from tests.soak import __main__ as runner

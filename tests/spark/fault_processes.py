@@ -17,7 +17,7 @@ from pyspark import TaskContext
 
 from floodplain.errors import Unavailable
 from floodplain.operators.process import KeyedProcess
-from floodplain.spark import worker
+from floodplain.spark import task_store
 from floodplain.state.descriptors import Map, Value
 from floodplain.tiers import paths
 from tests.waiting import wait_for
@@ -120,7 +120,7 @@ class Faulty(KeyedProcess):
 
 def _after_staging(state: str, act: Callable[[], None]) -> None:
     """Call ``act`` once this task has stored its output."""
-    blobs: Any = next(place.blobs for (location, _), place in worker._places.items() if location == state)
+    blobs: Any = next(place.blobs for (location, _), place in task_store._opened.items() if location == state)
     create = blobs.create
 
     def create_then_act(name: str, data: Any) -> None:

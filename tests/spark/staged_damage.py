@@ -14,6 +14,7 @@ from floodplain.operators.process import KeyedProcess
 from floodplain.settings import StoreSettings
 from floodplain.spark.contract import Place
 from floodplain.spark.epochs import Epochs
+from floodplain.spark.foreach_batch import ForeachBatchSink
 from floodplain.spark.kafka_marker import Marker
 from floodplain.spark.kit import Columns
 from floodplain.spark.kit_engine import LocalEngine
@@ -22,7 +23,7 @@ from floodplain.spark.sink import Sink
 from floodplain.spark.sink_delta import DeltaSink
 from floodplain.spark.sink_files import ParquetSink
 from floodplain.spark.sink_kafka import KafkaSink
-from floodplain.spark.sinks import ForeachBatchSink, MemorySink
+from floodplain.spark.sink_memory import MemorySink
 from floodplain.spark.stream import Stream
 from floodplain.store.store import Store
 from floodplain.tiers.blobs import Blobs

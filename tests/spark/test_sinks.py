@@ -12,8 +12,11 @@ import pytest
 from rich.console import Console
 
 from floodplain.errors import BadInput, Refused
+from floodplain.spark.foreach_batch import ForeachBatchSink
+from floodplain.spark.sink_console import ConsoleSink
 from floodplain.spark.sink_files import LocalFiles, ParquetSink, open_files
-from floodplain.spark.sinks import ConsoleSink, ForeachBatchSink, MemorySink, open_sink
+from floodplain.spark.sink_memory import MemorySink
+from floodplain.spark.sinks import open_sink
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from tests.spark.staging import APP, SCHEMA, crash_points, local_blobs, memory_blobs, rows, stage

@@ -17,7 +17,7 @@ from floodplain.operators.process import KeyedProcess
 from floodplain.spark import sink_files
 from floodplain.spark.kit import PipelineKit
 from floodplain.spark.kit_faults import CrashPoint
-from floodplain.spark.sinks import MemorySink
+from floodplain.spark.sink_memory import MemorySink
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.directory import DirectoryBlobs

@@ -16,9 +16,10 @@ from floodplain.errors import BadInput, SchemaMismatch, UserError
 from floodplain.operators.process import KeyedProcess
 from floodplain.spark.kafka_records import RECORD_BYTES, Records, RecordSizes
 from floodplain.spark.sink import Sink
+from floodplain.spark.sink_console import ConsoleSink
 from floodplain.spark.sink_delta import DeltaSink
 from floodplain.spark.sink_files import ParquetSink
-from floodplain.spark.sinks import ConsoleSink, MemorySink
+from floodplain.spark.sink_memory import MemorySink
 from tests.spark.sink_kit import SinkKit
 
 FAR_DATE = 4_000_000

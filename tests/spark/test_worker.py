@@ -15,9 +15,10 @@ from floodplain.eventtime.times import EpochTimes
 from floodplain.metrics import Counters
 from floodplain.operators.operator import KeyedOperator
 from floodplain.settings import StoreSettings
-from floodplain.spark import worker
+from floodplain.spark import task_entry, task_store
 from floodplain.spark.plan import MAIN
-from floodplain.spark.worker import Job, TaskReport, Work, run_task
+from floodplain.spark.task_store import Work
+from floodplain.spark.worker import Job, TaskReport, run_task
 from floodplain.state.tables import define
 from floodplain.store.epoch import Epoch
 from floodplain.store.store import Store
@@ -51,8 +52,8 @@ class Scene:
         self.store = Store(history, Counters())
         self._settings = settings
         self._apart = apart
-        monkeypatch.setattr(worker, "open_blobs", lambda *_, **__: self.blobs)
-        monkeypatch.setattr(worker, "_places", {})
+        monkeypatch.setattr(task_store, "open_blobs", lambda *_, **__: self.blobs)
+        monkeypatch.setattr(task_store, "_opened", {})
         self._writer = self.store.writer("test")
         self._operator = KeyedOperator("count", Count(), {"key": pa.string()})
         define(self._writer, self._operator.tables)
@@ -105,19 +106,19 @@ def test_a_task_fails_if_its_runs_or_its_output_cannot_be_stored(
 
 def test_what_a_worker_has_loaded_is_not_looked_through_after_each_task(monkeypatch):
     """Of what comes later everything is, unless more is loaded."""
-    monkeypatch.setattr(worker, "_modules_seen", 0)
+    monkeypatch.setattr(task_entry, "_modules_seen", 0)
     before = gc.get_freeze_count()
     try:
-        worker._leave_out_what_stays()
+        task_entry.freeze_modules()
         left_out = gc.get_freeze_count()
         assert left_out - before > len(sys.modules)
         kept = [[] for _ in range(10_000)]
         # What was left out can still go, and other threads of this process let go of some.
         most = left_out + len(kept) // 2
-        worker._leave_out_what_stays()
+        task_entry.freeze_modules()
         assert gc.get_freeze_count() < most
         monkeypatch.setitem(sys.modules, "loaded_later", object())
-        worker._leave_out_what_stays()
+        task_entry.freeze_modules()
         assert gc.get_freeze_count() > most
     finally:
         gc.unfreeze()

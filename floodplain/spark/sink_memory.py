@@ -1,0 +1,28 @@
+"""Output kept in the driver's memory."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from floodplain.spark.sink import Sink
+from floodplain.spark.sink_staged import read_staged
+from floodplain.tiers.blobs import Blobs
+
+
+class MemorySink(Sink):
+    """Keeps the output in the driver, for notebooks and tests. Gone with the process."""
+
+    def __init__(self) -> None:
+        self._epochs: dict[int, pa.Table] = {}
+        self._schema = pa.schema([])
+
+    def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:  # noqa: ARG002
+        self._schema = schema
+
+    def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._epochs[epoch] = read_staged(staged, blobs, schema)
+
+    def table(self) -> pa.Table:
+        """All output so far, by epoch."""
+        return pa.concat_tables([self._schema.empty_table(), *(self._epochs[epoch] for epoch in sorted(self._epochs))])

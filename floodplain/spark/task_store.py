@@ -1,0 +1,61 @@
+"""The store as the process of a task has it open, kept from one epoch to the next."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from floodplain.clock import SystemChance, SystemClock
+from floodplain.metrics import Counters
+from floodplain.settings import StoreSettings
+from floodplain.store.readers import Readers
+from floodplain.store.task import Ticket
+from floodplain.tiers.blobs import Blobs
+from floodplain.tiers.open import open_blobs
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Where and for which epoch tasks work; shipped with the function by Spark."""
+
+    location: str = field(repr=False)
+    settings: StoreSettings
+    options: Mapping[str, str] = field(repr=False)
+    ticket: bytes
+    blobs: Blobs | None = None
+    """Given where tasks run in the process of the driver; else each process opens its own."""
+
+
+@dataclass
+class OpenStore:
+    """A store as this worker process has it open; workers live on between epochs, and so does what they mapped."""
+
+    blobs: Blobs
+    readers: Readers
+    clock: SystemClock = field(default_factory=SystemClock)
+    chance: SystemChance = field(default_factory=SystemChance)
+
+
+_opened: dict[tuple[str, str], OpenStore] = {}
+
+
+def open_for(work: Work) -> OpenStore:
+    """The store that this work is for."""
+    ticket = msgspec.msgpack.decode(work.ticket, type=Ticket)
+    if work.blobs is not None:
+        return OpenStore(work.blobs, _readers(work, ticket, work.blobs))
+    if (work.location, ticket.store) not in _opened:
+        blobs = open_blobs(
+            work.location,
+            work.settings,
+            options=work.options,
+            clock=SystemClock(),
+            chance=SystemChance(),
+            counters=Counters(),
+        )
+        _opened[work.location, ticket.store] = OpenStore(blobs, _readers(work, ticket, blobs))
+    return _opened[work.location, ticket.store]
+
+
+def _readers(work: Work, ticket: Ticket, blobs: Blobs) -> Readers:
+    return Readers(blobs, ticket.store, work.settings.memory_bytes, window_bytes=work.settings.window_bytes)
