@@ -18,7 +18,7 @@ from floodplain.operators.tasklevel import TaskLevel
 from floodplain.scratch import Scratch
 from floodplain.store.task import Report, TaskWriter
 from floodplain.store.view import Snapshot
-from floodplain.tiers.oserrors import no_space_as_ours
+from floodplain.tiers.files.errors import no_space_as_ours
 from floodplain.versions.edit import GroupRanges
 from floodplain.versions.groups import from_members
 

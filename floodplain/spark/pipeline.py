@@ -37,9 +37,9 @@ from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.durations import to_ms
 from floodplain.store.store import Store
 from floodplain.store.view import TableView
-from floodplain.tiers.modes import Modes
+from floodplain.tiers.files.modes import Modes
+from floodplain.tiers.files.plain import check_tree
 from floodplain.tiers.open import folder_of
-from floodplain.tiers.plain import check_tree
 from floodplain.versions.assignment import checked_slots
 from floodplain.versions.frame import MAX_BYTES
 from floodplain.versions.manifest import Manifest

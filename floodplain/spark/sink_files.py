@@ -22,9 +22,9 @@ from floodplain.spark.sink_partitions import PATH_BYTES, FolderNames, check_part
 from floodplain.spark.sink_staged import check_staged, encoding, open_staged, staged_path
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
-from floodplain.tiers.folders import Folders
+from floodplain.tiers.files.errors import as_ours
+from floodplain.tiers.files.folders import Folders
 from floodplain.tiers.open import folder_of, open_blobs
-from floodplain.tiers.oserrors import as_ours
 from floodplain.tiers.redact import without_credentials
 
 _TEMP = re.compile(r"\.epoch-\d+-\d+-(.*)\.parquet\.tmp\Z")

@@ -11,16 +11,16 @@ import pyarrow as pa
 from floodplain.clock import Chance, Clock
 from floodplain.errors import AlreadyExists, BadInput, FloodplainError, NotFound
 from floodplain.metrics import Counters
-from floodplain.tiers import reserve
 from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Gathered, Range, Writable
-from floodplain.tiers.folders import Folders
+from floodplain.tiers.files import reserve
+from floodplain.tiers.files.errors import as_ours, os_error
+from floodplain.tiers.files.folders import Folders
+from floodplain.tiers.files.modes import AS_UMASK, Modes
+from floodplain.tiers.files.plain import check_folders, check_kind
+from floodplain.tiers.files.reserve import Reserve
 from floodplain.tiers.meter import Meter
-from floodplain.tiers.modes import AS_UMASK, Modes
-from floodplain.tiers.oserrors import as_ours, os_error
 from floodplain.tiers.paths import TEMPS, checked_blob, checked_prefix
-from floodplain.tiers.plain import check_folders, check_kind
 from floodplain.tiers.ranges import EMPTY, checked_ranges
-from floodplain.tiers.reserve import Reserve
 from floodplain.tiers.walk import walk
 
 MAPPED_BYTES = 16 << 20

@@ -12,10 +12,10 @@ from floodplain.errors import BadInput
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
 from floodplain.tiers.blobs import Blobs
-from floodplain.tiers.cache import CachedBlobs
+from floodplain.tiers.cached import CachedBlobs
 from floodplain.tiers.directory import DirectoryBlobs
+from floodplain.tiers.files.modes import Modes
 from floodplain.tiers.memory import MemoryBlobs, Space
-from floodplain.tiers.modes import Modes
 from floodplain.tiers.objects import ObjectBlobs
 from floodplain.tiers.redact import without_credentials
 from floodplain.tiers.retry import Retrying

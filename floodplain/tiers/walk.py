@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from floodplain.tiers.files.plain import check_kind
 from floodplain.tiers.paths import TEMPS, is_blob
-from floodplain.tiers.plain import check_kind
 
 
 def walk(root: Path, prefix: str, after: str) -> Iterator[tuple[str, int]]:

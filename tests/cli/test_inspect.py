@@ -5,7 +5,7 @@ import pyarrow as pa
 from floodplain.store.definition import Column, value_table
 from floodplain.store.folds import register_merge
 from floodplain.store.store import Store
-from floodplain.tiers import reserve
+from floodplain.tiers.files import reserve
 from tests.cli.stores import PAGES, SETTINGS, add_epochs, run, run_json
 
 

@@ -29,7 +29,8 @@ from floodplain.spark.plan import Input, Outlet, Plan
 from floodplain.spark.sink_files import LocalFiles, ParquetSink
 from floodplain.spark.stream import Stream
 from floodplain.store.store import Store
-from floodplain.tiers import paths, reserve
+from floodplain.tiers import paths
+from floodplain.tiers.files import reserve
 from floodplain.versions import lease
 from floodplain.versions.commit import commit
 from floodplain.versions.edit import AdvanceHorizon, DropEpochs, SourcePosition

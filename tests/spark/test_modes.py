@@ -18,8 +18,8 @@ from floodplain.spark.checkpoint import agree
 from floodplain.spark.sink_files import ParquetSink
 from floodplain.store.definition import value_table
 from floodplain.store.store import Store
-from floodplain.tiers.cache import CachedBlobs
-from floodplain.tiers.modes import Modes
+from floodplain.tiers.cached import CachedBlobs
+from floodplain.tiers.files.modes import Modes
 from floodplain.tiers.open import open_blobs
 from floodplain.versions.edit import SourcePosition
 from tests.spark.processes import Count

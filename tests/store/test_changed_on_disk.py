@@ -20,7 +20,7 @@ from floodplain.store.definition import value_table
 from floodplain.store.footer import decode
 from floodplain.store.rewrite import rewrite
 from floodplain.store.store import Store
-from floodplain.tiers.cache import CachedBlobs
+from floodplain.tiers.cached import CachedBlobs
 from floodplain.tiers.directory import DirectoryBlobs
 from floodplain.versions.edit import RunRef
 from tests.store import forge

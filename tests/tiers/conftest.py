@@ -12,7 +12,7 @@ from floodplain.clock import ManualClock, SeededChance, SystemChance, SystemCloc
 from floodplain.metrics import Counters
 from floodplain.settings import CacheSettings, RetrySettings, StoreSettings
 from floodplain.tiers.blobs import Blobs
-from floodplain.tiers.cache import CachedBlobs
+from floodplain.tiers.cached import CachedBlobs
 from floodplain.tiers.directory import DirectoryBlobs
 from floodplain.tiers.memory import MemoryBlobs
 from floodplain.tiers.objects import ObjectBlobs

@@ -21,7 +21,7 @@ from floodplain.store.definition import value_table
 from floodplain.store.store import Store
 from floodplain.tiers import paths
 from floodplain.tiers.directory import DirectoryBlobs
-from floodplain.tiers.plain import check_tree
+from floodplain.tiers.files.plain import check_tree
 from floodplain.versions.checkpoint import maybe_checkpoint
 from floodplain.versions.pins import pin
 from tests.store import forge

@@ -14,7 +14,7 @@ from floodplain.errors import AlreadyExists
 from floodplain.metrics import TIER_HITS, TIER_MISSES, Counters
 from floodplain.settings import CacheSettings
 from floodplain.tiers.blobs import Range
-from floodplain.tiers.cache import CachedBlobs
+from floodplain.tiers.cached import CachedBlobs
 from floodplain.tiers.directory import DirectoryBlobs
 from floodplain.tiers.memory import MemoryBlobs
 

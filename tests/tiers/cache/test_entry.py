@@ -1,7 +1,7 @@
 import pyarrow as pa
 import pytest
 
-from floodplain.tiers.cachefile import key_of, stem_of, trailer, unsealed
+from floodplain.tiers.cache.entry import key_of, stem_of, trailer, unsealed
 
 DATA = pa.py_buffer(b"some bytes" * 100)
 WHO = ("s3://bucket/x", "runs/a", "0-1000")

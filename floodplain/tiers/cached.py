@@ -11,15 +11,15 @@ from floodplain.clock import Clock
 from floodplain.errors import UnsafeStore
 from floodplain.metrics import Counters
 from floodplain.settings import CacheSettings
-from floodplain.tiers import sketch
 from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range, Writable, whole
-from floodplain.tiers.cachefile import key_of, stem_of, trailer, unsealed
-from floodplain.tiers.ledger import Ledger, Reservation
+from floodplain.tiers.cache import sketch
+from floodplain.tiers.cache.entry import key_of, stem_of, trailer, unsealed
+from floodplain.tiers.cache.ledger import Ledger, Reservation
+from floodplain.tiers.cache.policy import policy_of
+from floodplain.tiers.files.errors import as_ours
+from floodplain.tiers.files.modes import AS_UMASK, Modes
 from floodplain.tiers.meter import Meter
-from floodplain.tiers.modes import AS_UMASK, Modes
-from floodplain.tiers.oserrors import as_ours
 from floodplain.tiers.paths import RUNS, checked_blob
-from floodplain.tiers.policy import policy_of
 from floodplain.tiers.ranges import EMPTY, checked_ranges
 
 WHOLE = "whole"

@@ -14,10 +14,10 @@ import pytest
 from floodplain.clock import ManualClock
 from floodplain.errors import NotFound
 from floodplain.metrics import Counters
-from floodplain.tiers.cache import CachedBlobs
-from floodplain.tiers.ledger import LOCK_WAIT_S, Ledger
+from floodplain.tiers.cache.ledger import LOCK_WAIT_S, Ledger
+from floodplain.tiers.cache.policy import Lru
+from floodplain.tiers.cached import CachedBlobs
 from floodplain.tiers.memory import MemoryBlobs
-from floodplain.tiers.policy import Lru
 from tests.tiers.conftest import cached, disk_bytes, files
 from tests.tiers.workers import hammer_cache
 

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from floodplain.tiers.policy import Entry, Frequent, Lru, policy_of
-from floodplain.tiers.sketch import Sketch, file_bytes, width_for
+from floodplain.tiers.cache.policy import Entry, Frequent, Lru, policy_of
+from floodplain.tiers.cache.sketch import Sketch, file_bytes, width_for
 
 ENTRIES = [Entry("a", 10, used_ns=3, frequency=1), Entry("b", 10, used_ns=1, frequency=5), Entry("c", 10, used_ns=2, frequency=1)]
 

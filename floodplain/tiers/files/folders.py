@@ -5,7 +5,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from floodplain.tiers.modes import AS_UMASK, Modes
+from floodplain.tiers.files.modes import AS_UMASK, Modes
 
 
 class Folders:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from floodplain.clock import Clock
-from floodplain.tiers.modes import AS_UMASK, Modes
-from floodplain.tiers.policy import Entry, Policy
+from floodplain.tiers.cache.policy import Entry, Policy
+from floodplain.tiers.files.modes import AS_UMASK, Modes
 
 NAME_BYTES = 256
 """Charged for each file's name in its directory."""

@@ -9,7 +9,7 @@ import pytest
 from floodplain.clock import ManualClock
 from floodplain.errors import Refused
 from floodplain.metrics import Counters
-from floodplain.tiers import reserve
+from floodplain.tiers.files import reserve
 from tests.full_disk import FullDisk
 from tests.tiers.conftest import directory
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from floodplain.tiers.modes import AS_UMASK, Modes
+from floodplain.tiers.files.modes import AS_UMASK, Modes
 
 _ROWS = 4
 _HEADER_BYTES = 8

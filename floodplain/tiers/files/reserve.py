@@ -5,7 +5,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from floodplain.tiers.modes import AS_UMASK, Modes
+from floodplain.tiers.files.modes import AS_UMASK, Modes
 
 NAME = "reserve"
 _PIECE = 1 << 16

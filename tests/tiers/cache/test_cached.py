@@ -11,7 +11,7 @@ import pytest
 from floodplain.clock import ManualClock
 from floodplain.errors import FloodplainError, UnsafeStore
 from floodplain.metrics import TIER_EVICTED_BYTES, TIER_HITS, TIER_MISSES, TIER_READ_BYTES, TIER_REQUESTS, Counters
-from floodplain.tiers.cache import CachedBlobs
+from floodplain.tiers.cached import CachedBlobs
 from floodplain.tiers.memory import MemoryBlobs
 from tests.tiers.conftest import cached, disk_bytes, files
 from tests.tiers.workers import Endless, piece
