@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from floodplain.errors import FloodplainError
-from floodplain.versions.manifest import BrokenHistory
+from floodplain.versions.records.manifest import BrokenHistory
 
 _NOTHING = re.compile(r"(?<!`)\bNone\b(?!`)")
 """Told of a thing that was not there. In backquotes it is a word of msgspec about what was decoded."""

@@ -15,7 +15,7 @@ from floodplain.store.epoch import Epoch
 from floodplain.store.layout import HASH
 from floodplain.store.store import Store
 from floodplain.store.view import TableView
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.schema import TableSchema
 
 TABLE = "state"
 NAME = "floodplain"

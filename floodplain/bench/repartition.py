@@ -26,10 +26,10 @@ from floodplain.store.store import Store, Writer
 from floodplain.store.task import Report, run_options, write_object
 from floodplain.store.view import epoch_rules
 from floodplain.tiers import paths
-from floodplain.versions.commit import commit
-from floodplain.versions.edit import Assignment, SetAssignment
-from floodplain.versions.history import History
-from floodplain.versions.requirements import RequireAssignment
+from floodplain.versions.log.commit import commit
+from floodplain.versions.log.history import History
+from floodplain.versions.log.requirements import RequireAssignment
+from floodplain.versions.records.edit import Assignment, SetAssignment
 
 REWRITE = "rewrite"
 COPY = "copy"

@@ -36,7 +36,7 @@ from floodplain.spark.sink_staged import encoding
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.create import create_or_read
 from floodplain.tiers.open import open_blobs
-from floodplain.versions.assignment import even
+from floodplain.versions.records.assignment import even
 
 CORES = 2
 STATELESS_APP = "stateless"

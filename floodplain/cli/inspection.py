@@ -8,10 +8,10 @@ from floodplain.store import folds
 from floodplain.store.store import Store
 from floodplain.tiers import paths
 from floodplain.tiers.redact import without_credentials
-from floodplain.versions.definition import Definition
-from floodplain.versions.edit import GroupRanges, RunRef
-from floodplain.versions.manifest import Manifest
-from floodplain.versions.schema import Field, TableSchema, value_from_bytes
+from floodplain.versions.records.definition import Definition
+from floodplain.versions.records.edit import GroupRanges, RunRef
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.records.schema import Field, TableSchema, value_from_bytes
 
 KINDS = {
     "format": paths.FORMAT,

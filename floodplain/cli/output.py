@@ -13,7 +13,7 @@ from floodplain.cli.totals import CompactionTotals
 from floodplain.errors import FloodplainError
 from floodplain.store.rollback import RolledBack
 from floodplain.store.verify import Verdict
-from floodplain.versions.garbage import Collected
+from floodplain.versions.retention.garbage import Collected
 
 PIPED_WIDTH = 160
 

@@ -13,7 +13,7 @@ from floodplain.cli.inspection import ColumnInfo, Inspection, TableInfo
 from floodplain.cli.totals import CompactionTotals
 from floodplain.store.rollback import RolledBack, TableRestored
 from floodplain.store.verify import Verdict
-from floodplain.versions.garbage import Collected
+from floodplain.versions.retention.garbage import Collected
 
 _MOST_LINES = 20
 

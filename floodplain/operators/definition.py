@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from floodplain.versions.definition import Definition, Parameter
+from floodplain.versions.records.definition import Definition, Parameter
 
 Rule: TypeAlias = Callable[[Any, Any], str]
 """``rule(old, new)``: why state of the old value cannot go on with the new one; empty if it can."""

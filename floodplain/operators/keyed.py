@@ -38,8 +38,8 @@ from floodplain.state.timers import TimersHandle
 from floodplain.store.layout import BEGINNING
 from floodplain.store.task import TaskWriter
 from floodplain.store.view import Snapshot
-from floodplain.versions.edit import GroupRanges
-from floodplain.versions.schema import PROCESSING_TIME
+from floodplain.versions.records.edit import GroupRanges
+from floodplain.versions.records.schema import PROCESSING_TIME
 
 
 class KeyedTask:

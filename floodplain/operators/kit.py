@@ -32,8 +32,8 @@ from floodplain.state.types import as_fields
 from floodplain.store.epoch import Epoch
 from floodplain.store.store import Store
 from floodplain.store.task import TaskWriter
-from floodplain.versions.assignment import checked_slots, even, groups_of, slot_of_each_group, slots_of
-from floodplain.versions.edit import GroupRanges
+from floodplain.versions.records.assignment import checked_slots, even, groups_of, slot_of_each_group, slots_of
+from floodplain.versions.records.edit import GroupRanges
 
 _kits = itertools.count()
 

@@ -16,7 +16,7 @@ from floodplain.state.tables import SEPARATOR, free_name
 from floodplain.store.definition import list_table
 from floodplain.store.task import TaskWriter
 from floodplain.tiers.paths import checked_name
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.schema import TableSchema
 
 DEAD_LETTERS = "dead_letters"
 _POSITION = "position"

@@ -25,7 +25,7 @@ from floodplain.state.descriptors import State, TaskValue
 from floodplain.store.layout import one_array
 from floodplain.store.store import Store
 from floodplain.store.view import Snapshot
-from floodplain.versions.manifest import Manifest
+from floodplain.versions.records.manifest import Manifest
 
 LookupHow: TypeAlias = Literal["left", "inner"]
 NOW = "now"

@@ -27,7 +27,7 @@ from floodplain.store.layout import one_array
 from floodplain.store.task import TaskWriter
 from floodplain.store.view import Snapshot, TableView
 from floodplain.tiers.paths import checked_name
-from floodplain.versions.edit import GroupRanges
+from floodplain.versions.records.edit import GroupRanges
 
 WAITING = "waiting"
 """The state of an operator that its rows wait in."""

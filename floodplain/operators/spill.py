@@ -19,8 +19,8 @@ from floodplain.scratch import Scratch
 from floodplain.store.task import Report, TaskWriter
 from floodplain.store.view import Snapshot
 from floodplain.tiers.files.errors import no_space_as_ours
-from floodplain.versions.edit import GroupRanges
-from floodplain.versions.groups import from_members
+from floodplain.versions.records.edit import GroupRanges
+from floodplain.versions.records.groups import from_members
 
 FAN_OUT = 16
 """Files that rows are spread over at a time. One that is still too large is spread over as many again."""

@@ -31,8 +31,8 @@ from floodplain.spark.checkpoint_files import (
 )
 from floodplain.spark.checkpoint_known import Known, Load, no_objects
 from floodplain.tiers import paths
-from floodplain.versions.edit import SourcePosition
-from floodplain.versions.vouched import FileSum
+from floodplain.versions.records.edit import SourcePosition
+from floodplain.versions.records.vouched import FileSum
 
 _SHOWN_FAULTS = 5
 _REBUILD = "delete the checkpoint to rebuild it from the state"

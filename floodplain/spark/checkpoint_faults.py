@@ -21,7 +21,7 @@ from floodplain.spark.checkpoint_files import (
     unproven,
 )
 from floodplain.spark.checkpoint_known import Known
-from floodplain.versions.edit import SourcePosition
+from floodplain.versions.records.edit import SourcePosition
 
 
 def batch_faults(checkpoint: Path, committed: SourcePosition, note: str) -> Iterator[str]:

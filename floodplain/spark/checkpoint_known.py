@@ -6,10 +6,10 @@ from floodplain.errors import BadInput
 from floodplain.spark.checkpoint_files import SOURCES, File, content_lines, differs
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
-from floodplain.versions import seen
-from floodplain.versions.edit import SeenRef, SourcePosition
-from floodplain.versions.seen import SeenEntry
-from floodplain.versions.vouched import FileSum
+from floodplain.versions.records import seen
+from floodplain.versions.records.edit import SeenRef, SourcePosition
+from floodplain.versions.records.seen import SeenEntry
+from floodplain.versions.records.vouched import FileSum
 
 Load = Callable[[SeenRef], tuple[SeenEntry, ...]]
 

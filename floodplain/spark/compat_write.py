@@ -17,8 +17,8 @@ from floodplain.spark.takeover import take_over
 from floodplain.state.tables import SEPARATOR
 from floodplain.store.store import Store
 from floodplain.tiers.open import folder_of
-from floodplain.versions.commit import commit
-from floodplain.versions.edit import DropTable
+from floodplain.versions.log.commit import commit
+from floodplain.versions.records.edit import DropTable
 
 _PASSING = ("memory", "console", "noop", "foreachBatch")
 """Formats that Spark lets run on a checkpoint that is thrown away."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from floodplain.errors import IncompatibleChange
 from floodplain.operators.definition import Described, Given
-from floodplain.versions.definition import Definition, Parameter
+from floodplain.versions.records.definition import Definition, Parameter
 
 KEPT = "kept"
 """In the value of an aggregate: the states that it is made of."""

@@ -15,7 +15,7 @@ from floodplain.spark.task_store import Work
 from floodplain.spark.worker import Job, StageJob, TaskReport
 from floodplain.store.store import Store, Writer
 from floodplain.tiers.blobs import Blobs
-from floodplain.versions.edit import Assignment
+from floodplain.versions.records.edit import Assignment
 
 
 class Engine(Protocol):

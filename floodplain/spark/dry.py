@@ -16,7 +16,7 @@ from floodplain.spark.plan import Plan
 from floodplain.spark.sink_memory import MemorySink
 from floodplain.store.store import Store
 from floodplain.tiers.memory import MemoryBlobs, Space
-from floodplain.versions.history import History
+from floodplain.versions.log.history import History
 
 
 def dry_schemas(plan: Plan, engine: Engine, empty: Mapping[str, Any]) -> dict[str, pa.Schema]:

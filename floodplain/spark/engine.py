@@ -28,7 +28,7 @@ from floodplain.spark.task_entry import REPORT_SCHEMA, work
 from floodplain.spark.task_store import Work, open_for
 from floodplain.spark.worker import Job, StageJob, TaskReport
 from floodplain.store.layout import HASH
-from floodplain.versions.edit import Assignment
+from floodplain.versions.records.edit import Assignment
 
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _STRICT = {"spark.sql.ansi.enabled": "true"}

@@ -30,10 +30,10 @@ from floodplain.store.task import conflict_before_damage
 from floodplain.store.view import Snapshot
 from floodplain.tiers import paths
 from floodplain.tiers.redact import without_credentials
-from floodplain.versions.assignment import checked_slots, even
-from floodplain.versions.commit import commit
-from floodplain.versions.edit import AdvancePublished, Assignment, SetAssignment, SourcePosition, Update
-from floodplain.versions.requirements import RequireLease
+from floodplain.versions.log.commit import commit
+from floodplain.versions.log.requirements import RequireLease
+from floodplain.versions.records.assignment import checked_slots, even
+from floodplain.versions.records.edit import AdvancePublished, Assignment, SetAssignment, SourcePosition, Update
 
 KEPT_PROGRESS = 100
 

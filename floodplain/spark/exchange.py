@@ -7,7 +7,7 @@ from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user k
 
 from floodplain.spark.names import quoted
 from floodplain.store.layout import HASH
-from floodplain.versions.edit import Assignment
+from floodplain.versions.records.edit import Assignment
 
 FEW_RANGES = 16
 """Of key groups; so many comparisons cost less than to look a slot up."""

@@ -35,7 +35,7 @@ from floodplain.spark.plan import (
 )
 from floodplain.spark.sink import Sink
 from floodplain.state.durations import duration
-from floodplain.versions.definition import Definition
+from floodplain.versions.records.definition import Definition
 
 Kind: TypeAlias = Literal["input", "step", "operator", "sink"]
 Flow: TypeAlias = Literal["spark", "exchange", "staged", "files", "broadcast"]

@@ -12,7 +12,7 @@ from floodplain.operators.windowing import WindowAggregate
 from floodplain.operators.windows import TimeWindows
 from floodplain.spark.definitions import described, expression
 from floodplain.spark.plan import Keyed, Rest
-from floodplain.versions.definition import Definition
+from floodplain.versions.records.definition import Definition
 
 LONGEST = 70
 

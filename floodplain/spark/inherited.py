@@ -14,8 +14,8 @@ from floodplain.state.tables import SEPARATOR
 from floodplain.store.view import Snapshot
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
-from floodplain.versions.manifest import Manifest
-from floodplain.versions.vouched import Vouched
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.records.vouched import Vouched
 
 Named = tuple[str, str]
 """An operator, or a step without state, and one of its outputs."""

@@ -15,9 +15,9 @@ from floodplain.operators.reorder import WAITING
 from floodplain.spark.compatibility import KEPT, Refusal
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.tables import NULL_MARK, SEPARATOR, held_states
-from floodplain.versions.definition import Definition, Parameter
-from floodplain.versions.edit import DropTable, RenameTable
-from floodplain.versions.manifest import Manifest
+from floodplain.versions.records.definition import Definition, Parameter
+from floodplain.versions.records.edit import DropTable, RenameTable
+from floodplain.versions.records.manifest import Manifest
 
 _OWN = (EVENT_TIMERS, PROCESSING_TIMERS, DEAD_LETTERS, WAITING)
 """Tables that operators have besides those of declared states."""

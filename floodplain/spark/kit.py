@@ -39,8 +39,8 @@ from floodplain.store.store import Store
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.memory import MemoryBlobs, Space
-from floodplain.versions.edit import SourcePosition
-from floodplain.versions.history import History
+from floodplain.versions.log.history import History
+from floodplain.versions.records.edit import SourcePosition
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]] | pa.Table
 

@@ -13,7 +13,7 @@ from floodplain.spark.plan import Plan
 from floodplain.spark.sink import Sink
 from floodplain.spark.sink_staged import read_staged
 from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range, Writable
-from floodplain.versions.history import History
+from floodplain.versions.log.history import History
 
 When = Literal["before", "after"]
 

@@ -21,9 +21,10 @@ from floodplain.state.forms import in_form
 from floodplain.state.tables import SEPARATOR, evolved
 from floodplain.store.rewrite import rewrite
 from floodplain.store.store import Writer
-from floodplain.versions.commit import commit
-from floodplain.versions.definition import Definition
-from floodplain.versions.edit import (
+from floodplain.versions.log.commit import commit
+from floodplain.versions.log.requirements import RequireRuns, RequireSchema
+from floodplain.versions.records.definition import Definition
+from floodplain.versions.records.edit import (
     DropDefinition,
     DropTable,
     NoteChange,
@@ -33,9 +34,8 @@ from floodplain.versions.edit import (
     ReplaceRuns,
     Update,
 )
-from floodplain.versions.manifest import Manifest, preview
-from floodplain.versions.requirements import RequireRuns, RequireSchema
-from floodplain.versions.schema import TableSchema, field_named
+from floodplain.versions.records.manifest import Manifest, preview
+from floodplain.versions.records.schema import TableSchema, field_named
 
 Structural: TypeAlias = DropTable | RenameTable | DropDefinition
 Evolve: TypeAlias = Callable[[Any], Any] | None

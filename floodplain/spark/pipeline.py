@@ -40,9 +40,9 @@ from floodplain.store.view import TableView
 from floodplain.tiers.files.modes import Modes
 from floodplain.tiers.files.plain import check_tree
 from floodplain.tiers.open import folder_of
-from floodplain.versions.assignment import checked_slots
-from floodplain.versions.frame import MAX_BYTES
-from floodplain.versions.manifest import Manifest
+from floodplain.versions.records.assignment import checked_slots
+from floodplain.versions.records.frame import MAX_BYTES
+from floodplain.versions.records.manifest import Manifest
 
 DELAY = "spark.watermarkDelayMs"
 """Where Spark notes a column's watermark delay, in the column's metadata."""

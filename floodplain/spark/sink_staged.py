@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodplain.tiers.blobs import Blobs
-from floodplain.versions.vouched import Vouched
+from floodplain.versions.records.vouched import Vouched
 
 STAGED_ROWS = 8192
 """Rows of a staged file that a sink holds at a time, where it goes through rows at all."""

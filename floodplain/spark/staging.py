@@ -20,8 +20,8 @@ from floodplain.store.task import Ticket
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.create import create_or_read
-from floodplain.versions.assignment import slots_of
-from floodplain.versions.vouched import FileSum, check, checked
+from floodplain.versions.records.assignment import slots_of
+from floodplain.versions.records.vouched import FileSum, check, checked
 
 
 class StagedFile(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -7,7 +7,7 @@ from floodplain.eventtime.times import END_MS, NONE_MS
 from floodplain.spark.epochs import Epochs
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.tiers.paths import BATCHES
-from floodplain.versions.edit import SourcePosition
+from floodplain.versions.records.edit import SourcePosition
 
 _ROWS, _DONE = "rows", "done"
 """How far a batch came: its rows are in the state, and its timers have fired."""

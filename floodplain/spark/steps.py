@@ -22,8 +22,8 @@ from floodplain.spark.task_store import Work
 from floodplain.spark.worker import Job, StageJob, TaskReport
 from floodplain.store.epoch import Epoch
 from floodplain.store.view import Snapshot
-from floodplain.versions.assignment import groups_of
-from floodplain.versions.edit import Assignment
+from floodplain.versions.records.assignment import groups_of
+from floodplain.versions.records.edit import Assignment
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ import logging
 from floodplain.errors import LeaseHeld
 from floodplain.host import is_gone
 from floodplain.store.store import Store, Writer
-from floodplain.versions.lease import AHEAD_MS, left_ms, named
-from floodplain.versions.manifest import Lease
+from floodplain.versions.log.lease import AHEAD_MS, left_ms, named
+from floodplain.versions.records.manifest import Lease
 
 LOOK_S = 0.5
 """Between two looks whether a lease was released, or its holder has ended."""

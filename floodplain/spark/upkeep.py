@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from floodplain.errors import Conflict, NoSpace, Unavailable
 from floodplain.store.store import Store
-from floodplain.versions.manifest import Manifest
+from floodplain.versions.records.manifest import Manifest
 
 COLLECT_EVERY = 64
 """Log positions between two garbage collections. Renewals of the lease count: an idle query has nothing but these."""

@@ -11,8 +11,8 @@ from floodplain.operators.changes import WEIGHT, no_changes
 from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.process import Process
 from floodplain.operators.reorder import InOrder
-from floodplain.versions.manifest import Manifest
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.records.schema import TableSchema
 
 _COLUMN = re.compile(r"Column<'(.*)'>", re.DOTALL)
 _TEXT = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")

@@ -23,10 +23,10 @@ from floodplain.spark.staging import Split, Staged, StagedFile, stage, staged_ba
 from floodplain.spark.task_store import OpenStore, Work, open_for
 from floodplain.store.task import Report, TaskWriter, Ticket
 from floodplain.store.view import Snapshot
-from floodplain.versions.assignment import slot_of_each_group
-from floodplain.versions.edit import GroupRanges
-from floodplain.versions.history import Format, History
-from floodplain.versions.manifest import Manifest
+from floodplain.versions.log.history import Format, History
+from floodplain.versions.records.assignment import slot_of_each_group
+from floodplain.versions.records.edit import GroupRanges
+from floodplain.versions.records.manifest import Manifest
 
 
 class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -19,7 +19,7 @@ from floodplain.state.fit import fit_of
 from floodplain.state.types import as_arrow
 from floodplain.store import folds
 from floodplain.store.folds import Combine, register_merge
-from floodplain.versions.schema import PROCESSING_TIME
+from floodplain.versions.records.schema import PROCESSING_TIME
 
 TimeKind: TypeAlias = Literal["processing", "event"]
 EVENT_TIME = "event_time"

@@ -41,7 +41,7 @@ from floodplain.store.evolution import evolve
 from floodplain.store.store import Writer
 from floodplain.store.widening import changes_inside
 from floodplain.tiers.paths import checked_name
-from floodplain.versions.schema import PROCESSING_TIME, TableSchema
+from floodplain.versions.records.schema import PROCESSING_TIME, TableSchema
 
 SEPARATOR = "__"
 NULL_MARK = "__null"

@@ -15,9 +15,9 @@ from floodplain.store.definition import recorded
 from floodplain.store.evolution import can_read
 from floodplain.store.footer import Footer, damaged
 from floodplain.store.layout import CLEAR, DELETE, HASH, MERGE, OP, SUB
-from floodplain.versions.edit import RunRef
-from floodplain.versions.manifest import Manifest
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.edit import RunRef
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.records.schema import TableSchema
 
 MOST_CHUNK_BYTES = 1 << 30
 """Of a compressed chunk when it is unpacked: more is refused when written and taken for damage when read."""

@@ -16,14 +16,14 @@ from floodplain.store.runwriter import RunBuilder
 from floodplain.store.task import conflict_before_damage, reopen, run_options, write_object
 from floodplain.store.view import epoch_rules
 from floodplain.tiers import paths
-from floodplain.versions.checkpoint import maybe_checkpoint
-from floodplain.versions.commit import commit
-from floodplain.versions.edit import ReplaceRuns, RunRef
-from floodplain.versions.groups import intersect, size
-from floodplain.versions.history import History
-from floodplain.versions.manifest import Manifest
-from floodplain.versions.requirements import Requirement, RequireNoRestore, RequireRuns, RequireSchema, RequireStart
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.log.commit import commit
+from floodplain.versions.log.history import History
+from floodplain.versions.log.manifest_checkpoint import maybe_checkpoint
+from floodplain.versions.log.requirements import Requirement, RequireNoRestore, RequireRuns, RequireSchema, RequireStart
+from floodplain.versions.records.edit import ReplaceRuns, RunRef
+from floodplain.versions.records.groups import intersect, size
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.records.schema import TableSchema
 
 _HELD_WINDOWS = 4
 """Of what a compaction writes, before it waits on the local disk."""

@@ -13,7 +13,7 @@ from floodplain.keys import check_key_type
 from floodplain.store import folds
 from floodplain.store.widening import check_ids
 from floodplain.tiers.paths import checked_name
-from floodplain.versions.schema import PROCESSING_TIME, Field, Shape, TableSchema, type_to_bytes, value_to_bytes
+from floodplain.versions.records.schema import PROCESSING_TIME, Field, Shape, TableSchema, type_to_bytes, value_to_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from floodplain.store.identity import hash_order, refine, starts_of
 from floodplain.store.layout import CLEAR, EXPIRES, HASH, MERGE, OP, OPS, PUT, SUB
 from floodplain.store.merge import Rules, default_array, resolve
 from floodplain.store.soundness import validate
-from floodplain.versions.schema import Field, TableSchema
+from floodplain.versions.records.schema import Field, TableSchema
 
 EXPIRES_OF = "_expires_"
 """``_expires_<column>``: lets a caller that rewrites a row keep the end of a value it did not touch."""

@@ -17,9 +17,9 @@ from floodplain.store.layout import HASH, SUB
 from floodplain.store.readers import Readers
 from floodplain.store.view import epoch_rules
 from floodplain.store.widening import fields_made_anew, made_anew, part_of
-from floodplain.versions.groups import from_members
-from floodplain.versions.manifest import Manifest
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.groups import from_members
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.records.schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)

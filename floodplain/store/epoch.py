@@ -10,15 +10,15 @@ from floodplain.store.runwriter import BuiltRun
 from floodplain.store.task import Report, TaskWriter, Ticket, conflict_before_damage, reopen, write_object
 from floodplain.tiers import paths
 from floodplain.tiers.create import create_or_read
-from floodplain.versions import seen
-from floodplain.versions.checkpoint import maybe_checkpoint
-from floodplain.versions.commit import commit
-from floodplain.versions.edit import CommitEpoch, RunRef, SourcePosition, Update
-from floodplain.versions.history import History
-from floodplain.versions.manifest import Manifest
-from floodplain.versions.requirements import RequireEpoch, RequireLease, Requirement, RequireSchema, RequireStart
-from floodplain.versions.sealing import Maker, sealed
-from floodplain.versions.vouched import FileSum
+from floodplain.versions.log.commit import commit
+from floodplain.versions.log.history import History
+from floodplain.versions.log.manifest_checkpoint import maybe_checkpoint
+from floodplain.versions.log.requirements import RequireEpoch, RequireLease, Requirement, RequireSchema, RequireStart
+from floodplain.versions.records import seen
+from floodplain.versions.records.edit import CommitEpoch, RunRef, SourcePosition, Update
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.records.sealing import Maker, sealed
+from floodplain.versions.records.vouched import FileSum
 
 MOST_TIME_MS = 1 << 62
 

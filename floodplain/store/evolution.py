@@ -22,7 +22,7 @@ from floodplain.store.layout import EXPIRES, HASH, MERGE, OP
 from floodplain.store.merge import default_array
 from floodplain.store.reshape import reshaped
 from floodplain.store.widening import evolved, part_of, problems, replacements
-from floodplain.versions.schema import Field, TableSchema, fields_named, same_definition, value_from_bytes
+from floodplain.versions.records.schema import Field, TableSchema, fields_named, same_definition, value_from_bytes
 
 
 def evolve(

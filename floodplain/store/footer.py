@@ -6,7 +6,7 @@ import pyarrow as pa
 import xxhash
 
 from floodplain.errors import Corrupt
-from floodplain.versions.edit import GroupRanges, RunRef
+from floodplain.versions.records.edit import GroupRanges, RunRef
 
 MAGIC = "floodplain run 1"
 _MOST_DECODED = 1 << 48

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import SchemaMismatch
-from floodplain.versions.schema import Field, TableSchema
+from floodplain.versions.records.schema import Field, TableSchema
 
 HASH = "_hash"
 SUB = "_sub"

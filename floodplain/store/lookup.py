@@ -20,7 +20,7 @@ from floodplain.store.needles import Needles, Source, candidates
 from floodplain.store.newest import newest_values
 from floodplain.store.reshape import reshaped
 from floodplain.store.runreader import FETCH_BYTES, Hits
-from floodplain.versions.schema import Field, TableSchema
+from floodplain.versions.records.schema import Field, TableSchema
 
 _UNEVEN = 4
 """How much larger rows that are looked up may be than the mean of the chunk with the largest."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 from floodplain.store import folds, layout
 from floodplain.store.identity import refine, starts_of
 from floodplain.store.layout import CLEAR, DELETE, EXPIRES, MERGE, OP, PUT, SUB
-from floodplain.versions.schema import Field, TableSchema, value_from_bytes
+from floodplain.versions.records.schema import Field, TableSchema, value_from_bytes
 
 
 @dataclass(frozen=True, slots=True)

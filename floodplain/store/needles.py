@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from floodplain.keys import group_bounds, key_group
 from floodplain.store.runreader import RunReader
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)

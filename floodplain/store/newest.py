@@ -14,7 +14,7 @@ from floodplain.store.layout import OP, PUT
 from floodplain.store.needles import Needles, Source, candidates
 from floodplain.store.runreader import Hits
 from floodplain.store.samekeys import KeyColumn, same_keys
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)

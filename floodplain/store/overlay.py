@@ -14,7 +14,7 @@ from floodplain.store import layout
 from floodplain.store.directory import Directory
 from floodplain.store.layout import HASH
 from floodplain.store.samekeys import KeyColumn, same_keys
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.schema import TableSchema
 
 _NEW_ONE_IN = 8
 """Where more than this share of the newer rows have keys that the older run does not, all are better sorted."""

@@ -12,7 +12,7 @@ from floodplain.store.evolution import adapt
 from floodplain.store.layout import CLEAR, OP
 from floodplain.store.merge import Rules, resolve
 from floodplain.store.needles import Needles, Source
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.schema import TableSchema
 
 _END = 1 << 64
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 from floodplain.keys import group_bounds, key_group
 from floodplain.store import layout
 from floodplain.store.layout import HASH, SUB
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.schema import TableSchema
 
 _SUB_BITS = 64
 _MOST_SUB = (1 << _SUB_BITS) - 1

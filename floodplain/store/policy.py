@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from itertools import groupby
 
-from floodplain.versions.edit import GroupRanges, RunRef
-from floodplain.versions.groups import intersect, size
-from floodplain.versions.manifest import Manifest
-from floodplain.versions.schema import PROCESSING_TIME
+from floodplain.versions.records.edit import GroupRanges, RunRef
+from floodplain.versions.records.groups import intersect, size
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.records.schema import PROCESSING_TIME
 
 
 @dataclass(frozen=True, slots=True)

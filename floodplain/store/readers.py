@@ -12,10 +12,10 @@ from floodplain.store.chunkcache import ChunkCache
 from floodplain.store.needles import Source
 from floodplain.store.runreader import FETCH_BYTES, RunReader, open_run
 from floodplain.tiers.blobs import Blobs
-from floodplain.versions.edit import GroupRanges, RunRef
-from floodplain.versions.groups import intersect
-from floodplain.versions.manifest import Manifest
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.edit import GroupRanges, RunRef
+from floodplain.versions.records.groups import intersect
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.records.schema import TableSchema
 
 _CONCURRENT_OPENS = 8
 LOCAL_TIERS = ("directory", "memory")

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.store.widening import Part, default_of, inside, part_of
-from floodplain.versions.schema import Field
+from floodplain.versions.records.schema import Field
 
 
 def reshaped(column: pa.Array | pa.ChunkedArray, before: Field, wanted: Field) -> pa.Array | pa.ChunkedArray:

@@ -14,11 +14,11 @@ from floodplain.store.evolution import adapt
 from floodplain.store.layout import EXPIRES, MERGE, OP, one_array
 from floodplain.store.policy import Proposal
 from floodplain.store.readers import Readers
-from floodplain.versions.edit import ReplaceRuns
-from floodplain.versions.groups import intersect
-from floodplain.versions.history import History
-from floodplain.versions.manifest import Manifest
-from floodplain.versions.schema import TableSchema, fields_named
+from floodplain.versions.log.history import History
+from floodplain.versions.records.edit import ReplaceRuns
+from floodplain.versions.records.groups import intersect
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.records.schema import TableSchema, fields_named
 
 Remake: TypeAlias = Callable[[pa.Array], pa.Array]
 """Old values → new ones, of the type of the new column."""

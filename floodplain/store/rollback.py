@@ -12,14 +12,14 @@ from floodplain.errors import BadInput, Conflict, SnapshotExpired
 from floodplain.store.task import conflict_before_damage
 from floodplain.store.verify import opened
 from floodplain.store.widening import continued
-from floodplain.versions import seen
-from floodplain.versions.checkpoint import maybe_checkpoint
-from floodplain.versions.commit import commit
-from floodplain.versions.edit import Content, RestoreEpoch, RunRef
-from floodplain.versions.history import History
-from floodplain.versions.manifest import Manifest, content_of
-from floodplain.versions.requirements import RequireEpoch, Requirement, RequireRetained, RequireSchema
-from floodplain.versions.schema import TableSchema, same_definition
+from floodplain.versions.log.commit import commit
+from floodplain.versions.log.history import History
+from floodplain.versions.log.manifest_checkpoint import maybe_checkpoint
+from floodplain.versions.log.requirements import RequireEpoch, Requirement, RequireRetained, RequireSchema
+from floodplain.versions.records import seen
+from floodplain.versions.records.edit import Content, RestoreEpoch, RunRef
+from floodplain.versions.records.manifest import Manifest, content_of
+from floodplain.versions.records.schema import TableSchema, same_definition
 
 
 class TableRestored(msgspec.Struct, frozen=True):

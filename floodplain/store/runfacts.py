@@ -8,7 +8,7 @@ import pyarrow as pa
 from floodplain.store import layout
 from floodplain.store.identity import starts_of
 from floodplain.store.layout import CLEAR, DELETE, EXPIRES, MERGE, OP, PUT
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.schema import TableSchema
 
 
 class Piece:

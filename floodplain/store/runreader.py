@@ -16,8 +16,8 @@ from floodplain.store.identity import starts_of
 from floodplain.store.layout import HASH, SUB
 from floodplain.store.soundness import validate_batch
 from floodplain.tiers.blobs import Blobs
-from floodplain.versions.edit import RunRef
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.edit import RunRef
+from floodplain.versions.records.schema import TableSchema
 
 _DENSE = 4
 """A directory pays where at least one in so many rows of a chunk is asked for, as it then mostly is again."""

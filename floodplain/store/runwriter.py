@@ -18,9 +18,9 @@ from floodplain.store.layout import HASH, SUB
 from floodplain.store.runfacts import Chunks, Facts, Piece
 from floodplain.store.runsink import RunSink
 from floodplain.tiers.blobs import Gathered
-from floodplain.versions.edit import RunRef
-from floodplain.versions.groups import from_members, size
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.edit import RunRef
+from floodplain.versions.records.groups import from_members, size
+from floodplain.versions.records.schema import TableSchema
 
 ALIGNMENT = 64
 

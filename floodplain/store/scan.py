@@ -16,8 +16,8 @@ from floodplain.store.layout import CLEAR, DELETE, HASH, OP, SUB
 from floodplain.store.merge import Rules, resolve
 from floodplain.store.needles import Source
 from floodplain.store.overlay import overlaid
-from floodplain.versions.edit import GroupRanges
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.edit import GroupRanges
+from floodplain.versions.records.schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)

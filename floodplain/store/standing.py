@@ -6,9 +6,9 @@ from typing import TypeVar
 
 from floodplain.errors import Corrupt, SnapshotExpired
 from floodplain.store.readers import Readers
-from floodplain.versions.history import History
-from floodplain.versions.manifest import Manifest
-from floodplain.versions.pins import Pin
+from floodplain.versions.log.history import History
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.retention.pins import Pin
 
 Result = TypeVar("Result")
 _MOVES = 5

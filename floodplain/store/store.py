@@ -26,15 +26,16 @@ from floodplain.store.view import Snapshot
 from floodplain.tiers.open import open_blobs
 from floodplain.tiers.probe import probe
 from floodplain.tiers.vacancy import check_vacant
-from floodplain.versions import garbage, lease, tags
-from floodplain.versions.commit import commit
-from floodplain.versions.edit import PutSchema
-from floodplain.versions.history import History
-from floodplain.versions.manifest import Lease, Manifest
-from floodplain.versions.pins import pin
-from floodplain.versions.renewal import Renewal
-from floodplain.versions.requirements import RequireSchema
-from floodplain.versions.schema import PROCESSING_TIME, TableSchema
+from floodplain.versions.log import lease
+from floodplain.versions.log.commit import commit
+from floodplain.versions.log.history import History
+from floodplain.versions.log.renewal import Renewal
+from floodplain.versions.log.requirements import RequireSchema
+from floodplain.versions.records.edit import PutSchema
+from floodplain.versions.records.manifest import Lease, Manifest
+from floodplain.versions.records.schema import PROCESSING_TIME, TableSchema
+from floodplain.versions.retention import garbage, tags
+from floodplain.versions.retention.pins import pin
 
 STALE_TEMP_MS = 3_600_000
 """A file that has been half written for this long has no writer any more."""

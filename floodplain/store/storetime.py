@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from floodplain.errors import NotFound
 from floodplain.store import layout
 from floodplain.tiers import paths
-from floodplain.versions.history import History
-from floodplain.versions.schema import PROCESSING_TIME
+from floodplain.versions.log.history import History
+from floodplain.versions.records.schema import PROCESSING_TIME
 
 RECHECK_S = 60.0
 """How long what the store showed is good for, counted on by a clock of ours that cannot be set."""

@@ -18,11 +18,11 @@ from floodplain.store.runwriter import BuiltRun, RunOptions, build_run, pack
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs, Writable
 from floodplain.tiers.create import create_or_read
-from floodplain.versions.edit import RunRef
-from floodplain.versions.history import History
-from floodplain.versions.manifest import Manifest
-from floodplain.versions.requirements import Requirement
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.log.history import History
+from floodplain.versions.log.requirements import Requirement
+from floodplain.versions.records.edit import RunRef
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.records.schema import TableSchema
 
 
 class Ticket(msgspec.Struct, frozen=True):

@@ -11,11 +11,11 @@ from floodplain.store.chunkcache import ChunkCache
 from floodplain.store.claims import membership, schema_of
 from floodplain.store.runreader import RunReader, open_run
 from floodplain.tiers.blobs import Blobs
-from floodplain.versions import seen
-from floodplain.versions.audit import audit
-from floodplain.versions.edit import RunRef, SeenRef
-from floodplain.versions.history import History
-from floodplain.versions.manifest import Manifest
+from floodplain.versions.log.history import History
+from floodplain.versions.records import seen
+from floodplain.versions.records.edit import RunRef, SeenRef
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.retention.audit import audit
 
 Progress = Callable[[int, int, int], None]
 """Told after each run: runs checked, runs in all, bytes checked so far."""

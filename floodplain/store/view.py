@@ -19,11 +19,11 @@ from floodplain.store.merge import Rules, default_array
 from floodplain.store.needles import Needles, Source
 from floodplain.store.readers import Readers
 from floodplain.store.standing import Standing
-from floodplain.versions.edit import GroupRanges
-from floodplain.versions.history import History
-from floodplain.versions.manifest import Manifest
-from floodplain.versions.pins import Pin
-from floodplain.versions.schema import Field, TableSchema, fields_named
+from floodplain.versions.log.history import History
+from floodplain.versions.records.edit import GroupRanges
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.records.schema import Field, TableSchema, fields_named
+from floodplain.versions.retention.pins import Pin
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from floodplain.errors import SchemaMismatch
-from floodplain.versions.schema import Field, type_from_bytes, value_from_bytes
+from floodplain.versions.records.schema import Field, type_from_bytes, value_from_bytes
 
 WIDER = {
     pa.int8(): (pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),

@@ -23,8 +23,8 @@ from floodplain.spark.kit_faults import Captured, Steps
 from floodplain.spark.plan import Input, Outlet, Plan
 from floodplain.spark.stream import Output, Stream
 from floodplain.store.store import Store
-from floodplain.versions.edit import SourcePosition
-from floodplain.versions.frame import VERSION
+from floodplain.versions.records.edit import SourcePosition
+from floodplain.versions.records.frame import VERSION
 
 HERE = Path(__file__).parent
 COLUMNS = pa.schema([("user", pa.string()), ("v", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])

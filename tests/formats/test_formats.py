@@ -11,7 +11,7 @@ import floodplain as fp
 from floodplain.errors import IncompatibleChange, NewerFormat
 from floodplain.spark.migration import StartChanges
 from floodplain.store.store import Store
-from floodplain.versions.frame import VERSION
+from floodplain.versions.records.frame import VERSION
 from tests.formats.small_state import BATCHES, Running, archive, content, holds, make, unpacked
 
 OTHERS = ("visits", "slides", "visit", "threes", "running", "firsts", "best", "latest", "wide", "pairs")

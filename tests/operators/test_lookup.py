@@ -15,7 +15,7 @@ from floodplain.operators import aggregates, lookup
 from floodplain.spark.kit import KitEpoch, PipelineKit, survives_every_crash
 from floodplain.store.definition import map_table, value_table
 from floodplain.store.store import Store
-from floodplain.versions import pins
+from floodplain.versions.retention import pins
 
 ROWS = "user string, amount long"
 

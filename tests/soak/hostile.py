@@ -12,8 +12,8 @@ from floodplain.metrics import Counters
 from floodplain.store.store import Store
 from floodplain.tiers import paths
 from floodplain.tiers.directory import DirectoryBlobs
-from floodplain.versions import frame
-from floodplain.versions.pins import pin
+from floodplain.versions.records import frame
+from floodplain.versions.retention.pins import pin
 from tests.soak.outcome import Trial
 from tests.store import forge
 from tests.store import test_hostile as lies

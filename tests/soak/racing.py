@@ -14,7 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from floodplain.errors import Conflict
 from floodplain.store.store import Store
 from floodplain.tiers.blobs import Blobs
-from floodplain.versions import lease, replay
+from floodplain.versions.log import lease, replay
 from tests.faults import At, FaultyBlobs, operations
 from tests.soak import scenes
 from tests.soak.outcome import Trial

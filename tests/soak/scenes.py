@@ -10,7 +10,7 @@ from floodplain.store.store import Writer
 from floodplain.store.view import Snapshot
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.directory import DirectoryBlobs
-from floodplain.versions import lease
+from floodplain.versions.log import lease
 from tests.soak.outcome import Trial
 from tests.store.model import Contents
 from tests.store.scene import Scene

@@ -18,7 +18,7 @@ from floodplain.spark.kit_faults import CrashPoint
 from floodplain.spark.sink import Sink
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.directory import DirectoryBlobs
-from floodplain.versions.edit import SourcePosition
+from floodplain.versions.records.edit import SourcePosition
 from tests.soak.outcome import Bag, Trial
 from tests.spark.staged_damage import GIVEN, Driver, Named, World, damages, left_unpublished, worlds
 from tests.spark.staging import memory_blobs

@@ -14,7 +14,7 @@ from floodplain.spark.sink_files import ParquetSink
 from floodplain.spark.sink_memory import MemorySink
 from floodplain.spark.sink_staged import read_staged
 from floodplain.store import runreader
-from floodplain.versions import vouched
+from floodplain.versions.records import vouched
 from tests.soak import __main__ as runner
 from tests.soak import planted
 from tests.soak.campaign import tried

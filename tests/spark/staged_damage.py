@@ -27,8 +27,8 @@ from floodplain.spark.sink_memory import MemorySink
 from floodplain.spark.stream import Stream
 from floodplain.store.store import Store
 from floodplain.tiers.blobs import Blobs
-from floodplain.versions.edit import SourcePosition
-from floodplain.versions.history import History
+from floodplain.versions.log.history import History
+from floodplain.versions.records.edit import SourcePosition
 
 ROWS = pa.schema({"user": pa.string(), "amount": pa.int64()})
 GIVEN = pa.table({"user": [f"user{n % 40}" for n in range(200)], "amount": list(range(200))}, schema=ROWS)

@@ -9,7 +9,7 @@ import pytest
 from floodplain.errors import BadInput
 from floodplain.spark.checkpoint import agree, batch_entry, is_noted, is_replay
 from floodplain.spark.checkpoint_files import numbers, write
-from floodplain.versions.edit import SourcePosition
+from floodplain.versions.records.edit import SourcePosition
 
 QUERY = "q"
 

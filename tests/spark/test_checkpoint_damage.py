@@ -14,10 +14,10 @@ from floodplain.spark.checkpoint import agree, batch_entry, is_replay
 from floodplain.spark.checkpoint_files import read, write
 from floodplain.tiers import paths
 from floodplain.tiers.memory import MemoryBlobs
-from floodplain.versions import seen, sources
-from floodplain.versions.edit import SeenRef, SourcePosition
-from floodplain.versions.sealing import Maker, sealed
-from floodplain.versions.seen import SeenEntry
+from floodplain.versions.records import seen, sources
+from floodplain.versions.records.edit import SeenRef, SourcePosition
+from floodplain.versions.records.sealing import Maker, sealed
+from floodplain.versions.records.seen import SeenEntry
 
 QUERY = "9c028b8c-e29b-46be-a0fe-68c0b7ab022d"
 WATERMARK_MS = 7

@@ -14,7 +14,7 @@ from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
 from floodplain.spark.kit import PipelineKit
 from floodplain.tiers.memory import MemoryBlobs, Space
-from floodplain.versions.schema import PROCESSING_TIME
+from floodplain.versions.records.schema import PROCESSING_TIME
 
 HOUR = 3_600_000
 DAY = 24 * HOUR

@@ -19,7 +19,7 @@ from floodplain.spark.migration import StartChanges
 from floodplain.spark.takeover import take_over
 from floodplain.store.policy import TieredPolicy
 from floodplain.tiers.blobs import Blobs
-from floodplain.versions.edit import SourcePosition
+from floodplain.versions.records.edit import SourcePosition
 from tests.faults import FaultyBlobs, Op, Plan
 from tests.spark.processes import Count, Echo, Held
 from tests.store.world import memory, open_store, settings

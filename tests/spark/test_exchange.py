@@ -7,7 +7,7 @@ from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user k
 
 from floodplain.keys import hash_columns
 from floodplain.spark.exchange import FEW_RANGES, hashed, to_slots
-from floodplain.versions.assignment import even, groups_of, slot_of_each_group, slots_of
+from floodplain.versions.records.assignment import even, groups_of, slot_of_each_group, slots_of
 
 pytestmark = pytest.mark.spark
 

@@ -31,10 +31,10 @@ from floodplain.spark.stream import Stream
 from floodplain.store.store import Store
 from floodplain.tiers import paths
 from floodplain.tiers.files import reserve
-from floodplain.versions import lease
-from floodplain.versions.commit import commit
-from floodplain.versions.edit import AdvanceHorizon, DropEpochs, SourcePosition
-from floodplain.versions.renewal import Renewal
+from floodplain.versions.log import lease
+from floodplain.versions.log.commit import commit
+from floodplain.versions.log.renewal import Renewal
+from floodplain.versions.records.edit import AdvanceHorizon, DropEpochs, SourcePosition
 from tests.formats.small_state import Described
 from tests.full_disk import FullDisk
 from tests.waiting import wait_for

@@ -12,7 +12,7 @@ import pytest
 from floodplain.errors import StoreNotFound
 from floodplain.spark.java import java_home
 from floodplain.store.store import Store
-from floodplain.versions.manifest import Manifest
+from floodplain.versions.records.manifest import Manifest
 from tests.spark.cluster import environment
 from tests.spark.driver_process import POINTS
 from tests.spark.fault_pipeline import check, start, write_input

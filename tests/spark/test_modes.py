@@ -21,7 +21,7 @@ from floodplain.store.store import Store
 from floodplain.tiers.cached import CachedBlobs
 from floodplain.tiers.files.modes import Modes
 from floodplain.tiers.open import open_blobs
-from floodplain.versions.edit import SourcePosition
+from floodplain.versions.records.edit import SourcePosition
 from tests.spark.processes import Count
 from tests.spark.sink_kit import SinkKit
 from tests.spark.staging import memory_blobs

@@ -13,7 +13,7 @@ from floodplain.errors import BadInput, LeaseHeld
 from floodplain.settings import StoreSettings
 from floodplain.spark.pipeline import Query, stream
 from floodplain.store.store import Store
-from floodplain.versions import sealing
+from floodplain.versions.records import sealing
 from tests.spark.processes import ByCount, Count
 
 pytestmark = pytest.mark.spark

@@ -15,11 +15,11 @@ from floodplain.spark.checkpoint_known import Known, SeenReader
 from floodplain.store.store import Writer
 from floodplain.tiers import paths
 from floodplain.tiers.memory import MemoryBlobs
-from floodplain.versions.edit import CommitEpoch, Edit, SourcePosition
-from floodplain.versions.frame import Kind, decode, encode
-from floodplain.versions.sealing import FAN_IN, KEPT_BYTES
-from floodplain.versions.seen import SeenFiles, load
-from floodplain.versions.vouched import FileSum
+from floodplain.versions.records.edit import CommitEpoch, Edit, SourcePosition
+from floodplain.versions.records.frame import Kind, decode, encode
+from floodplain.versions.records.sealing import FAN_IN, KEPT_BYTES
+from floodplain.versions.records.seen import SeenFiles, load
+from floodplain.versions.records.vouched import FileSum
 from tests.spark.file_log import QUERY, FileLog, entries_below
 from tests.store import forge
 

@@ -9,8 +9,8 @@ import pytest
 
 from floodplain.errors import Corrupt
 from floodplain.tiers.blobs import Blobs
-from floodplain.versions import vouched
-from floodplain.versions.vouched import FileSum, Vouched
+from floodplain.versions.records import vouched
+from floodplain.versions.records.vouched import FileSum, Vouched
 from tests.spark.staged_damage import Unconnected, damages, worlds
 from tests.spark.staging import APP, local_blobs, memory_blobs, stage
 

@@ -13,7 +13,7 @@ from floodplain.errors import Fenced, LeaseHeld
 from floodplain.settings import StoreSettings
 from floodplain.spark.takeover import take_over
 from floodplain.store.store import Store
-from floodplain.versions.lease import left_ms
+from floodplain.versions.log.lease import left_ms
 from tests.waiting import wait_for
 
 NOW_MS = 1_700_000_000_000

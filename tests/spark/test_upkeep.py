@@ -15,7 +15,7 @@ from floodplain.store.definition import value_table
 from floodplain.store.store import Store, Writer
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
-from floodplain.versions.renewal import Renewal
+from floodplain.versions.log.renewal import Renewal
 from tests.faults import FaultyBlobs, Op, Plan
 from tests.spark.processes import Count
 from tests.spark.test_driver import epoch, started

@@ -25,8 +25,8 @@ from floodplain.store.store import Store
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Writable
 from floodplain.tiers.memory import MemoryBlobs
-from floodplain.versions.assignment import even, groups_of
-from floodplain.versions.history import History
+from floodplain.versions.log.history import History
+from floodplain.versions.records.assignment import even, groups_of
 
 ROWS = pa.table({"key": ["a", "b", "a"], "amount": [1, 2, 3]})
 SETTINGS = StoreSettings(key_groups=4, inline_bytes=0)

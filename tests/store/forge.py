@@ -19,12 +19,12 @@ from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.memory import MemoryBlobs
 from floodplain.tiers.objects import ObjectBlobs
-from floodplain.versions import frame
-from floodplain.versions.commit import commit
-from floodplain.versions.edit import CommitEpoch, Edit, PutSchema, RunRef, Update
-from floodplain.versions.history import History
-from floodplain.versions.manifest import Manifest
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.log.commit import commit
+from floodplain.versions.log.history import History
+from floodplain.versions.records import frame
+from floodplain.versions.records.edit import CommitEpoch, Edit, PutSchema, RunRef, Update
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.records.schema import TableSchema
 
 GROUPS = 16
 NOW_MS = 1_700_000_000_000

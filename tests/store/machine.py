@@ -22,8 +22,8 @@ from floodplain.store.policy import Proposal
 from floodplain.store.store import Store, Writer
 from floodplain.store.view import Snapshot, TableView
 from floodplain.store.widening import made_anew
-from floodplain.versions import lease
-from floodplain.versions.manifest import Manifest
+from floodplain.versions.log import lease
+from floodplain.versions.records.manifest import Manifest
 from tests.store import world
 from tests.store.model import Contents, Difference, ModelTable, Row, Seen
 

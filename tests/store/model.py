@@ -15,7 +15,7 @@ from floodplain.store.definition import Column, list_table, map_table, timer_tab
 from floodplain.store.delta import EXPIRES_OF
 from floodplain.store.folds import register_merge
 from floodplain.store.layout import EXPIRES
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.schema import TableSchema
 
 Row = Mapping[str, Any]
 Entry = tuple[tuple[Any, ...], tuple[Any, ...]]

@@ -11,8 +11,8 @@ from floodplain.keys import key_group
 from floodplain.settings import RetentionSettings
 from floodplain.store.store import Store, Writer
 from floodplain.tiers.blobs import Blobs
-from floodplain.versions import lease
-from floodplain.versions.edit import SourcePosition
+from floodplain.versions.log import lease
+from floodplain.versions.records.edit import SourcePosition
 from tests.store import world
 from tests.store.machine import check_table
 from tests.store.model import Seen

@@ -22,7 +22,7 @@ from floodplain.store.rewrite import rewrite
 from floodplain.store.store import Store
 from floodplain.tiers.cached import CachedBlobs
 from floodplain.tiers.directory import DirectoryBlobs
-from floodplain.versions.edit import RunRef
+from floodplain.versions.records.edit import RunRef
 from tests.store import forge
 
 SETTINGS = replace(forge.SETTINGS, chunk_bytes=400, inline_bytes=0)

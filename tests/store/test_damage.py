@@ -22,8 +22,8 @@ from floodplain.store.view import Snapshot
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.directory import DirectoryBlobs
-from floodplain.versions.edit import RunRef
-from floodplain.versions.manifest import Manifest
+from floodplain.versions.records.edit import RunRef
+from floodplain.versions.records.manifest import Manifest
 from tests.store import forge
 
 USERS = [f"u{n}" for n in range(5)]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from floodplain.errors import BadInput, Corrupt
 from floodplain.store.definition import MOST_DEPTH, MOST_TTL_MS, Column, list_table, map_table, recorded, timer_table, value_table
-from floodplain.versions.schema import TableSchema, type_to_bytes
+from floodplain.versions.records.schema import TableSchema, type_to_bytes
 
 K, V = {"k": pa.int64()}, {"v": pa.int64()}
 TABLES: dict[str, Callable[..., TableSchema]] = {

@@ -13,8 +13,8 @@ from floodplain.metrics import TIER_READ_BYTES, Counters
 from floodplain.store.definition import Column, map_table, timer_table, value_table
 from floodplain.store.store import Store
 from floodplain.tiers.memory import MemoryBlobs
-from floodplain.versions.commit import commit
-from floodplain.versions.edit import DropTable
+from floodplain.versions.log.commit import commit
+from floodplain.versions.records.edit import DropTable
 from tests.store import forge
 
 VALUE = value_table("t", {"k": pa.int64()}, {"v": Column(pa.int64(), merge="sum"), "l": pa.list_(pa.float64())})

@@ -11,7 +11,7 @@ from floodplain.errors import SchemaMismatch
 from floodplain.store.definition import Column, list_table, map_table, timer_table, value_table
 from floodplain.store.store import Store
 from floodplain.store.widening import WIDER
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.schema import TableSchema
 from tests.store import forge
 
 KEY = {"k": pa.int64()}

@@ -18,8 +18,8 @@ from floodplain.store.runwriter import BuiltRun
 from floodplain.store.store import Store
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.directory import DirectoryBlobs
-from floodplain.versions.commit import commit
-from floodplain.versions.edit import CommitEpoch
+from floodplain.versions.log.commit import commit
+from floodplain.versions.records.edit import CommitEpoch
 from tests.store import forge
 
 TABLES = {

@@ -11,7 +11,7 @@ import pytest
 from floodplain.errors import BadInput, BadName, Corrupt, FloodplainError
 from floodplain.store.definition import MOST_TTL_MS, Column, list_table, map_table, timer_table, value_table
 from floodplain.store.store import Store
-from floodplain.versions.edit import (
+from floodplain.versions.records.edit import (
     AdvanceHorizon,
     AdvancePublished,
     CommitEpoch,
@@ -22,7 +22,7 @@ from floodplain.versions.edit import (
     TakeLease,
     Update,
 )
-from floodplain.versions.schema import Field, TableSchema, type_to_bytes, value_to_bytes
+from floodplain.versions.records.schema import Field, TableSchema, type_to_bytes, value_to_bytes
 from tests.store import forge
 
 TABLE = value_table("t", {"user": pa.string()}, {"n": Column(pa.int64(), merge="sum"), "s": pa.string()}, ttl_ms=10**6)

@@ -19,8 +19,8 @@ from floodplain.store.definition import value_table
 from floodplain.store.store import Store
 from floodplain.tiers import paths
 from floodplain.tiers.directory import DirectoryBlobs
-from floodplain.versions import frame
-from floodplain.versions.edit import (
+from floodplain.versions.records import frame
+from floodplain.versions.records.edit import (
     CommitEpoch,
     Content,
     DropTag,
@@ -35,8 +35,8 @@ from floodplain.versions.edit import (
     TakeLease,
     Update,
 )
-from floodplain.versions.manifest import Manifest
-from floodplain.versions.vouched import FileSum
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.records.vouched import FileSum
 from tests.store import forge
 
 TABLE = value_table("t", {"user": pa.string()}, {"n": pa.int64()})

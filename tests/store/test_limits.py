@@ -17,7 +17,7 @@ from floodplain.store.rewrite import rewrite
 from floodplain.store.runreader import RunReader
 from floodplain.store.runwriter import RunBuilder
 from floodplain.store.store import Store
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.schema import TableSchema
 from tests.store import forge, world
 
 NESTED = pa.list_(pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))]))

@@ -13,7 +13,7 @@ import pytest
 from floodplain.settings import StoreSettings
 from floodplain.store.definition import list_table, value_table
 from floodplain.store.store import Store
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.schema import TableSchema
 
 LIMIT = 1 << 20
 ROWS_BYTES = 48 << 20

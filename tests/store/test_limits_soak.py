@@ -13,7 +13,7 @@ import xxhash
 from floodplain.settings import StoreSettings
 from floodplain.store.definition import map_table, value_table
 from floodplain.store.store import Store
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.schema import TableSchema
 
 pytestmark = pytest.mark.soak
 

@@ -12,7 +12,7 @@ from floodplain.store.compactor import compact
 from floodplain.store.definition import Column, map_table, value_table
 from floodplain.store.merge import Rules, _in_order, resolve
 from floodplain.store.policy import Proposal
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.schema import TableSchema
 from tests.store import forge
 
 SUM = value_table("t", {"k": pa.int64()}, {"n": Column(pa.int64(), merge="sum", default=100), "x": Column(pa.int64(), default=5)})

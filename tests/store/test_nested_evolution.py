@@ -17,7 +17,7 @@ from floodplain.store.folds import register_merge
 from floodplain.store.reshape import reshaped
 from floodplain.store.store import Store
 from floodplain.store.widening import SAME_HASH
-from floodplain.versions.schema import Field, TableSchema, type_to_bytes
+from floodplain.versions.records.schema import Field, TableSchema, type_to_bytes
 from tests.store import forge
 from tests.store.nested_model import Nested
 

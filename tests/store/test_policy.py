@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodplain.store.policy import Proposal, TieredPolicy, bands, full
-from floodplain.versions.edit import GroupRanges, RunRef
-from floodplain.versions.groups import intersect
-from floodplain.versions.manifest import Manifest
+from floodplain.versions.records.edit import GroupRanges, RunRef
+from floodplain.versions.records.groups import intersect
+from floodplain.versions.records.manifest import Manifest
 
 ALL = ((0, 16),)
 POLICY = TieredPolicy(step_bytes=1000, fan_in=4)

@@ -18,8 +18,8 @@ from floodplain.store.compactor import compact
 from floodplain.store.definition import Column, list_table, map_table, value_table
 from floodplain.store.policy import Proposal, TieredPolicy, levels
 from floodplain.store.store import Store, Writer
-from floodplain.versions.manifest import Manifest
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.records.schema import TableSchema
 from tests.store import racers, world
 from tests.store.racers import rows
 

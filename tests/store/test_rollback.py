@@ -15,10 +15,10 @@ from floodplain.store.policy import Proposal
 from floodplain.store.rollback import check_readable
 from floodplain.store.store import Store
 from floodplain.tiers import paths
-from floodplain.versions.commit import commit
-from floodplain.versions.edit import AdvancePublished, DropEpochs, DropTable, RestoreEpoch, SourcePosition
-from floodplain.versions.manifest import content_of
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.log.commit import commit
+from floodplain.versions.records.edit import AdvancePublished, DropEpochs, DropTable, RestoreEpoch, SourcePosition
+from floodplain.versions.records.manifest import content_of
+from floodplain.versions.records.schema import TableSchema
 from tests.store import forge
 
 KEY = {"k": pa.int64()}

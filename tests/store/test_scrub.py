@@ -16,7 +16,7 @@ from floodplain.store.store import Store
 from floodplain.store.verify import Verdict
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.paced import Paced
-from floodplain.versions.edit import RunRef
+from floodplain.versions.records.edit import RunRef
 from tests.store import forge
 
 SETTINGS = replace(forge.SETTINGS, checkpoint_every=3, inline_bytes=0, retention=RetentionSettings(newest=2, every_ms=()))

@@ -18,8 +18,8 @@ from floodplain.store.store import Store, Writer
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.memory import MemoryBlobs
-from floodplain.versions import lease
-from floodplain.versions.history import History
+from floodplain.versions.log import lease
+from floodplain.versions.log.history import History
 from tests.store.model import JOIN_TEXT, ModelColumn, ModelTable, Row
 
 RETRY = RetrySettings(attempts=3, first_delay_ms=1, max_delay_ms=1)

@@ -22,8 +22,8 @@ from floodplain.store.store import Store
 from floodplain.tiers import paths
 from floodplain.tiers.directory import DirectoryBlobs
 from floodplain.tiers.files.plain import check_tree
-from floodplain.versions.checkpoint import maybe_checkpoint
-from floodplain.versions.pins import pin
+from floodplain.versions.log.manifest_checkpoint import maybe_checkpoint
+from floodplain.versions.retention.pins import pin
 from tests.store import forge
 
 TABLE = value_table("t", {"user": pa.string()}, {"n": pa.int64()})

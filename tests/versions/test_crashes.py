@@ -6,10 +6,10 @@ import pytest
 
 from floodplain.clock import ManualClock
 from floodplain.tiers.blobs import Blobs
-from floodplain.versions import lease
-from floodplain.versions.checkpoint import maybe_checkpoint
-from floodplain.versions.garbage import collect
-from floodplain.versions.tags import drop_tag, set_tag
+from floodplain.versions.log import lease
+from floodplain.versions.log.manifest_checkpoint import maybe_checkpoint
+from floodplain.versions.retention.garbage import collect
+from floodplain.versions.retention.tags import drop_tag, set_tag
 from tests.faults import crashed
 from tests.versions.world import check_clean, check_store, compact, create, epochs, memory, next_epoch, reopen, restore, sweep
 

@@ -8,13 +8,13 @@ from floodplain.clock import ManualClock, SeededChance
 from floodplain.errors import Corrupt
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
-from floodplain.versions.checkpoint import maybe_checkpoint
-from floodplain.versions.commit import commit
-from floodplain.versions.edit import DropTag
-from floodplain.versions.garbage import collect
-from floodplain.versions.history import History
-from floodplain.versions.pins import pin
-from floodplain.versions.tags import set_tag
+from floodplain.versions.log.commit import commit
+from floodplain.versions.log.history import History
+from floodplain.versions.log.manifest_checkpoint import maybe_checkpoint
+from floodplain.versions.records.edit import DropTag
+from floodplain.versions.retention.garbage import collect
+from floodplain.versions.retention.pins import pin
+from floodplain.versions.retention.tags import set_tag
 from tests.faults import clone
 from tests.versions.world import (
     SETTINGS,

@@ -16,13 +16,13 @@ from floodplain.errors import Conflict, SnapshotExpired
 from floodplain.metrics import Counters
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.directory import DirectoryBlobs
-from floodplain.versions import lease
-from floodplain.versions.checkpoint import maybe_checkpoint
-from floodplain.versions.commit import commit
-from floodplain.versions.edit import DropTag
-from floodplain.versions.garbage import collect
-from floodplain.versions.history import History
-from floodplain.versions.pins import pin
+from floodplain.versions.log import lease
+from floodplain.versions.log.commit import commit
+from floodplain.versions.log.history import History
+from floodplain.versions.log.manifest_checkpoint import maybe_checkpoint
+from floodplain.versions.records.edit import DropTag
+from floodplain.versions.retention.garbage import collect
+from floodplain.versions.retention.pins import pin
 from tests.versions.world import check_clean, check_manifest, check_store, compact, create, memory, next_epoch, reopen, sweep
 
 WRITERS = 8
@@ -155,9 +155,9 @@ from floodplain.clock import SystemChance, SystemClock
 from floodplain.errors import Conflict
 from floodplain.metrics import Counters
 from floodplain.tiers.directory import DirectoryBlobs
-from floodplain.versions.checkpoint import maybe_checkpoint
-from floodplain.versions.garbage import collect
-from floodplain.versions.history import History
+from floodplain.versions.log.manifest_checkpoint import maybe_checkpoint
+from floodplain.versions.retention.garbage import collect
+from floodplain.versions.log.history import History
 from tests.versions.world import SETTINGS, next_epoch
 
 directory, rounds, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

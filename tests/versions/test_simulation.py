@@ -7,11 +7,11 @@ import pytest
 from floodplain.clock import ManualClock
 from floodplain.errors import Conflict, SnapshotExpired
 from floodplain.tiers.blobs import Blobs
-from floodplain.versions import lease, replay
-from floodplain.versions.checkpoint import maybe_checkpoint
-from floodplain.versions.garbage import collect
-from floodplain.versions.pins import pin
-from floodplain.versions.tags import drop_tag, set_tag
+from floodplain.versions.log import lease, replay
+from floodplain.versions.log.manifest_checkpoint import maybe_checkpoint
+from floodplain.versions.retention.garbage import collect
+from floodplain.versions.retention.pins import pin
+from floodplain.versions.retention.tags import drop_tag, set_tag
 from tests.faults import Crash, simulate
 from tests.versions.world import (
     SETTINGS,

@@ -9,14 +9,14 @@ from floodplain.settings import RetentionSettings, RetrySettings, StoreSettings
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.memory import MemoryBlobs
-from floodplain.versions.checkpoint import maybe_checkpoint
-from floodplain.versions.commit import commit
-from floodplain.versions.edit import CommitEpoch, PutSchema, ReplaceRuns, RestoreEpoch, RunRef, SourcePosition, Update
-from floodplain.versions.garbage import collect
-from floodplain.versions.history import History
-from floodplain.versions.manifest import Manifest, content_of
-from floodplain.versions.requirements import RequireEpoch, RequireNoRestore, RequireRetained, RequireRuns, RequireStart
-from floodplain.versions.schema import TableSchema
+from floodplain.versions.log.commit import commit
+from floodplain.versions.log.history import History
+from floodplain.versions.log.manifest_checkpoint import maybe_checkpoint
+from floodplain.versions.log.requirements import RequireEpoch, RequireNoRestore, RequireRetained, RequireRuns, RequireStart
+from floodplain.versions.records.edit import CommitEpoch, PutSchema, ReplaceRuns, RestoreEpoch, RunRef, SourcePosition, Update
+from floodplain.versions.records.manifest import Manifest, content_of
+from floodplain.versions.records.schema import TableSchema
+from floodplain.versions.retention.garbage import collect
 
 GROUPS = ((0, 16),)
 SETTINGS = StoreSettings(

@@ -1,0 +1,45 @@
+"""Which slot has which key groups."""
+
+import numpy as np
+
+from floodplain.errors import BadInput
+from floodplain.versions.records.edit import Assignment, GroupRanges
+
+
+def checked_slots(slots: int, key_groups: int) -> int:
+    """``slots`` if key groups can be divided among so many; raises ``BadInput`` otherwise."""
+    if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= key_groups:
+        raise BadInput(f"{slots!r} slots are not possible: use 1 to {key_groups}, which is the number of key groups")
+    return slots
+
+
+def even(slots: int, key_groups: int, version: int) -> Assignment:
+    """Neighbouring key groups to each slot, as many as evenly as they divide."""
+    bounds = [slot * key_groups // slots for slot in range(slots)]
+    return Assignment(version, slots, tuple((start, slot) for slot, start in enumerate(bounds)))
+
+
+def groups_of(assignment: Assignment, key_groups: int) -> tuple[GroupRanges, ...]:
+    """The key groups of each slot."""
+    ranges: list[list[tuple[int, int]]] = [[] for _ in range(assignment.slots)]
+    ends = [start for start, _ in assignment.starts[1:]] + [key_groups]
+    for (start, slot), end in zip(assignment.starts, ends, strict=True):
+        if start < end:
+            ranges[slot].append((start, end))
+    return tuple(tuple(found) for found in ranges)
+
+
+def slot_of_each_group(slots: tuple[GroupRanges, ...], key_groups: int) -> np.ndarray:
+    """The slot of each key group, by number."""
+    found = np.zeros(key_groups, np.int64)
+    for slot, ranges in enumerate(slots):
+        for low, high in ranges:
+            found[low:high] = slot
+    return found
+
+
+def slots_of(hashes: np.ndarray, slot_of_group: np.ndarray) -> np.ndarray:
+    """The slot that each key hash belongs to."""
+    bits = len(slot_of_group).bit_length() - 1
+    groups = (hashes >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(hashes), np.int64)
+    return slot_of_group[groups]
