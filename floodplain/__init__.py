@@ -61,13 +61,13 @@ from floodplain.operators.windows import (
 )
 from floodplain.settings import CacheSettings, RetentionSettings, RetrySettings, StoreSettings
 from floodplain.state.descriptors import Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Timers, Value
-from floodplain.store.definition import Column, list_table, map_table, timer_table, value_table
-from floodplain.store.epoch import Epoch
-from floodplain.store.folds import register_merge
+from floodplain.store.read.snapshot import Lookup, Snapshot, TableView
 from floodplain.store.rollback import RolledBack
+from floodplain.store.rows.definition import Column, list_table, map_table, timer_table, value_table
+from floodplain.store.rows.merge_functions import register_merge
 from floodplain.store.store import Store, Writer
 from floodplain.store.verify import Verdict
-from floodplain.store.view import Lookup, Snapshot, TableView
+from floodplain.store.write.epoch import Epoch
 
 open = Store.open  # noqa: A001 — read as fp.open(path), never imported by name
 

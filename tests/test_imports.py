@@ -233,7 +233,7 @@ def test_each_rule_can_fail(module, source):
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("store.run", "from floodplain.store.layout import physical\nfrom floodplain.tiers import paths"),
+        ("store.run", "from floodplain.store.rows.layout import physical\nfrom floodplain.tiers import paths"),
         ("store.read.scan", "from floodplain.store.run import reader\nfrom floodplain.store.rows.layout import one_array"),
         ("spark.transform_with_state.api", "import pyspark\nfrom floodplain.spark.runtime import stream"),
         ("spark.driver", "import pyspark"),

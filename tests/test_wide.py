@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import floodplain as fp
-from floodplain.store.definition import Column, value_table
+from floodplain.store.rows.definition import Column, value_table
 from tests.store import forge
 from tests.test_imports import PACKAGE
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from floodplain.bench.frame import Bench, rounded
 from floodplain.clock import Clock
-from floodplain.store.policy import TieredPolicy
+from floodplain.store.compaction.policy import TieredPolicy
 from floodplain.store.store import Store
 
 FIRST_MTIME_S = 1_700_000_000

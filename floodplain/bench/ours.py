@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 from floodplain.bench.workloads import Kind
 from floodplain.clock import Clock
 from floodplain.keys import hash_columns
-from floodplain.store.definition import Column, list_table, map_table, value_table
-from floodplain.store.epoch import Epoch
-from floodplain.store.layout import HASH
+from floodplain.store.read.snapshot import TableView
+from floodplain.store.rows.definition import Column, list_table, map_table, value_table
+from floodplain.store.rows.layout import HASH
 from floodplain.store.store import Store
-from floodplain.store.view import TableView
+from floodplain.store.write.epoch import Epoch
 from floodplain.versions.records.schema import TableSchema
 
 TABLE = "state"

@@ -19,12 +19,12 @@ from floodplain.bench import ours, plain, rocks
 from floodplain.bench.frame import Contestant
 from floodplain.bench.workloads import Kind
 from floodplain.keys import hash_columns, key_group
-from floodplain.store import scan
-from floodplain.store.epoch import Epoch
-from floodplain.store.runwriter import build_run
+from floodplain.store.read import scan
+from floodplain.store.read.snapshot import epoch_rules
+from floodplain.store.run.writer import build_run
 from floodplain.store.store import Store, Writer
-from floodplain.store.task import Report, run_options, write_object
-from floodplain.store.view import epoch_rules
+from floodplain.store.write.epoch import Epoch
+from floodplain.store.write.task_writer import Report, run_options, write_object
 from floodplain.tiers import paths
 from floodplain.versions.log.commit import commit
 from floodplain.versions.log.history import History

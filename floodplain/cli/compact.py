@@ -22,7 +22,7 @@ from floodplain.cli.options import (
 )
 from floodplain.cli.totals import CompactionTotals
 from floodplain.settings import StoreSettings
-from floodplain.store.compactor import Compacted
+from floodplain.store.compaction.compactor import Compacted
 from floodplain.store.store import Store
 from floodplain.tiers.redact import without_credentials
 

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from floodplain.store import folds
+from floodplain.store.rows import merge_functions
 from floodplain.store.store import Store
 from floodplain.tiers import paths
 from floodplain.tiers.redact import without_credentials
@@ -210,7 +210,7 @@ def _table(schema: TableSchema, runs: tuple[RunRef, ...]) -> TableInfo:
 
 def _column(role: Literal["key", "subkey", "value"], field: Field) -> ColumnInfo:
     default = str(value_from_bytes(field.default).as_py()) if field.default else None
-    known = not field.merge or folds.find(field.merge) is not None
+    known = not field.merge or merge_functions.find(field.merge) is not None
     return ColumnInfo(field.name, role, str(field.arrow), default, field.merge, known, field.ttl_ms)
 
 

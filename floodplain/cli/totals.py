@@ -2,7 +2,7 @@
 
 import msgspec
 
-from floodplain.store.compactor import Compacted
+from floodplain.store.compaction.compactor import Compacted
 
 
 class CompactionTotals(msgspec.Struct):

@@ -19,7 +19,7 @@ from floodplain.state.handles import ReducingHandle, ValueHandle
 from floodplain.state.lists import ListHandle
 from floodplain.state.maps import MapHandle, SetHandle
 from floodplain.state.timers import TimersHandle
-from floodplain.store.layout import beside
+from floodplain.store.rows.layout import beside
 
 KEY_OF = "key_of"
 """The column that holds the number of a key: its row in ``Batch.keys``."""

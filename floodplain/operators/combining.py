@@ -15,8 +15,8 @@ from floodplain.operators.groups import Groups, TooLarge, filled, groups_are, gr
 from floodplain.operators.pairs import order_of
 from floodplain.operators.reserved import PREFIX, ROWS
 from floodplain.operators.windows import TimeWindows
-from floodplain.store.identity import hash_order, refine, starts_of
-from floodplain.store.layout import one_array
+from floodplain.store.rows.layout import one_array
+from floodplain.store.rows.row_classes import hash_order, refine, starts_of
 
 Partial: TypeAlias = Literal["auto"] | bool
 

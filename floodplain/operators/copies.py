@@ -11,7 +11,7 @@ from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.keys import check_key_type, hash_columns, normalize_keys
 from floodplain.operators.batch import KEY_OF
 from floodplain.state.descriptors import Map
-from floodplain.store.identity import refine, starts_of
+from floodplain.store.rows.row_classes import refine, starts_of
 
 
 def copies_state(what: str, fields: Iterable[pa.Field], *, whole: bool = False) -> Map:

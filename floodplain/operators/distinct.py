@@ -14,7 +14,7 @@ from floodplain.keys import check_key_type, hash_columns, normalize_keys
 from floodplain.operators.aggregate import Aggregate, Columns, Owned, Types
 from floodplain.operators.groups import Groups, codes, filled, list_type, valid
 from floodplain.operators.pairs import order_of
-from floodplain.store.identity import refine, starts_of
+from floodplain.store.rows.row_classes import refine, starts_of
 
 MOST = 63
 """Counts that are computed as one: a number has a bit for each."""

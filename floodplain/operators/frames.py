@@ -9,7 +9,7 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.lossless import cast
 from floodplain.state.fit import array_of
-from floodplain.store.layout import one_array
+from floodplain.store.rows.layout import one_array
 
 
 def as_column(values: Any, type_: pa.DataType) -> pa.Array:

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.state.keyspace import KeySpace
-from floodplain.store.identity import hash_order, refine, starts_of
-from floodplain.store.layout import HASH, one_array
+from floodplain.store.rows.layout import HASH, one_array
+from floodplain.store.rows.row_classes import hash_order, refine, starts_of
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
 from floodplain.keys import hash_columns, normalize_keys
-from floodplain.store.identity import starts_of
+from floodplain.store.rows.row_classes import starts_of
 
 _LEAST = np.iinfo(np.int64).min
 _REST = np.int64(np.iinfo(np.int64).max)

@@ -21,7 +21,7 @@ from floodplain.operators.join_rows import Came, SideRows, SideState, distinct, 
 from floodplain.operators.lateness import LATE
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.state.descriptors import State
-from floodplain.store.identity import starts_of
+from floodplain.store.rows.row_classes import starts_of
 
 AsOfHow: TypeAlias = Literal["inner", "left"]
 

@@ -11,7 +11,7 @@ from floodplain.operators.combining import Combiner, Partial
 from floodplain.operators.grouping import Grouped, group
 from floodplain.operators.order import Order, leaders, ranked, ranks_of
 from floodplain.operators.reserved import ROWS
-from floodplain.store.identity import starts_of
+from floodplain.store.rows.row_classes import starts_of
 
 PAYS_FROM = 8
 """How many rows there must be for each that stays: all of them go to Python once more, and those that stay come back."""

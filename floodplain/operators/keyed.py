@@ -35,9 +35,9 @@ from floodplain.state.maps import MapHandle, SetHandle
 from floodplain.state.nested import copying
 from floodplain.state.tables import OperatorTables
 from floodplain.state.timers import TimersHandle
-from floodplain.store.layout import BEGINNING
-from floodplain.store.task import TaskWriter
-from floodplain.store.view import Snapshot
+from floodplain.store.read.snapshot import Snapshot
+from floodplain.store.rows.layout import BEGINNING
+from floodplain.store.write.task_writer import TaskWriter
 from floodplain.versions.records.edit import GroupRanges
 from floodplain.versions.records.schema import PROCESSING_TIME
 

@@ -29,9 +29,9 @@ from floodplain.state.fit import table_of
 from floodplain.state.forms import rows_in_form
 from floodplain.state.tables import define
 from floodplain.state.types import as_fields
-from floodplain.store.epoch import Epoch
 from floodplain.store.store import Store
-from floodplain.store.task import TaskWriter
+from floodplain.store.write.epoch import Epoch
+from floodplain.store.write.task_writer import TaskWriter
 from floodplain.versions.records.assignment import checked_slots, even, groups_of, slot_of_each_group, slots_of
 from floodplain.versions.records.edit import GroupRanges
 

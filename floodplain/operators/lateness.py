@@ -11,7 +11,7 @@ from floodplain.eventtime.times import END_MS, NONE_MS, as_ms
 from floodplain.operators.groups import filled
 from floodplain.operators.reserved import PREFIX
 from floodplain.state.durations import to_ms
-from floodplain.store.layout import one_array
+from floodplain.store.rows.layout import one_array
 
 LATE = "late"
 """The side output that late rows come out of, if it is declared or read."""

@@ -13,8 +13,8 @@ from floodplain.errors import short
 from floodplain.state.keyspace import KeySpace
 from floodplain.state.positions import pack
 from floodplain.state.tables import SEPARATOR, free_name
-from floodplain.store.definition import list_table
-from floodplain.store.task import TaskWriter
+from floodplain.store.rows.definition import list_table
+from floodplain.store.write.task_writer import TaskWriter
 from floodplain.tiers.paths import checked_name
 from floodplain.versions.records.schema import TableSchema
 

@@ -22,9 +22,9 @@ from floodplain.operators.definition import Described, Given, Written, free
 from floodplain.operators.join_match import partners
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.state.descriptors import State, TaskValue
-from floodplain.store.layout import one_array
+from floodplain.store.read.snapshot import Snapshot
+from floodplain.store.rows.layout import one_array
 from floodplain.store.store import Store
-from floodplain.store.view import Snapshot
 from floodplain.versions.records.manifest import Manifest
 
 LookupHow: TypeAlias = Literal["left", "inner"]

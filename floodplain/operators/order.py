@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
-from floodplain.store.identity import starts_of
-from floodplain.store.layout import one_array
+from floodplain.store.rows.layout import one_array
+from floodplain.store.rows.row_classes import starts_of
 
 
 @dataclass(frozen=True, slots=True)

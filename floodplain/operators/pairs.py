@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from floodplain.store.identity import starts_of
+from floodplain.store.rows.row_classes import starts_of
 
 Pairs: TypeAlias = tuple[np.ndarray, np.ndarray]
 """The number of a key, and a number of its own, of each entry."""

@@ -18,9 +18,9 @@ from floodplain.operators.process import KeyedBatchProcess
 from floodplain.operators.reducing import summed
 from floodplain.operators.structs import as_struct, field_of
 from floodplain.state.descriptors import State, Value
-from floodplain.store import folds
-from floodplain.store.identity import starts_of
-from floodplain.store.layout import one_array
+from floodplain.store.rows import merge_functions
+from floodplain.store.rows.layout import one_array
+from floodplain.store.rows.row_classes import starts_of
 
 NO_TYPE = pa.null()
 Repeats: TypeAlias = Literal["last", "sum", "min", "max"]
@@ -110,7 +110,7 @@ class Pivot(KeyedBatchProcess):
     def _cell_type(self, given: pa.DataType) -> pa.DataType:
         if self.repeats == "last":
             return given
-        problem = folds.check_type(self.repeats, given)
+        problem = merge_functions.check_type(self.repeats, given)
         if problem:
             raise BadInput(f"pivot: column {self.value}: {problem}")
         if self.repeats == "sum" and not pa.types.is_decimal(given):
@@ -187,7 +187,7 @@ class Pivot(KeyedBatchProcess):
         operands = pa.concat_arrays([held.drop_null(), values]).take(pa.array(order))
         starts = np.flatnonzero(starts_of(owner[order]))
         if self.repeats != "sum":
-            batch.set(f"cell_{number}", folds.required(self.repeats, "pivot")(operands, starts), numbers)
+            batch.set(f"cell_{number}", merge_functions.required(self.repeats, "pivot")(operands, starts), numbers)
             return
         with groups_are(numbers, f"column {self.kinds[number][1]}: "):
             batch.set(f"cell_{number}", summed(operands, Groups(starts, len(operands))), numbers)

@@ -22,10 +22,10 @@ from floodplain.operators.lateness import REASON, moment
 from floodplain.operators.reserved import check_keys
 from floodplain.state.durations import to_ms
 from floodplain.state.tables import SEPARATOR, OperatorTables, Place
-from floodplain.store.definition import Column, timer_table
-from floodplain.store.layout import one_array
-from floodplain.store.task import TaskWriter
-from floodplain.store.view import Snapshot, TableView
+from floodplain.store.read.snapshot import Snapshot, TableView
+from floodplain.store.rows.definition import Column, timer_table
+from floodplain.store.rows.layout import one_array
+from floodplain.store.write.task_writer import TaskWriter
 from floodplain.tiers.paths import checked_name
 from floodplain.versions.records.edit import GroupRanges
 

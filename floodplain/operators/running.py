@@ -19,7 +19,7 @@ from floodplain.operators.process import KeyedBatchProcess, Process
 from floodplain.operators.reserved import ALL, check_keys
 from floodplain.state.descriptors import State, Value
 from floodplain.state.tables import safe_names
-from floodplain.store.layout import at_rows
+from floodplain.store.rows.layout import at_rows
 
 SEEN = "rows_seen"
 """The state that counts the rows of a key."""

@@ -16,7 +16,7 @@ from floodplain.operators.held import UNFIRED, Held
 from floodplain.operators.pairs import Pairs, order_of
 from floodplain.operators.windowprocess import Fresh, WindowProcess
 from floodplain.operators.windowstates import ListStates
-from floodplain.store.identity import starts_of
+from floodplain.store.rows.row_classes import starts_of
 
 LAST, WAKE = "_end", "_wake"
 START_REST, LAST_REST = "_start_rest", "_end_rest"

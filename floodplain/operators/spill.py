@@ -16,8 +16,8 @@ from floodplain.operators.keyed import KeyedTask
 from floodplain.operators.operator import KeyedOperator, Outcome, combined
 from floodplain.operators.tasklevel import TaskLevel
 from floodplain.scratch import Scratch
-from floodplain.store.task import Report, TaskWriter
-from floodplain.store.view import Snapshot
+from floodplain.store.read.snapshot import Snapshot
+from floodplain.store.write.task_writer import Report, TaskWriter
 from floodplain.tiers.files.errors import no_space_as_ours
 from floodplain.versions.records.edit import GroupRanges
 from floodplain.versions.records.groups import from_members

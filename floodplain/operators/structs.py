@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import BadInput
-from floodplain.store.layout import one_array
+from floodplain.store.rows.layout import one_array
 from floodplain.structs import field_at, fields_of
 
 

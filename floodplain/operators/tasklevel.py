@@ -20,9 +20,9 @@ from floodplain.state.fit import fit_of
 from floodplain.state.forms import in_form, rows_in_form
 from floodplain.state.shared import BroadcastHandle, TaskValueHandle
 from floodplain.state.tables import SLOT, SLOTS
-from floodplain.store.epoch import Epoch
-from floodplain.store.task import TaskWriter
-from floodplain.store.view import Snapshot
+from floodplain.store.read.snapshot import Snapshot
+from floodplain.store.write.epoch import Epoch
+from floodplain.store.write.task_writer import TaskWriter
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ from floodplain.operators.order import Order, check_order, parse_order, ranked, 
 from floodplain.operators.process import KeyedBatchProcess, Process
 from floodplain.operators.structs import as_rows, as_struct, field_of, struct_type
 from floodplain.state.descriptors import State, Value
-from floodplain.store.identity import starts_of
-from floodplain.store.layout import at_rows, one_array
+from floodplain.store.rows.layout import at_rows, one_array
+from floodplain.store.rows.row_classes import starts_of
 
 RANK = "rank"
 

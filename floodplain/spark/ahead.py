@@ -22,7 +22,7 @@ from floodplain.spark.exchange import hashed
 from floodplain.spark.onepass import one_pass
 from floodplain.spark.plan import Extend, Input, Keyed, Node, Plan, Select, Union, parents
 from floodplain.spark.steps import derived
-from floodplain.store.layout import HASH
+from floodplain.store.rows.layout import HASH
 
 _STATELESS = {"Project", "Filter", "Generate"}
 """Spark's steps that see one row at a time, on a stream as in a batch."""

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructField, StructType
 from floodplain.operators.grouping import Grouped
 from floodplain.spark.compat_initial import INITIAL
 from floodplain.spark.compat_rows import TIME_ZONE
-from floodplain.store.layout import one_array
+from floodplain.store.rows.layout import one_array
 
 _CHUNK_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _NO_LIMIT = 2**31 - 1

@@ -15,7 +15,7 @@ from floodplain.errors import short
 from floodplain.operators.grouping import Grouped
 from floodplain.spark.compat_initial import INITIAL
 from floodplain.state.pythonic import to_python
-from floodplain.store.layout import one_array
+from floodplain.store.rows.layout import one_array
 
 TIME_ZONE = "spark.sql.session.timeZone"
 

@@ -27,7 +27,7 @@ from floodplain.spark.staging import Staged, read_staged
 from floodplain.spark.task_entry import REPORT_SCHEMA, work
 from floodplain.spark.task_store import Work, open_for
 from floodplain.spark.worker import Job, StageJob, TaskReport
-from floodplain.store.layout import HASH
+from floodplain.store.rows.layout import HASH
 from floodplain.versions.records.edit import Assignment
 
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"

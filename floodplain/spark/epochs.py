@@ -25,9 +25,9 @@ from floodplain.spark.timekeeper import Timekeeper
 from floodplain.spark.weights import check_all_came, check_weight
 from floodplain.state import tables
 from floodplain.state.descriptors import EVENT_TIME
-from floodplain.store.storetime import Moment
-from floodplain.store.task import conflict_before_damage
-from floodplain.store.view import Snapshot
+from floodplain.store.processing_time import Moment
+from floodplain.store.read.snapshot import Snapshot
+from floodplain.store.write.task_writer import conflict_before_damage
 from floodplain.tiers import paths
 from floodplain.tiers.redact import without_credentials
 from floodplain.versions.log.commit import commit

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
 from floodplain.spark.names import quoted
-from floodplain.store.layout import HASH
+from floodplain.store.rows.layout import HASH
 from floodplain.versions.records.edit import Assignment
 
 FEW_RANGES = 16

@@ -11,7 +11,7 @@ from floodplain.operators.operator import KeyedOperator, check_ends, fitted_proc
 from floodplain.operators.reserved import PREFIX
 from floodplain.spark.columns import hint
 from floodplain.spark.plan import Keyed, Plan
-from floodplain.store.layout import HASH
+from floodplain.store.rows.layout import HASH
 
 
 def fitted_operator(step: Keyed, rows: pa.Schema, plan: Plan) -> KeyedOperator:

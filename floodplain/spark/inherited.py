@@ -11,7 +11,7 @@ from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.reorder import WAITING, rows_wait
 from floodplain.spark.sink_staged import open_staged
 from floodplain.state.tables import SEPARATOR
-from floodplain.store.view import Snapshot
+from floodplain.store.read.snapshot import Snapshot
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.records.manifest import Manifest

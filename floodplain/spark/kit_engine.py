@@ -22,7 +22,7 @@ from floodplain.spark.staging import Staged, read_staged
 from floodplain.spark.stream import SOURCE
 from floodplain.spark.task_store import Work
 from floodplain.spark.worker import Job, StageJob, TaskReport, run_task, stage_task
-from floodplain.store.task import Ticket
+from floodplain.store.write.task_writer import Ticket
 from floodplain.versions.records.assignment import slot_of_each_group, slots_of
 from floodplain.versions.records.edit import Assignment
 

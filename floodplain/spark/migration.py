@@ -19,7 +19,7 @@ from floodplain.spark.inherited_states import Inherited, StateChanges, declared_
 from floodplain.spark.plan import Keyed
 from floodplain.state.forms import in_form
 from floodplain.state.tables import SEPARATOR, evolved
-from floodplain.store.rewrite import rewrite
+from floodplain.store.compaction.rewrite import rewrite
 from floodplain.store.store import Writer
 from floodplain.versions.log.commit import commit
 from floodplain.versions.log.requirements import RequireRuns, RequireSchema

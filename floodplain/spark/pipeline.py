@@ -35,8 +35,8 @@ from floodplain.spark.takeover import take_over
 from floodplain.spark.workers import prepare_workers
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.durations import to_ms
+from floodplain.store.read.snapshot import TableView
 from floodplain.store.store import Store
-from floodplain.store.view import TableView
 from floodplain.tiers.files.modes import Modes
 from floodplain.tiers.files.plain import check_tree
 from floodplain.tiers.open import folder_of

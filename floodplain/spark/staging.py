@@ -16,7 +16,7 @@ from floodplain.keys import hash_columns, normalize_keys
 from floodplain.spark.conditions import Comparison
 from floodplain.spark.sink_staged import as_parquet, encoding
 from floodplain.spark.task_store import OpenStore, Work
-from floodplain.store.task import Ticket
+from floodplain.store.write.task_writer import Ticket
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.create import create_or_read

@@ -20,8 +20,8 @@ from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Plan, Select
 from floodplain.spark.staging import Staged, StagedFile
 from floodplain.spark.task_store import Work
 from floodplain.spark.worker import Job, StageJob, TaskReport
-from floodplain.store.epoch import Epoch
-from floodplain.store.view import Snapshot
+from floodplain.store.read.snapshot import Snapshot
+from floodplain.store.write.epoch import Epoch
 from floodplain.versions.records.assignment import groups_of
 from floodplain.versions.records.edit import Assignment
 

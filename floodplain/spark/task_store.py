@@ -8,8 +8,8 @@ import msgspec
 from floodplain.clock import SystemChance, SystemClock
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
-from floodplain.store.readers import Readers
-from floodplain.store.task import Ticket
+from floodplain.store.run.open_runs import Readers
+from floodplain.store.write.task_writer import Ticket
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.open import open_blobs
 

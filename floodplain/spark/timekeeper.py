@@ -11,10 +11,10 @@ from floodplain.eventtime.times import NONE_MS
 from floodplain.eventtime.watermarks import NEWEST, Seen, WatermarkRule, newest_of
 from floodplain.spark.contract import Engine
 from floodplain.state.descriptors import EVENT_TIME
-from floodplain.store.definition import value_table
-from floodplain.store.epoch import Epoch
+from floodplain.store.processing_time import Moment
+from floodplain.store.rows.definition import value_table
 from floodplain.store.store import Writer
-from floodplain.store.storetime import Moment
+from floodplain.store.write.epoch import Epoch
 
 
 class Timekeeper:

@@ -21,8 +21,8 @@ from floodplain.spark.fitness import Check, check_fits
 from floodplain.spark.plan import MAIN
 from floodplain.spark.staging import Split, Staged, StagedFile, stage, staged_batches
 from floodplain.spark.task_store import OpenStore, Work, open_for
-from floodplain.store.task import Report, TaskWriter, Ticket
-from floodplain.store.view import Snapshot
+from floodplain.store.read.snapshot import Snapshot
+from floodplain.store.write.task_writer import Report, TaskWriter, Ticket
 from floodplain.versions.log.history import Format, History
 from floodplain.versions.records.assignment import slot_of_each_group
 from floodplain.versions.records.edit import GroupRanges

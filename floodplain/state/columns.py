@@ -15,12 +15,12 @@ from floodplain.keys import hash_columns, normalize_keys
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.positions import pack
 from floodplain.state.tables import Place
-from floodplain.store import layout
-from floodplain.store.definition import recorded
-from floodplain.store.delta import physical_rows
-from floodplain.store.identity import refine, starts_of
-from floodplain.store.layout import EXPIRES, SUB
-from floodplain.store.merge import Rules, resolve
+from floodplain.store.rows import layout
+from floodplain.store.rows.definition import recorded
+from floodplain.store.rows.delta import physical_rows
+from floodplain.store.rows.layout import EXPIRES, SUB
+from floodplain.store.rows.resolve import Rules, resolve
+from floodplain.store.rows.row_classes import refine, starts_of
 
 _NOTHING_FIRED = np.iinfo(np.int64).min
 

@@ -17,8 +17,8 @@ from floodplain.state.durations import to_ms
 from floodplain.state.expressions import ALL, LAZY, parse_paths
 from floodplain.state.fit import fit_of
 from floodplain.state.types import as_arrow
-from floodplain.store import folds
-from floodplain.store.folds import Combine, register_merge
+from floodplain.store.rows import merge_functions
+from floodplain.store.rows.merge_functions import Combine, register_merge
 from floodplain.versions.records.schema import PROCESSING_TIME
 
 TimeKind: TypeAlias = Literal["processing", "event"]
@@ -214,7 +214,7 @@ class Map(_Many):
     @property
     def merge_name(self) -> str:
         if self.merge is None:
-            return "" if folds.check_type("sum", self.arrow_value) else "sum"
+            return "" if merge_functions.check_type("sum", self.arrow_value) else "sum"
         return _merge_name(self.merge)
 
 
@@ -321,8 +321,8 @@ def _merge_name(merge: str | Combine) -> str:
 
 
 def _check_merge(name: str, type_: pa.DataType) -> None:
-    if folds.find(name) is None:
+    if merge_functions.find(name) is None:
         raise BadInput(f"no merge is called {name!r}: use sum, min, max, count, append or give a function")
-    problem = folds.check_type(name, type_)
+    problem = merge_functions.check_type(name, type_)
     if problem:
         raise SchemaMismatch(problem)

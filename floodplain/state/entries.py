@@ -14,7 +14,7 @@ from floodplain.state.expressions import ALL, LAZY, Path, evaluate, parse_paths
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.prefetch import Held
 from floodplain.state.tables import Place
-from floodplain.store.identity import refine, starts_of
+from floodplain.store.rows.row_classes import refine, starts_of
 
 _NEAR_ENTRIES = 1 << 16
 """Entries of the key at hand, read one at a time, that are kept."""

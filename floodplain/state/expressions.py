@@ -12,7 +12,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from floodplain.errors import BadInput
-from floodplain.store.layout import one_array
+from floodplain.store.rows.layout import one_array
 from floodplain.structs import field_at
 
 ALL, LAZY = "all", "lazy"

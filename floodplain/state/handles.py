@@ -18,10 +18,10 @@ from floodplain.state.keyspace import TableCursor
 from floodplain.state.kinds import plain_kind
 from floodplain.state.pythonic import to_python
 from floodplain.state.tables import Place
-from floodplain.store import folds
-from floodplain.store.delta import EXPIRES_OF
-from floodplain.store.identity import starts_of
-from floodplain.store.layout import at_rows, one_array
+from floodplain.store.rows import merge_functions
+from floodplain.store.rows.delta import EXPIRES_OF
+from floodplain.store.rows.layout import at_rows, one_array
+from floodplain.store.rows.row_classes import starts_of
 
 
 class _Absent:
@@ -199,7 +199,7 @@ class ReducingHandle:
         self.state = state
         self.place = place
         self._cursor = cursor
-        self._fold = folds.required(state.merge_name, cursor.name)
+        self._fold = merge_functions.required(state.merge_name, cursor.name)
         self._added: dict[int, list[Any]] = {}
         self._added_many: list[tuple[np.ndarray, pa.Array]] = []
         self._cleared = bytearray(len(cursor.space))

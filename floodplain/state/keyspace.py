@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.state.descriptors import EVENT_TIME
-from floodplain.store.layout import BEGINNING, EXPIRES, HASH, at_rows, beside
-from floodplain.store.lookup import Footprint
-from floodplain.store.task import TaskWriter
-from floodplain.store.view import Lookup, Snapshot
+from floodplain.store.read.lookup import Footprint
+from floodplain.store.read.snapshot import Lookup, Snapshot
+from floodplain.store.rows.layout import BEGINNING, EXPIRES, HASH, at_rows, beside
+from floodplain.store.write.task_writer import TaskWriter
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from floodplain.state.handles import restore
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.kinds import plain_kind
 from floodplain.state.tables import Place, state_of
-from floodplain.store import folds
+from floodplain.store.rows import merge_functions
 
 _STORED: Final = object()
 """In place of a value: what the entry was as the epoch began, not yet read."""
@@ -131,7 +131,7 @@ class _EntriesHandle:
         values = [value for value in (base, *operands) if value is not None and value is not ABSENT]
         if len(values) < 2:
             return values[0] if values else None
-        fold = folds.required(self.state.merge_name, self.cursor.name)
+        fold = merge_functions.required(self.state.merge_name, self.cursor.name)
         return fold(pa.array(values, self.state.arrow_value), np.zeros(1, np.int64))[0].as_py()
 
     def _copied(self) -> dict[Frozen, _Change]:

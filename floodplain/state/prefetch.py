@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.state.keyspace import TableCursor
-from floodplain.store.layout import one_array
-from floodplain.store.lookup import Footprint
+from floodplain.store.read.lookup import Footprint
+from floodplain.store.rows.layout import one_array
 
 _FIRST_KEYS = 1024
 """The first batch, while nothing is known of how much a key holds."""

@@ -12,8 +12,8 @@ from floodplain.state.entries import Frozen, frozen
 from floodplain.state.fit import fitting
 from floodplain.state.forms import fresh_by
 from floodplain.state.tables import Place
-from floodplain.store.task import TaskWriter
-from floodplain.store.view import Snapshot
+from floodplain.store.read.snapshot import Snapshot
+from floodplain.store.write.task_writer import TaskWriter
 
 
 class TaskValueHandle:

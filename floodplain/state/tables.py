@@ -36,10 +36,10 @@ from floodplain.state.descriptors import (
     Value,
 )
 from floodplain.state.types import as_fields
-from floodplain.store.definition import Column, list_table, map_table, timer_table, value_table
-from floodplain.store.evolution import evolve
+from floodplain.store.rows.definition import Column, list_table, map_table, timer_table, value_table
+from floodplain.store.rows.evolution import evolve
+from floodplain.store.rows.widening import changes_inside
 from floodplain.store.store import Writer
-from floodplain.store.widening import changes_inside
 from floodplain.tiers.paths import checked_name
 from floodplain.versions.records.schema import PROCESSING_TIME, TableSchema
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from floodplain.errors import BadInput, Conflict, SnapshotExpired
-from floodplain.store.task import conflict_before_damage
+from floodplain.store.rows.widening import continued
 from floodplain.store.verify import opened
-from floodplain.store.widening import continued
+from floodplain.store.write.task_writer import conflict_before_damage
 from floodplain.versions.log.commit import commit
 from floodplain.versions.log.history import History
 from floodplain.versions.log.manifest_checkpoint import maybe_checkpoint

@@ -12,17 +12,18 @@ from floodplain.errors import BadInput, Conflict, NoSpace, StoreNotFound
 from floodplain.host import is_gone, this_process
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
-from floodplain.store import layout, policy
-from floodplain.store.compactor import Compacted, compact
-from floodplain.store.diff import Change, changes
-from floodplain.store.epoch import Epoch
-from floodplain.store.evolution import evolve
-from floodplain.store.readers import Readers
+from floodplain.store.compaction import policy
+from floodplain.store.compaction.compactor import Compacted, compact
+from floodplain.store.processing_time import Moment, StoreTime
+from floodplain.store.read.diff import Change, changes
+from floodplain.store.read.snapshot import Snapshot
+from floodplain.store.read.snapshot_files import forgotten_before_damage
 from floodplain.store.rollback import RolledBack, planned, roll_back
-from floodplain.store.standing import forgotten_before_damage
-from floodplain.store.storetime import Moment, StoreTime
+from floodplain.store.rows import layout
+from floodplain.store.rows.evolution import evolve
+from floodplain.store.run.open_runs import Readers
 from floodplain.store.verify import Progress, Verdict, verify
-from floodplain.store.view import Snapshot
+from floodplain.store.write.epoch import Epoch
 from floodplain.tiers.open import open_blobs
 from floodplain.tiers.probe import probe
 from floodplain.tiers.vacancy import check_vacant

@@ -7,9 +7,9 @@ import msgspec
 from floodplain.clock import Chance, Clock
 from floodplain.errors import Corrupt, NotFound
 from floodplain.settings import StoreSettings
-from floodplain.store.chunkcache import ChunkCache
-from floodplain.store.claims import membership, schema_of
-from floodplain.store.runreader import RunReader, open_run
+from floodplain.store.run.chunk_cache import ChunkCache
+from floodplain.store.run.reader import RunReader, open_run
+from floodplain.store.run.validation import membership, schema_of
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.log.history import History
 from floodplain.versions.records import seen

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from floodplain.cli.main import app
 from floodplain.settings import StoreSettings
-from floodplain.store.definition import Column, map_table, value_table
+from floodplain.store.rows.definition import Column, map_table, value_table
 from floodplain.store.store import Store
 
 SETTINGS = StoreSettings(key_groups=8, sync=False)

@@ -2,8 +2,8 @@ import sys
 
 import pyarrow as pa
 
-from floodplain.store.definition import Column, value_table
-from floodplain.store.folds import register_merge
+from floodplain.store.rows.definition import Column, value_table
+from floodplain.store.rows.merge_functions import register_merge
 from floodplain.store.store import Store
 from floodplain.tiers.files import reserve
 from tests.cli.stores import PAGES, SETTINGS, add_epochs, run, run_json
@@ -57,7 +57,7 @@ def test_the_text_has_all_of_it(tmp_path):
 def test_a_module_that_registers_a_merge_can_be_imported(tmp_path, monkeypatch):
     (tmp_path / "my_merges.py").write_text(
         "import pyarrow.compute as pc\n"
-        "from floodplain.store.folds import register_merge\n\n\n"
+        "from floodplain.store.rows.merge_functions import register_merge\n\n\n"
         "def larger(older, newer):\n    return pc.max_element_wise(older, newer)\n\n\n"
         "LARGER = register_merge(larger)\n"
     )
@@ -66,7 +66,7 @@ def test_a_module_that_registers_a_merge_can_be_imported(tmp_path, monkeypatch):
 
     with Store.open(tmp_path / "store", create=True, settings=SETTINGS).writer("test") as writer:
         writer.define(value_table("t", {"k": pa.int64()}, {"v": Column(pa.int64(), merge=my_merges.LARGER)}))
-    monkeypatch.setattr("floodplain.store.folds._registered", {})
+    monkeypatch.setattr("floodplain.store.rows.merge_functions._registered", {})
     monkeypatch.delitem(sys.modules, "my_merges")
     before = run_json("inspect", tmp_path / "store")
     after = run_json("inspect", tmp_path / "store", "--import", "my_merges")

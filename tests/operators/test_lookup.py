@@ -13,7 +13,7 @@ from floodplain.errors import BadInput
 from floodplain.metrics import LOOKUPS
 from floodplain.operators import aggregates, lookup
 from floodplain.spark.kit import KitEpoch, PipelineKit, survives_every_crash
-from floodplain.store.definition import map_table, value_table
+from floodplain.store.rows.definition import map_table, value_table
 from floodplain.store.store import Store
 from floodplain.versions.retention import pins
 

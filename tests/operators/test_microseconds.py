@@ -21,7 +21,7 @@ from floodplain.operators.process import KeyedProcess
 from floodplain.operators.windowing import WindowAggregate
 from floodplain.spark.kit import PipelineKit
 from floodplain.state.tables import tables_for
-from floodplain.store.evolution import evolve
+from floodplain.store.rows.evolution import evolve
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ROWS = "k string, at timestamp, n long"

@@ -13,7 +13,7 @@ from floodplain.operators.process import KeyedProcess
 from floodplain.operators.spill import Spill
 from floodplain.settings import StoreSettings
 from floodplain.state.descriptors import Broadcast, List, Map, TaskValue, Value
-from floodplain.store.layout import HASH
+from floodplain.store.rows.layout import HASH
 
 KEY_GROUPS = 64
 SCHEMA = pa.schema({"user": pa.int64(), "n": pa.int64(), HASH: pa.int64()})

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from floodplain.clock import SeededChance
 from floodplain.metrics import Counters
-from floodplain.store.definition import value_table
+from floodplain.store.rows.definition import value_table
 from floodplain.store.store import Store
 from floodplain.tiers.directory import DirectoryBlobs
 from tests.faults import clone

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from floodplain.clock import ManualClock, SeededChance
 from floodplain.metrics import Counters
+from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.store import Writer
-from floodplain.store.view import Snapshot
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.directory import DirectoryBlobs
 from floodplain.versions.log import lease

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from floodplain.spark.driver import Driver
 from floodplain.spark.engine import SparkEngine
 from floodplain.spark.sink_files import ParquetSink
-from floodplain.store.epoch import Epoch
+from floodplain.store.write.epoch import Epoch
 from tests.spark.fault_pipeline import start
 from tests.spark.fault_processes import Fault
 from tests.waiting import wait_for

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from floodplain.settings import RetentionSettings, StoreSettings
 from floodplain.spark.pipeline import Query, stream
+from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.store import Store
-from floodplain.store.view import Snapshot
 from tests.spark.fault_processes import BUCKETS, Fault, First, Second
 from tests.spark.files import put_table
 

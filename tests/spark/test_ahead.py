@@ -13,7 +13,7 @@ import floodplain as fp
 from floodplain.spark.pipeline import stream
 from floodplain.spark.plan import Extend, Input, Select, Union
 from floodplain.spark.stream import Stream
-from floodplain.store.layout import HASH
+from floodplain.store.rows.layout import HASH
 from tests.spark.files import put_table
 from tests.spark.processes import Sightings
 

@@ -17,7 +17,7 @@ from floodplain.spark.housekeeper import Housekeeper
 from floodplain.spark.kit import LocalEngine, PipelineKit
 from floodplain.spark.migration import StartChanges
 from floodplain.spark.takeover import take_over
-from floodplain.store.policy import TieredPolicy
+from floodplain.store.compaction.policy import TieredPolicy
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.records.edit import SourcePosition
 from tests.faults import FaultyBlobs, Op, Plan

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from floodplain.spark.upkeep import SPREAD_OVER, UNMAPPED_AFTER, Leavers
-from floodplain.store.definition import value_table
+from floodplain.store.rows.definition import value_table
 from floodplain.store.store import Store
 from floodplain.tiers.memory import MemoryBlobs
 from tests.store import forge

@@ -7,7 +7,7 @@ import pytest
 
 from floodplain.errors import StoreNotFound
 from floodplain.spark.pipeline import stream
-from floodplain.store.definition import value_table
+from floodplain.store.rows.definition import value_table
 from floodplain.store.store import Store
 from floodplain.versions.retention import pins
 from tests.spark.test_dataflow import finish, rows_of, source, users

@@ -16,7 +16,7 @@ from floodplain.metrics import Counters
 from floodplain.settings import CacheSettings, RetentionSettings, StoreSettings
 from floodplain.spark.checkpoint import agree
 from floodplain.spark.sink_files import ParquetSink
-from floodplain.store.definition import value_table
+from floodplain.store.rows.definition import value_table
 from floodplain.store.store import Store
 from floodplain.tiers.cached import CachedBlobs
 from floodplain.tiers.files.modes import Modes

@@ -11,7 +11,7 @@ from floodplain.clock import ManualClock
 from floodplain.errors import BadInput, Conflict, Corrupt, Refused, Unavailable
 from floodplain.settings import RetentionSettings, RetrySettings, StoreSettings
 from floodplain.spark.upkeep import COLLECT_EVERY, MOST_PAUSE_S, Upkeep
-from floodplain.store.definition import value_table
+from floodplain.store.rows.definition import value_table
 from floodplain.store.store import Store, Writer
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs

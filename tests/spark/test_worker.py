@@ -20,8 +20,8 @@ from floodplain.spark.plan import MAIN
 from floodplain.spark.task_store import Work
 from floodplain.spark.worker import Job, TaskReport, run_task
 from floodplain.state.tables import define
-from floodplain.store.epoch import Epoch
 from floodplain.store.store import Store
+from floodplain.store.write.epoch import Epoch
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Writable
 from floodplain.tiers.memory import MemoryBlobs

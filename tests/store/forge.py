@@ -11,9 +11,9 @@ import xxhash
 from floodplain.clock import Clock, ManualClock, SeededChance
 from floodplain.metrics import Counters
 from floodplain.settings import RetentionSettings, RetrySettings, StoreSettings
-from floodplain.store.delta import physical_rows, settle
-from floodplain.store.footer import Footer, Place, encode
-from floodplain.store.runwriter import BuiltRun, RunOptions, build_run, pack
+from floodplain.store.rows.delta import physical_rows, settle
+from floodplain.store.run.footer import Footer, Place, encode
+from floodplain.store.run.writer import BuiltRun, RunOptions, build_run, pack
 from floodplain.store.store import Store
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs

@@ -12,16 +12,16 @@ from floodplain.clock import ManualClock
 from floodplain.errors import BadInput, Conflict
 from floodplain.keys import key_group
 from floodplain.settings import StoreSettings
-from floodplain.store import policy
-from floodplain.store.compactor import compact
-from floodplain.store.delta import EXPIRES_OF
-from floodplain.store.epoch import Epoch
-from floodplain.store.evolution import can_read
-from floodplain.store.layout import EXPIRES
-from floodplain.store.policy import Proposal
+from floodplain.store.compaction import policy
+from floodplain.store.compaction.compactor import compact
+from floodplain.store.compaction.policy import Proposal
+from floodplain.store.read.snapshot import Snapshot, TableView
+from floodplain.store.rows.delta import EXPIRES_OF
+from floodplain.store.rows.evolution import can_read
+from floodplain.store.rows.layout import EXPIRES
+from floodplain.store.rows.widening import made_anew
 from floodplain.store.store import Store, Writer
-from floodplain.store.view import Snapshot, TableView
-from floodplain.store.widening import made_anew
+from floodplain.store.write.epoch import Epoch
 from floodplain.versions.log import lease
 from floodplain.versions.records.manifest import Manifest
 from tests.store import world

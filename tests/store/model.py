@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.store.definition import Column, list_table, map_table, timer_table, value_table
-from floodplain.store.delta import EXPIRES_OF
-from floodplain.store.folds import register_merge
-from floodplain.store.layout import EXPIRES
+from floodplain.store.rows.definition import Column, list_table, map_table, timer_table, value_table
+from floodplain.store.rows.delta import EXPIRES_OF
+from floodplain.store.rows.layout import EXPIRES
+from floodplain.store.rows.merge_functions import register_merge
 from floodplain.versions.records.schema import TableSchema
 
 Row = Mapping[str, Any]

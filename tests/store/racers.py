@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from floodplain.errors import Conflict
 from floodplain.settings import StoreSettings
-from floodplain.store.definition import Column, value_table
+from floodplain.store.rows.definition import Column, value_table
 from floodplain.store.store import Store
 
 SETTINGS = StoreSettings(sync=False, key_groups=16, chunk_bytes=2000, checkpoint_every=8)

@@ -16,9 +16,9 @@ from floodplain.clock import ManualClock, SeededChance
 from floodplain.errors import Corrupt
 from floodplain.metrics import Counters
 from floodplain.settings import CacheSettings
-from floodplain.store.definition import value_table
-from floodplain.store.footer import decode
-from floodplain.store.rewrite import rewrite
+from floodplain.store.compaction.rewrite import rewrite
+from floodplain.store.rows.definition import value_table
+from floodplain.store.run.footer import decode
 from floodplain.store.store import Store
 from floodplain.tiers.cached import CachedBlobs
 from floodplain.tiers.directory import DirectoryBlobs

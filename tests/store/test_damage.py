@@ -15,10 +15,10 @@ from floodplain.clock import ManualClock, SeededChance
 from floodplain.errors import Corrupt, StoreNotFound
 from floodplain.metrics import Counters
 from floodplain.settings import RetentionSettings
-from floodplain.store.definition import Column, list_table, map_table, timer_table, value_table
-from floodplain.store.footer import Footer, decode
+from floodplain.store.read.snapshot import Snapshot
+from floodplain.store.rows.definition import Column, list_table, map_table, timer_table, value_table
+from floodplain.store.run.footer import Footer, decode
 from floodplain.store.store import Store
-from floodplain.store.view import Snapshot
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.directory import DirectoryBlobs

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from floodplain.keys import hash_columns
-from floodplain.store.definition import map_table
-from floodplain.store.lookup import footprint
-from floodplain.store.needles import Source
+from floodplain.store.read.lookup import footprint
+from floodplain.store.rows.definition import map_table
+from floodplain.store.run.lookup_keys import Source
 from tests.store import forge
 
 PAGES = map_table("t", {"k": pa.int64()}, {"s": pa.int64()}, {"v": pa.string()})

@@ -12,9 +12,9 @@ import pytest
 from floodplain.clock import SeededChance
 from floodplain.errors import Corrupt, FloodplainError
 from floodplain.metrics import Counters
-from floodplain.store.definition import Column, list_table, map_table, timer_table, value_table
-from floodplain.store.footer import Footer, Place
-from floodplain.store.runwriter import BuiltRun
+from floodplain.store.rows.definition import Column, list_table, map_table, timer_table, value_table
+from floodplain.store.run.footer import Footer, Place
+from floodplain.store.run.writer import BuiltRun
 from floodplain.store.store import Store
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.directory import DirectoryBlobs

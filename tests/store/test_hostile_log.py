@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from floodplain.errors import BadInput, BadName, Corrupt, FloodplainError
-from floodplain.store.definition import MOST_TTL_MS, Column, list_table, map_table, timer_table, value_table
+from floodplain.store.rows.definition import MOST_TTL_MS, Column, list_table, map_table, timer_table, value_table
 from floodplain.store.store import Store
 from floodplain.versions.records.edit import (
     AdvanceHorizon,

@@ -15,7 +15,7 @@ import pytest
 from floodplain.clock import SeededChance
 from floodplain.errors import Corrupt
 from floodplain.metrics import Counters
-from floodplain.store.definition import value_table
+from floodplain.store.rows.definition import value_table
 from floodplain.store.store import Store
 from floodplain.tiers import paths
 from floodplain.tiers.directory import DirectoryBlobs

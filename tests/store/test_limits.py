@@ -11,11 +11,12 @@ import pytest
 
 from floodplain.errors import BadInput, Corrupt
 from floodplain.settings import MOST_WINDOW_BYTES, StoreSettings
-from floodplain.store import gather, scan
-from floodplain.store.definition import Column, list_table, map_table, timer_table, value_table
-from floodplain.store.rewrite import rewrite
-from floodplain.store.runreader import RunReader
-from floodplain.store.runwriter import RunBuilder
+from floodplain.store.compaction.rewrite import rewrite
+from floodplain.store.read import scan
+from floodplain.store.rows import large_tables
+from floodplain.store.rows.definition import Column, list_table, map_table, timer_table, value_table
+from floodplain.store.run.reader import RunReader
+from floodplain.store.run.writer import RunBuilder
 from floodplain.store.store import Store
 from floodplain.versions.records.schema import TableSchema
 from tests.store import forge, world
@@ -129,7 +130,7 @@ def expected() -> dict[str, dict[str, Any]]:
 def test_every_way_of_reading_gives_the_same_whatever_the_limit(
     shape: str, limit: int, tier: str, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gather, "MOST_BYTES", max(4 * limit, 10_000))
+    monkeypatch.setattr(large_tables, "MOST_BYTES", max(4 * limit, 10_000))
     assert everything(filled(shape, tier, limit)) == expected[shape]
 
 
@@ -305,8 +306,8 @@ def test_rows_taken_from_what_no_array_holds(monkeypatch: pytest.MonkeyPatch) ->
     for order in (rng.permutation(3000), np.arange(3000), rng.integers(0, 3000, 50), np.array([2999]), np.empty(0, np.int64)):
         expected = rows.take(pa.array(order, pa.int64()))
         for most in (1, 1000, 40_000, 1 << 30):
-            monkeypatch.setattr(gather, "MOST_BYTES", most)
-            taken = gather.take(pieces, order)
+            monkeypatch.setattr(large_tables, "MOST_BYTES", most)
+            taken = large_tables.take(pieces, order)
             assert taken.equals(expected)
             if most == 40_000 and len(order) == 3000:
                 assert max(chunk.nbytes for chunk in taken["v"].chunks) <= most
@@ -318,7 +319,7 @@ def test_keys_asked_for_again_and_again(shape: str, monkeypatch: pytest.MonkeyPa
     store = filled(shape, "mapped", 1 << 20, 1 << 20)
     table, keys = store.snapshot().table("t"), pa.table({"k": [1, 2, 3] * 40})
     whole = table.multi_get(keys)
-    monkeypatch.setattr(gather, "MOST_BYTES", whole.rows.nbytes // 4)
+    monkeypatch.setattr(large_tables, "MOST_BYTES", whole.rows.nbytes // 4)
     found = table.multi_get(keys)
     assert found.rows.equals(whole.rows) and found.needle.tolist() == whole.needle.tolist()
     assert found.rows.column("v").num_chunks > 1
@@ -328,13 +329,13 @@ def test_keys_asked_for_again_and_again(shape: str, monkeypatch: pytest.MonkeyPa
 def test_a_dictionary_counts_as_what_it_stands_for() -> None:
     values = pa.DictionaryArray.from_arrays(pa.array([0, 1, None] * 100, pa.int32()), pa.array(["x" * 1000, "y"]))
     rows = pa.table({"v": pa.chunked_array([values, values])})
-    assert gather.unpacked_bytes(rows) >= 200 * 1001
-    pieces = list(gather.slices(rows, 20_000))
+    assert large_tables.unpacked_bytes(rows) >= 200 * 1001
+    pieces = list(large_tables.slices(rows, 20_000))
     assert pa.concat_tables(pieces).to_pylist() == rows.to_pylist()
-    assert max(gather.unpacked_bytes(piece) for piece in pieces) <= 20_000
+    assert max(large_tables.unpacked_bytes(piece) for piece in pieces) <= 20_000
 
 
 @pytest.mark.parametrize("shape", TABLES)
 def test_a_delta_larger_than_an_array(shape: str, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(large_tables, "MOST_BYTES", 10_000)
     assert everything(filled(shape, "mapped", 32 << 20)) == expected[shape]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from floodplain.settings import StoreSettings
-from floodplain.store.definition import list_table, value_table
+from floodplain.store.rows.definition import list_table, value_table
 from floodplain.store.store import Store
 from floodplain.versions.records.schema import TableSchema
 

@@ -11,7 +11,7 @@ import pytest
 import xxhash
 
 from floodplain.settings import StoreSettings
-from floodplain.store.definition import map_table, value_table
+from floodplain.store.rows.definition import map_table, value_table
 from floodplain.store.store import Store
 from floodplain.versions.records.schema import TableSchema
 

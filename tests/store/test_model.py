@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from floodplain.errors import Fenced, SnapshotExpired
 from floodplain.settings import RetentionSettings
-from floodplain.store import folds
+from floodplain.store.rows import merge_functions
 from tests.store import world
 from tests.store.machine import Op, Twins, check_table
 from tests.store.model import JOIN_TEXT, ModelColumn, ModelTable
@@ -40,13 +40,13 @@ bands_bytes = st.sampled_from([1, 4000, 1 << 20])
 @contextmanager
 def without_user_merge(lacking: bool) -> Iterator[None]:
     """As in a process that does not have the user's code."""
-    fold = folds._registered.pop(JOIN_TEXT)
+    fold = merge_functions._registered.pop(JOIN_TEXT)
     if not lacking:
-        folds._registered[JOIN_TEXT] = fold
+        merge_functions._registered[JOIN_TEXT] = fold
     try:
         yield
     finally:
-        folds._registered[JOIN_TEXT] = fold
+        merge_functions._registered[JOIN_TEXT] = fold
 
 
 class StoreMachine(RuleBasedStateMachine):

@@ -14,9 +14,9 @@ import pytest
 from floodplain.clock import ManualClock
 from floodplain.errors import Conflict, Fenced
 from floodplain.settings import RetentionSettings
-from floodplain.store.compactor import compact
-from floodplain.store.definition import Column, list_table, map_table, value_table
-from floodplain.store.policy import Proposal, TieredPolicy, levels
+from floodplain.store.compaction.compactor import compact
+from floodplain.store.compaction.policy import Proposal, TieredPolicy, levels
+from floodplain.store.rows.definition import Column, list_table, map_table, value_table
 from floodplain.store.store import Store, Writer
 from floodplain.versions.records.manifest import Manifest
 from floodplain.versions.records.schema import TableSchema

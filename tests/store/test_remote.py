@@ -13,7 +13,7 @@ import pytest
 from floodplain.errors import Corrupt, Fenced, LeaseHeld, SnapshotExpired, StoreNotFound
 from floodplain.metrics import TIER_HITS, TIER_READ_BYTES, TIER_REQUESTS
 from floodplain.settings import CacheSettings, RetentionSettings, RetrySettings, StoreSettings
-from floodplain.store.definition import Column, map_table, value_table
+from floodplain.store.rows.definition import Column, map_table, value_table
 from floodplain.store.store import Store
 from tests.conftest import S3Server
 

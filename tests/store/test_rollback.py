@@ -8,11 +8,11 @@ import pytest
 from floodplain.clock import ManualClock
 from floodplain.errors import BadInput, Conflict, Corrupt, Fenced, LeaseHeld, SnapshotExpired
 from floodplain.settings import RetentionSettings
-from floodplain.store import policy
-from floodplain.store.compactor import compact
-from floodplain.store.definition import Column, value_table
-from floodplain.store.policy import Proposal
+from floodplain.store.compaction import policy
+from floodplain.store.compaction.compactor import compact
+from floodplain.store.compaction.policy import Proposal
 from floodplain.store.rollback import check_readable
+from floodplain.store.rows.definition import Column, value_table
 from floodplain.store.store import Store
 from floodplain.tiers import paths
 from floodplain.versions.log.commit import commit

@@ -8,9 +8,9 @@ import pytest
 
 from floodplain.clock import ManualClock, SeededChance
 from floodplain.settings import RetentionSettings
-from floodplain.store.compactor import compact
-from floodplain.store.definition import value_table
-from floodplain.store.policy import Proposal
+from floodplain.store.compaction.compactor import compact
+from floodplain.store.compaction.policy import Proposal
+from floodplain.store.rows.definition import value_table
 from floodplain.store.scrub import scrub
 from floodplain.store.store import Store
 from floodplain.store.verify import Verdict

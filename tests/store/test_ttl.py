@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from floodplain.store.definition import Column, list_table, map_table, value_table
+from floodplain.store.rows.definition import Column, list_table, map_table, value_table
 from floodplain.store.store import Store
 from tests.store import forge
 

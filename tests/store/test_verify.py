@@ -8,7 +8,7 @@ import pytest
 from floodplain.clock import ManualClock, SeededChance
 from floodplain.errors import StoreNotFound
 from floodplain.settings import RetentionSettings
-from floodplain.store.definition import timer_table, value_table
+from floodplain.store.rows.definition import timer_table, value_table
 from floodplain.store.store import Store
 from floodplain.store.verify import Verdict, verify_blobs
 from floodplain.tiers import paths

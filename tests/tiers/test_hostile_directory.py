@@ -17,7 +17,7 @@ import pytest
 from floodplain.clock import ManualClock, SeededChance
 from floodplain.errors import Corrupt, FloodplainError, Refused
 from floodplain.metrics import Counters
-from floodplain.store.definition import value_table
+from floodplain.store.rows.definition import value_table
 from floodplain.store.store import Store
 from floodplain.tiers import paths
 from floodplain.tiers.directory import DirectoryBlobs

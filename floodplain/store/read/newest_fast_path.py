@@ -1,0 +1,96 @@
+"""The quick way through a multi-get: where a key has one row that counts, the newest, its values are put where they are wanted.
+
+Nothing is resolved, sorted or copied twice. Values of a fixed width go straight from the runs to their places.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.store.rows import layout
+from floodplain.store.rows.key_equality import KeyColumn, same_keys
+from floodplain.store.rows.layout import OP, PUT
+from floodplain.store.run.lookup_keys import Needles, Source, candidates
+from floodplain.store.run.reader import Hits
+from floodplain.versions.records.schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows of one chunk that are the newest of their keys."""
+
+    chunk: pa.RecordBatch
+    needle: np.ndarray
+    row: np.ndarray
+
+
+def newest_values(
+    needles: Needles, sources: Sequence[Source], schema: TableSchema, held: Mapping[int, Mapping[int, pa.RecordBatch]]
+) -> tuple[pa.Table, np.ndarray] | None:
+    """Physical rows without hashes and keys, in the order of the needles, and the needle of each.
+
+    None where this is not the way: rows that fold, expire or are of an older schema, sub-keys, keys that share a hash.
+    Requires: needles ascend by hash; sources come newest first.
+    """
+    if not _may(needles, sources, schema):
+        return None
+    parts, pending, unsettled = list[_Part](), np.arange(len(needles.hashes)), np.ones(len(needles.hashes), bool)
+    keys = [KeyColumn.of(key) for key in needles.keys]
+    for age, source in enumerate(sources):
+        if not len(pending):
+            break
+        number = candidates(source, needles, pending)
+        for hits in source.reader.find(needles.hashes[number], None, held.get(age, {})) if len(number) else ():
+            needle = number[hits.needle]
+            stored = [KeyColumn.of(hits.chunk.column(layout.column(field))) for field in source.schema.keys]
+            if not same_keys(stored, hits.row, keys, needle):
+                return None
+            unsettled[needle] = False
+            parts += _puts(hits, needle) if source.reader.ref.deletes else [_Part(hits.chunk, needle, hits.row)]
+        pending = np.flatnonzero(unsettled)
+    return _put_together(parts, len(needles.hashes), schema)
+
+
+def _may(needles: Needles, sources: Sequence[Source], schema: TableSchema) -> bool:
+    if needles.subs is not None or schema.shape != "value" or schema.ttl_ms or any(field.ttl_ms for field in schema.values):
+        return False
+    return all(source.reader.unique and not source.reader.ref.merges and source.schema == schema for source in sources)
+
+
+def _puts(hits: Hits, needle: np.ndarray) -> list[_Part]:
+    """What is deleted is settled, too, but has no values."""
+    put = np.flatnonzero(layout.numbers(hits.chunk, OP)[hits.row] == PUT)
+    return [_Part(hits.chunk, needle[put], hits.row[put])]
+
+
+def _put_together(parts: Sequence[_Part], needles: int, schema: TableSchema) -> tuple[pa.Table, np.ndarray]:
+    wanted = {layout.column(field) for field in schema.values}
+    fields = [field for field in layout.physical(schema) if field.name in wanted]
+    there = np.zeros(needles, bool)
+    for part in parts:
+        there[part.needle] = True
+    needle = np.flatnonzero(there)
+    place = None if len(needle) == needles else np.cumsum(there) - 1
+    places = [part.needle if place is None else place[part.needle] for part in parts]
+    columns = [_column(field, parts, places, len(needle)) for field in fields]
+    ops = pa.array(np.zeros(len(needle), np.uint8))
+    named = pa.schema([layout.physical(schema).field(OP), *fields])
+    return pa.Table.from_arrays([ops, *columns], schema=named), needle
+
+
+def _column(field: pa.Field, parts: Sequence[_Part], places: Sequence[np.ndarray], rows: int) -> pa.Array:
+    """The values of a column of all parts, each at its place."""
+    stored = [part.chunk.column(field.name) for part in parts]
+    if all(column.null_count == len(column) for column in stored):
+        return pa.nulls(rows, field.type)
+    given = [layout.fixed(column) for column in stored]
+    known = [values for values in given if values is not None]
+    if len(known) == len(given):
+        out = np.empty(rows, known[0].dtype)
+        for part, values, at in zip(parts, known, places, strict=True):
+            out[at] = values.take(part.row)
+        return layout.from_fixed(out, field.type)
+    taken = pa.concat_arrays([layout.at_rows(column, part.row) for column, part in zip(stored, parts, strict=True)])
+    return taken.take(pa.array(np.argsort(np.concatenate(places), kind="stable")))

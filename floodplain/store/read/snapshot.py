@@ -1,0 +1,304 @@
+"""Reading a snapshot: one manifest, seen as tables."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.errors import BadInput, SchemaMismatch
+from floodplain.keys import hash_columns, normalize_keys
+from floodplain.metrics import LOOKUP_ROWS, LOOKUPS
+from floodplain.store.read import key_range_reader as pieces
+from floodplain.store.read import lookup, scan
+from floodplain.store.read.snapshot_files import Standing
+from floodplain.store.rows import large_tables, layout
+from floodplain.store.rows.definition import recorded
+from floodplain.store.rows.delta import cast_column, hashes_of
+from floodplain.store.rows.layout import EXPIRES, SUB
+from floodplain.store.rows.resolve import Rules, default_array
+from floodplain.store.run.lookup_keys import Needles, Source
+from floodplain.store.run.open_runs import Readers
+from floodplain.versions.log.history import History
+from floodplain.versions.records.edit import GroupRanges
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.records.schema import Field, TableSchema, fields_named
+from floodplain.versions.retention.pins import Pin
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """What a multi-get found."""
+
+    schema: TableSchema
+    hashes: np.ndarray
+    """Of the keys asked for, in their order: hand them on as ``_hash`` when writing the same keys."""
+    _rows: pa.Table
+    _needle: np.ndarray
+
+    @cached_property
+    def _order(self) -> np.ndarray | None:
+        """None where it is the order they stand in, as when the keys were asked for in that of their hashes."""
+        in_order = bool((self._needle[1:] >= self._needle[:-1]).all())
+        return None if in_order else np.argsort(self._needle, kind="stable")
+
+    @cached_property
+    def rows(self) -> pa.Table:
+        """The rows found, by the number of the key they answer, then by sub-key."""
+        return self._rows if self._order is None else large_tables.take(self._rows, self._order)
+
+    @cached_property
+    def needle(self) -> np.ndarray:
+        """Per row, the number of the key that it answers."""
+        return self._needle if self._order is None else self._needle[self._order]
+
+    @property
+    def found(self) -> np.ndarray:
+        """Per key asked for, whether there is any row."""
+        mask = np.zeros(len(self.hashes), bool)
+        mask[self._needle] = True
+        return mask
+
+    def aligned(self) -> pa.Table:
+        """One row per key asked for, in their order, with defaults where there is none; of tables with one row per key.
+
+        Key columns are left out: the caller has them.
+        """
+        defaults = {field.name: default_array(field, 1) for field in self.schema.values}
+        names = [name for name in self._rows.column_names if name in defaults or name.startswith(EXPIRES)]
+        if len(self._needle) == len(self.hashes) and self._order is None and _counts_up(self._needle):
+            return self._rows.select(names)
+        place = np.full(len(self.hashes), len(self._needle))
+        place[self._needle] = np.arange(len(self._needle))
+        if np.count_nonzero(place < len(self._needle)) < len(self._needle):
+            raise BadInput(f"table {self.schema.table} has several rows per key: use rows and needle")
+        rows = self._rows.select(names)
+        if len(self._needle) < len(place):
+            absent = [defaults[name] if name in defaults else pa.nulls(1, pa.int64()) for name in names]
+            rows = pa.concat_tables([rows, pa.Table.from_arrays(absent, schema=rows.schema)])
+        return large_tables.take(rows, place)
+
+
+def _counts_up(numbers: np.ndarray) -> bool:
+    """Whether they are 0, 1, 2, …"""
+    return bool((numbers == np.arange(len(numbers))).all())
+
+
+def epoch_rules(manifest: Manifest, schema: TableSchema, *, keep_unfolded: bool = False) -> Rules:
+    """Expiry as of the epoch: by a watermark in the manifest, not a clock, so every reader of an epoch sees the same rows."""
+    watermark = manifest.watermarks.get(schema.ttl_clock, layout.BEGINNING)
+    return Rules(min(max(watermark, layout.BEGINNING), layout.NEVER), keep_unfolded)
+
+
+class TableView:
+    """One table at one epoch. All reads see exactly that epoch."""
+
+    def __init__(self, standing: Standing, schema: TableSchema, readers: Readers, history: History) -> None:
+        self.schema = schema
+        self._standing = standing
+        self._readers = readers
+        self._history = history
+
+    @property
+    def _manifest(self) -> Manifest:
+        return self._standing.manifest
+
+    def multi_get(
+        self,
+        keys: pa.Table | pa.RecordBatch,
+        *,
+        columns: Sequence[str] | None = None,
+        now_ms: int | None = None,
+        expiries: bool = False,
+    ) -> Lookup:
+        """Look up many keys at once. ``keys`` has the key columns, by name; with sub-key columns too, only those entries.
+
+        ``now_ms`` decides what has expired; if not given, the time of the epoch does. A column ``_hash`` is believed.
+        ``expiries`` adds the columns ``_expires`` and ``_expires_<column>``.
+        """
+        needles, rules = self._needles(keys), self._rules(now_ms)
+        with_keys = columns is None or any(field.name in columns for field in self.schema.keys)
+        sources = self._sources(None, rules.now_ms)
+        rows, needle = self._standing.read(
+            lambda manifest: lookup.multi_get(needles, sources(manifest), self.schema, rules, keys=with_keys)
+        )
+        self._count(len(rows))
+        return Lookup(self.schema, needles.hashes, self._logical(rows, columns, expiries), needle)
+
+    def pieces(self, key: pa.Table, *, now_ms: int | None = None) -> Iterator[pa.Table]:
+        """All rows of one key by sub-key, in bounded pieces: what a multi-get of it would give, for keys with very many rows."""
+        needles, rules = self._needles(key), self._rules(now_ms)
+        sources, piece_bytes = self._sources(None, rules.now_ms), self._history.settings.window_bytes
+        bounds = self._standing.read(lambda manifest: pieces.plan(needles.hashes[0], sources(manifest), piece_bytes))
+        reader: tuple[Manifest, pieces.PieceReader] | None = None
+
+        def read(low: int, high: int, manifest: Manifest) -> pa.Table:
+            nonlocal reader
+            if reader is None or reader[0] is not manifest:
+                anew = pieces.PieceReader(needles, sources(manifest), self.schema, rules)
+                if low:
+                    anew.read(*bounds[0])
+                reader = manifest, anew
+            return reader[1].read(low, high)
+
+        for low, high in bounds:
+            rows = self._standing.read(partial(read, low, high))
+            self._count(len(rows))
+            if len(rows):
+                yield self._logical(rows, None, False)
+
+    def footprint(self, hashes: np.ndarray) -> lookup.Footprint:
+        """How much the rows of keys with these hashes take, as far as footers tell: no row is read."""
+        sources = self._sources(None, None)
+        return self._standing.read(lambda manifest: lookup.footprint(hashes, sources(manifest)))
+
+    def scan(
+        self,
+        *,
+        groups: GroupRanges | None = None,
+        columns: Sequence[str] | None = None,
+        times: tuple[int, int] | None = None,
+        now_ms: int | None = None,
+        expiries: bool = False,
+    ) -> Iterator[pa.Table]:
+        """The rows of some key groups (all if not given) in bounded pieces, by hash; a timer table's by (key group, time).
+
+        ``times`` is a half-open range of the time of a timer table: only what may hold it is read.
+        """
+        wanted = ((0, self._manifest.key_groups),) if groups is None else groups
+        self._check_groups(wanted)
+        subs, rules = self._sub_range(times), self._rules(now_ms)
+        window_bytes, key_groups = self._history.settings.window_bytes, self._manifest.key_groups
+        sources = self._sources(wanted, rules.now_ms)
+
+        def read(window: scan.Window, manifest: Manifest) -> pa.Table:
+            return scan.resolved(window, sources(manifest), self.schema, rules, times=subs)
+
+        # A window is a range of hashes: it holds the same rows whichever runs of the epoch they are read from.
+        windows = self._standing.read(
+            lambda manifest: scan.plan(sources(manifest), self.schema, wanted, key_groups, window_bytes, subs)
+        )
+        for window in windows:
+            rows = self._standing.read(partial(read, window))
+            if len(rows):
+                rows = scan.in_time_order(rows, key_groups) if self.schema.shape == "time" else rows
+                yield self._logical(rows, columns, expiries)
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, now_ms: int | None = None) -> pa.Table:
+        """The whole table in memory; its columns have a chunk for each piece that was read."""
+        return pa.concat_tables([self.empty(columns), *self.scan(columns=columns, now_ms=now_ms)])
+
+    def empty(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """No rows, with the columns that a read would give."""
+        return self._logical(layout.physical(self.schema).empty_table(), columns, False)
+
+    def count(self, *, now_ms: int | None = None) -> int:
+        key = self.schema.keys[0].name
+        return sum(len(rows) for rows in self.scan(columns=[key], now_ms=now_ms))
+
+    def _count(self, rows: int) -> None:
+        self._readers.counters.add(LOOKUPS, self.schema.table)
+        self._readers.counters.add(LOOKUP_ROWS, self.schema.table, rows)
+
+    def _rules(self, now_ms: int | None) -> Rules:
+        return epoch_rules(self._manifest, self.schema) if now_ms is None else Rules(now_ms)
+
+    def _sources(self, groups: GroupRanges | None, now_ms: int | None) -> Callable[[Manifest], list[Source]]:
+        """Opens the runs of a manifest, once for as long as it is the same one."""
+        opened: list[tuple[Manifest, list[Source]]] = []
+
+        def sources(manifest: Manifest) -> list[Source]:
+            if not opened or opened[-1][0] is not manifest:
+                opened[:] = [(manifest, self._readers.sources(manifest, self.schema.table, groups, now_ms=now_ms))]
+            return opened[-1][1]
+
+        return sources
+
+    def _check_groups(self, groups: GroupRanges) -> None:
+        for low, high in groups:
+            if not 0 <= low < high <= self._manifest.key_groups:
+                raise BadInput(f"key groups {low} to {high} do not exist: there are {self._manifest.key_groups}")
+
+    def _sub_range(self, times: tuple[int, int] | None) -> tuple[int, int] | None:
+        if times is None:
+            return None
+        if self.schema.shape != "time":
+            raise BadInput(f"table {self.schema.table} is not in time order: scan it without times and filter")
+        return layout.sub_of_time(times[0]), layout.sub_of_time(times[1])
+
+    def _needles(self, keys: pa.Table | pa.RecordBatch) -> Needles:
+        keys = keys if isinstance(keys, pa.Table) else pa.Table.from_batches([keys])
+        names = set(keys.column_names)
+        missing = [field.name for field in self.schema.keys if field.name not in names]
+        if missing:
+            raise SchemaMismatch(f"table {self.schema.table}: key column {missing[0]!r} is missing from the keys to look up")
+        columns = normalize_keys([cast_column(self.schema, keys, field) for field in self.schema.keys])
+        hashes = hashes_of(self.schema.table, keys, columns).to_numpy()
+        given = [field for field in self.schema.subkeys if field.name in names]
+        if not given:
+            return Needles(columns, hashes)
+        if len(given) != len(self.schema.subkeys):
+            raise SchemaMismatch(f"table {self.schema.table}: give all of its sub-key columns to look up, or none")
+        subkeys = [cast_column(self.schema, keys, field) for field in given]
+        if self.schema.shape == "hashed":
+            subkeys = normalize_keys(subkeys)
+            return Needles(columns, hashes, hash_columns(subkeys), tuple(subkeys))
+        return Needles(columns, hashes, layout.sub_from_integers(subkeys[0], given[0], self.schema.table))
+
+    def _logical(self, rows: pa.Table, columns: Sequence[str] | None, expiries: bool) -> pa.Table:
+        fields = self.schema.fields if columns is None else fields_named(self.schema, columns)
+        out = {field.name: self._logical_column(rows, field) for field in fields}
+        if expiries:
+            out |= {f"_expires_{f.name}": rows.column(layout.expires_column(f)) for f in self.schema.values if f.ttl_ms}
+            if self.schema.ttl_ms:
+                out[EXPIRES] = rows.column(EXPIRES)
+        return pa.table(out)
+
+    def _logical_column(self, rows: pa.Table, field: Field) -> pa.Array | pa.ChunkedArray:
+        if field in self.schema.subkeys and self.schema.shape != "hashed":
+            return layout.sub_to_integers(layout.numbers(rows, SUB), field)
+        return rows.column(layout.column(field))
+
+
+class Snapshot:
+    """A store at one epoch. As a context manager it lets go of its pin, if it has one, at the end."""
+
+    def __init__(self, manifest: Manifest, readers: Readers, history: History, pin: Pin | None = None) -> None:
+        self._readers = readers
+        self._history = history
+        self._standing = Standing(manifest, readers, history, pin)
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of its epoch. It may change to another one of that, with the same rows in other runs."""
+        return self._standing.manifest
+
+    @property
+    def pin(self) -> Pin | None:
+        return self._standing.pin
+
+    @property
+    def epoch(self) -> int:
+        return self.manifest.epoch
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return tuple(sorted(self.manifest.schemas))
+
+    def table(self, name: str) -> TableView:
+        schema = self.manifest.schema(name)
+        if schema is None:
+            raise BadInput(f"there is no table {name!r} at epoch {self.epoch}; there are: {', '.join(self.tables) or 'none'}")
+        return TableView(self._standing, recorded(schema), self._readers, self._history)
+
+    def __enter__(self) -> "Snapshot":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.pin is not None:
+            self.pin.close()

@@ -1,0 +1,73 @@
+"""What is looked up, and where: keys in the form the runs have them, and the runs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.keys import group_bounds, key_group
+from floodplain.store.run.reader import RunReader
+from floodplain.versions.records.schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Needles:
+    """Keys to look up, in the form the runs have them."""
+
+    keys: list[pa.Array]
+    hashes: np.ndarray
+    subs: np.ndarray | None = None
+    """Given: exactly these sub-keys. None: all rows of each key."""
+    subkeys: tuple[pa.Array, ...] = ()
+
+    def order(self) -> np.ndarray | None:
+        """That of hashes, and of sub-keys where some are given; None if they have it."""
+        later, same = self.hashes[1:] > self.hashes[:-1], self.hashes[1:] == self.hashes[:-1]
+        if self.subs is None:
+            return None if (later | same).all() else np.argsort(self.hashes)
+        in_order = later | (same & (self.subs[1:] >= self.subs[:-1]))
+        return None if in_order.all() else np.lexsort((self.subs, self.hashes))
+
+    def take(self, order: np.ndarray) -> "Needles":
+        at = pa.array(order)
+        subs = None if self.subs is None else self.subs[order]
+        return Needles([key.take(at) for key in self.keys], self.hashes[order], subs, tuple(key.take(at) for key in self.subkeys))
+
+    def slice(self, start: int, stop: int) -> "Needles":
+        keys, subkeys = ([key.slice(start, stop - start) for key in columns] for columns in (self.keys, self.subkeys))
+        return Needles(keys, self.hashes[start:stop], None if self.subs is None else self.subs[start:stop], tuple(subkeys))
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A run as this lookup sees it: opened, with the schema it was written under."""
+
+    reader: RunReader
+    schema: TableSchema
+    member: np.ndarray
+    """Per key group, whether the run counts for it."""
+
+
+def candidates(source: Source, needles: Needles, pending: np.ndarray) -> np.ndarray:
+    """The pending needles that this run may answer, still in hash order."""
+    wanted = _of_members(source.member, needles, pending)
+    if source.reader.mapped:
+        return wanted
+    return wanted[source.reader.may_contain(needles.hashes[wanted])]
+
+
+def _of_members(member: np.ndarray, needles: Needles, pending: np.ndarray) -> np.ndarray:
+    """The pending needles of these key groups. Mostly they are neighbours, and so are their needles."""
+    groups = np.flatnonzero(member)
+    if not len(groups):
+        return pending[:0]
+    low, high = int(groups[0]), int(groups[-1]) + 1
+    first, last = group_bounds(low, high, len(member))
+    begin, end = (
+        np.searchsorted(needles.hashes, np.uint64(first), "left"),
+        np.searchsorted(needles.hashes, np.uint64(last), "right"),
+    )
+    near = pending[slice(*np.searchsorted(pending, (begin, end)))]
+    if len(groups) == high - low:
+        return near
+    return near[member[key_group(needles.hashes[near], len(member))]]

@@ -1,0 +1,144 @@
+"""The runs that this process has open."""
+
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from floodplain.errors import NotFound
+from floodplain.metrics import Counters
+from floodplain.store.run import validation
+from floodplain.store.run.chunk_cache import ChunkCache
+from floodplain.store.run.lookup_keys import Source
+from floodplain.store.run.reader import FETCH_BYTES, RunReader, open_run
+from floodplain.tiers.blobs import Blobs
+from floodplain.versions.records.edit import GroupRanges, RunRef
+from floodplain.versions.records.groups import intersect
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.records.schema import TableSchema
+
+_CONCURRENT_OPENS = 8
+LOCAL_TIERS = ("directory", "memory")
+"""Where a run is at hand without a request."""
+
+
+class Use:
+    """Whoever holds this reads from these runs, or is about to: ``Readers.unmap`` leaves them open."""
+
+    __slots__ = ("__weakref__", "runs")
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.runs = manifest.runs
+
+
+class Readers:
+    """Opens runs once and shares them. Runs are immutable, so what is open stays true; ``keep_only`` and ``unmap`` let go of the
+    rest. A run that is let go of while it is read stays mapped until its reader is through.
+
+    The disk may still change under what is mapped. The length of a mapped file is looked at each time its run is handed out;
+    ``afresh`` is for work that must not rest on what was verified before.
+    """
+
+    def __init__(
+        self,
+        blobs: Blobs,
+        store: str,
+        memory_bytes: int,
+        counters: Counters | None = None,
+        *,
+        window_bytes: int = FETCH_BYTES,
+        mapped: bool = True,
+    ) -> None:
+        self.counters = counters or Counters()
+        self._blobs = blobs
+        self._store = store
+        self._memory_bytes = memory_bytes
+        self._window_bytes = window_bytes
+        self._mapped = mapped
+        self._cache = ChunkCache(memory_bytes)
+        self._open: dict[tuple[str, int], RunReader] = {}
+        self._uses: weakref.WeakSet[Use] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def use(self, manifest: Manifest) -> Use:
+        """The runs of this manifest are in use for as long as the result is held."""
+        use = Use(manifest)
+        with self._lock:
+            self._uses.add(use)
+        return use
+
+    def unmap(self, newest: Manifest) -> None:
+        """Let go of every run that neither the newest manifest names nor anybody uses."""
+        with self._lock:
+            used = [newest.runs, *(use.runs for use in self._uses)]
+        self.keep_only(run for tables in used for runs in tables.values() for run in runs)
+
+    def afresh(self) -> "Readers":
+        """Readers of the same store with nothing open and nothing mapped.
+
+        Each chunk is verified from bytes that were read anew and that nobody else can change, and these are what is used: for
+        work whose result takes the place of what it read.
+        """
+        return Readers(self._blobs, self._store, self._memory_bytes, self.counters, window_bytes=self._window_bytes, mapped=False)
+
+    def sources(
+        self, manifest: Manifest, table: str, groups: GroupRanges | None = None, *, now_ms: int | None = None
+    ) -> list[Source]:
+        """The runs that matter for these key groups, newest first. ``now_ms``: those that have expired by then do not."""
+        refs = [ref for ref in manifest.runs.get(table, ()) if groups is None or intersect(ref.groups, groups)]
+        schema = manifest.schema(table)
+        if now_ms is not None and schema is not None and schema.ttl_ms and not any(ref.merges for ref in refs):
+            # An expired row still hides what is older; where nothing is, it is as if it were not there. (What lies below a merge
+            # is judged by the time of that.)
+            while refs and 0 < refs[-1].last_expiry_ms <= now_ms:
+                refs.pop()
+        return self.sources_of(refs, manifest)
+
+    def sources_of(self, refs: Sequence[RunRef], manifest: Manifest) -> list[Source]:
+        schemas = [validation.schema_of(ref, manifest) for ref in refs]
+        readers = self._readers(list(zip(refs, schemas, strict=True)), manifest.key_groups)
+        return [
+            Source(reader, schema, validation.membership(ref, manifest.key_groups))
+            for reader, schema, ref in zip(readers, schemas, refs, strict=True)
+        ]
+
+    def keep_only(self, refs: Iterable[RunRef]) -> None:
+        """Unmap every run that is not among ``refs``."""
+        wanted = list(refs)
+        keys, runs = {_key(ref) for ref in wanted}, {ref.id for ref in wanted}
+        with self._lock:
+            self._open = {key: reader for key, reader in self._open.items() if key in keys}
+        self._cache.drop_all_but(runs)
+
+    def _readers(self, wanted: Sequence[tuple[RunRef, TableSchema]], key_groups: int) -> list[RunReader]:
+        known = [self._open.get(_key(ref)) for ref, _ in wanted]
+        missing = [pair for pair, reader in zip(wanted, known, strict=True) if reader is None]
+        for reader in known:
+            if reader is not None:
+                reader.check_length()
+        if len(missing) > 1 and self._far(missing[0][0].object):
+            with ThreadPoolExecutor(_CONCURRENT_OPENS) as pool:
+                opened = list(pool.map(lambda pair: self._open_one(pair, key_groups), missing))
+        else:
+            opened = [self._open_one(pair, key_groups) for pair in missing]
+        fresh = {_key(pair[0]): reader for pair, reader in zip(missing, opened, strict=True)}
+        with self._lock:
+            self._open.update(fresh)
+        return [reader or fresh[_key(ref)] for reader, (ref, _) in zip(known, wanted, strict=True)]
+
+    def _far(self, name: str) -> bool:
+        try:
+            return self._blobs.map(name) is None
+        except NotFound:
+            # Opening it names the run that misses it.
+            return False
+
+    def _open_one(self, pair: tuple[RunRef, TableSchema], key_groups: int) -> RunReader:
+        ref, schema = pair
+        cache, fetch_bytes = self._cache, self._window_bytes
+        return open_run(ref, schema, key_groups, self._store, self._blobs, cache, mapped=self._mapped, fetch_bytes=fetch_bytes)
+
+
+def _key(ref: RunRef) -> tuple[str, int]:
+    """A run narrowed to fewer key groups is still the same file."""
+    return ref.id, ref.footer_checksum

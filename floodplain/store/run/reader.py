@@ -1,0 +1,383 @@
+"""Reading a run: its footer first, then only the chunks asked for, each verified when it is first touched."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from floodplain.errors import Corrupt, NotFound
+from floodplain.store.rows import layout
+from floodplain.store.rows.arrow_validation import validate_batch
+from floodplain.store.rows.layout import HASH, SUB
+from floodplain.store.rows.row_classes import starts_of
+from floodplain.store.run import row_position, search, validation
+from floodplain.store.run.chunk_cache import ChunkCache
+from floodplain.store.run.footer import Footer, Place, damaged, decode
+from floodplain.store.run.interpolation_index import Directory
+from floodplain.tiers.blobs import Blobs
+from floodplain.versions.records.edit import RunRef
+from floodplain.versions.records.schema import TableSchema
+
+_DENSE = 4
+"""A directory pays where at least one in so many rows of a chunk is asked for, as it then mostly is again."""
+FETCH_BYTES = 16 << 20
+"""Chunks of one run, decoded, that a lookup fetches at a time; fewer where a window is smaller."""
+_MOST_FETCHED = 1024
+_OLDER_TIMES, _OLDER_BYTES = 4, 4 << 20
+"""A chunk whose decoded size was not recorded is taken to have so many times its stored size, and at least the size that chunks
+are cut to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Rows of one chunk that may answer needles: ``needle[i]`` meets row ``row[i]``."""
+
+    chunk: pa.RecordBatch
+    needle: np.ndarray
+    row: np.ndarray
+
+
+class RunReader:
+    """One run, opened. Safe to share between threads: what it caches is immutable."""
+
+    def __init__(
+        self,
+        ref: RunRef,
+        footer: Footer,
+        table: TableSchema,
+        key_groups: int,
+        body: pa.Buffer | None,
+        blobs: Blobs,
+        cache: ChunkCache,
+        fetch_bytes: int = FETCH_BYTES,
+    ) -> None:
+        self.ref = ref
+        self._footer = footer
+        self._table = table
+        self._key_groups = key_groups
+        self._schema = _checked_schema(ref, footer, table)
+        self._body = body
+        self._blobs = blobs
+        self._cache = cache
+        self._fetch_bytes = min(fetch_bytes, FETCH_BYTES)
+        self.first, self.first_sub = footer.column("first"), footer.column("first_sub")
+        self.last, self.last_sub = footer.column("last"), footer.column("last_sub")
+        self.count = footer.column("count").astype(np.int64)
+        self._offset, self._length = footer.column("offset"), footer.column("length")
+        self._checksum = footer.column("checksum")
+        self.decoded_bytes = self._decoded_bytes()
+        """Of each chunk; at most about that much where it was not recorded."""
+        self._ends = np.cumsum(self.count)
+        self._parts: dict[Place, pa.Buffer] = {}
+        self._directories: dict[int, Directory] = {}
+
+    @property
+    def mapped(self) -> bool:
+        return self._body is not None
+
+    @property
+    def unique(self) -> bool:
+        return self._footer.unique
+
+    def fetch(self, chunks: Sequence[int], held: Mapping[int, pa.RecordBatch] | None = None) -> dict[int, pa.RecordBatch]:
+        """These chunks, verified; those in ``held`` were fetched before."""
+        held = held or {}
+        found = {chunk: held.get(chunk) or self._cache.get(self.ref.id, chunk) for chunk in chunks}
+        missing = [chunk for chunk, batch in found.items() if batch is None]
+        ranges = [(int(self._offset[chunk]), int(self._length[chunk])) for chunk in missing]
+        for chunk, data in zip(missing, self._read(ranges), strict=True):
+            found[chunk] = self._decode_or_ask_again(chunk, data)
+            self._cache.put(self.ref.id, chunk, found[chunk], held=self._zero_copy(data, found[chunk]))
+        return {chunk: batch for chunk, batch in found.items() if batch is not None}
+
+    def find(
+        self, hashes: np.ndarray, subs: np.ndarray | None = None, held: Mapping[int, pa.RecordBatch] | None = None
+    ) -> Iterator[Hits]:
+        """Rows with these hashes (and sub-keys), chunk by chunk. Requires: ``hashes`` ascending, ``subs`` among equal ones."""
+        timed, seen_bytes = self._footer.index is not None, 0
+        for chunk, hits in self._find_by_index(hashes, subs, held) if timed else self._find_by_hash(hashes, subs, held):
+            seen_bytes += 0 if self._at_hand(chunk) else int(self.decoded_bytes[chunk])
+            if len(hits.row):
+                yield _detached(hits) if seen_bytes > self._fetch_bytes else hits
+
+    def _find_by_hash(
+        self, hashes: np.ndarray, subs: np.ndarray | None, held: Mapping[int, pa.RecordBatch] | None
+    ) -> Iterator[tuple[int, Hits]]:
+        needles = self._needles_by_chunk(hashes, subs)
+        for chunk, batch in self._fetch_each(list(needles), held):
+            dense = chunk in self._directories or _DENSE * len(needles[chunk]) >= len(batch)
+            if dense and self.unique and subs is None:
+                yield chunk, self._match_by_directory(chunk, batch, needles[chunk], hashes)
+            else:
+                yield chunk, self._match(batch, needles[chunk], hashes, subs)
+
+    def _at_hand(self, chunk: int) -> bool:
+        """Whether the chunk is used where it is mapped."""
+        return self.mapped and bool(self.decoded_bytes[chunk] == self._length[chunk])
+
+    def _fetch_each(self, chunks: list[int], held: Mapping[int, pa.RecordBatch] | None) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Chunk by chunk, asked for a few at a time: keys spread over a large run must not bring all of it into memory."""
+        start = 0
+        while start < len(chunks):
+            sizes = np.cumsum(self.decoded_bytes[chunks[start : start + _MOST_FETCHED]])
+            stop = start + max(1, int(np.searchsorted(sizes, self._fetch_bytes, "right")))
+            yield from self.fetch(chunks[start:stop], held).items()
+            start = stop
+
+    def wanted_chunks(self, hashes: np.ndarray, subs: np.ndarray | None) -> list[int]:
+        """The chunks that ``find`` would read."""
+        if self._footer.index is not None:
+            _, row = self._index_rows(hashes[starts_of(hashes)])
+            return np.unique(np.searchsorted(self._ends, row, "right")).tolist()
+        return list(self._needles_by_chunk(hashes, subs))
+
+    def may_contain(self, hashes: np.ndarray) -> np.ndarray:
+        """False for hashes that are surely not in this run. Asks the filter only where reading the rows would travel."""
+        if self.mapped or self._footer.filter is None:
+            return np.ones(len(hashes), bool)
+        return validation.in_filter(self._part(self._footer.filter), hashes, self.ref)
+
+    def span(self, begin: int, end: int) -> range:
+        """The chunks that hold rows from ``begin`` to ``end`` (exclusive), as ``places`` has them."""
+        return range(row_position.before(self.last, self.last_sub, begin), row_position.before(self.first, self.first_sub, end))
+
+    def check_length(self) -> None:
+        """Raises ``Corrupt`` if the mapped file no longer has its length: a touch behind its end would end the process."""
+        found = self._blobs.mapped_bytes(self.ref.object) if self.mapped else None
+        if found is not None and found != self.ref.object_size:
+            raise damaged(self.ref, f"{self.ref.object_size} bytes", f"{found} bytes")
+
+    def verify(self) -> int:
+        """Check every byte; returns how many. Raises ``Corrupt``."""
+        if self._read_header() != self._footer.arrow:
+            raise damaged(self.ref, "the schema message", "other bytes")
+        hashes, wanted = list[np.ndarray](), self._footer.index is not None or self._footer.filter is not None
+        for chunk in range(len(self.count)):
+            batch = self._decode(chunk, self._read([(int(self._offset[chunk]), int(self._length[chunk]))])[0])
+            if wanted:
+                hashes.append(layout.numbers(batch, HASH).copy())
+        for place, check in ((self._footer.index, validation.check_index), (self._footer.filter, validation.check_filter)):
+            if place is not None:
+                check(self._check_part(place, self._read([(place.offset, place.length)])[0]), np.concatenate(hashes), self.ref)
+        self._check_gaps()
+        return self.ref.length
+
+    def _read(self, ranges: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        if not ranges:
+            return []
+        if self._body is not None:
+            return [self._body.slice(offset, length) for offset, length in ranges]
+        try:
+            return self._blobs.get_ranges(self.ref.object, [(self.ref.offset + offset, length) for offset, length in ranges])
+        except NotFound as error:
+            raise damaged(self.ref, "the file", "no such file") from error
+
+    def _decode_or_ask_again(self, chunk: int, data: pa.Buffer) -> pa.RecordBatch:
+        """A copy that was damaged on its way here, or in a cache, is not the file: fetch it once more before giving up."""
+        try:
+            return self._decode(chunk, data)
+        except Corrupt:
+            if self.mapped:
+                raise
+            self._blobs.forget([self.ref.object])
+            return self._decode(chunk, self._read([(int(self._offset[chunk]), int(self._length[chunk]))])[0])
+
+    def _decode(self, chunk: int, data: pa.Buffer) -> pa.RecordBatch:
+        expected, found = int(self._checksum[chunk]), xxhash.xxh3_64_intdigest(data)
+        if data.size != self._length[chunk] or found != expected:
+            raise damaged(self.ref, f"chunk {chunk} with checksum {expected:016x}", f"{data.size} bytes with {found:016x}")
+        try:
+            if (claimed := validation.unpacked_bytes(data)) > validation.MOST_CHUNK_BYTES:
+                raise damaged(self.ref, f"chunk {chunk} within {validation.MOST_CHUNK_BYTES} bytes", f"{claimed} when unpacked")
+            if self._footer.decoded and (claimed or data.size) != self.decoded_bytes[chunk]:
+                raise damaged(
+                    self.ref, f"chunk {chunk} of {self.decoded_bytes[chunk]} bytes when decoded", f"{claimed or data.size}"
+                )
+            batch = pa.ipc.read_record_batch(data, self._schema)
+            validate_batch(batch)
+        except (pa.ArrowException, ValueError, OSError) as error:
+            raise damaged(self.ref, f"chunk {chunk} in Arrow's format", str(error)) from error
+        validation.check_rows(batch, chunk, self.ref, self._footer, self._table, self._key_groups)
+        return batch
+
+    def _zero_copy(self, stored: pa.Buffer, batch: pa.RecordBatch) -> bool:
+        """Whether the batch lies in the mapped file, so that keeping it costs no memory of this process."""
+        if self._body is None or validation.unpacked_bytes(stored):
+            return False
+        data = batch.column(HASH).buffers()[1]
+        return self._body.address <= data.address < self._body.address + self._body.size
+
+    def _decoded_bytes(self) -> np.ndarray:
+        if self._footer.decoded:
+            return self._footer.column("decoded").astype(np.int64)
+        stored = self._length.astype(np.int64)
+        if self._body is not None and not _is_compressed(self._body.slice(int(self._offset[0]), int(stored[0]))):
+            return stored
+        return np.maximum(stored * _OLDER_TIMES, _OLDER_BYTES)
+
+    def _part(self, place: Place) -> pa.Buffer:
+        if place not in self._parts:
+            self._parts[place] = self._check_part(place, self._read([(place.offset, place.length)])[0])
+        return self._parts[place]
+
+    def _check_part(self, place: Place, data: pa.Buffer) -> pa.Buffer:
+        found = xxhash.xxh3_64_intdigest(data)
+        if data.size != place.length or found != place.checksum:
+            raise damaged(
+                self.ref, f"{place.length} bytes at {place.offset} with checksum {place.checksum:016x}", f"{found:016x}"
+            )
+        return data
+
+    def _read_header(self) -> bytes:
+        return self._read([(0, len(self._footer.arrow))])[0].to_pybytes()
+
+    def _check_gaps(self) -> None:
+        """The bytes between the parts: the stream's end mark, then zeros up to the next part."""
+        at = int(self._offset[-1] + self._length[-1])
+        end = self.ref.length - self.ref.footer_length
+        for place in (self._footer.index, self._footer.filter):
+            if place is not None:
+                self._check_filler(at, place.offset)
+                at = place.offset + place.length
+        self._check_filler(at, end)
+
+    def _check_filler(self, at: int, to: int) -> None:
+        found = self._read([(at, to - at)])[0].to_pybytes() if to > at else b""
+        expected = (_END_MARK if at == int(self._offset[-1] + self._length[-1]) else b"").ljust(to - at, b"\0")
+        if found != expected:
+            raise damaged(self.ref, f"nothing but padding at {at}", "other bytes")
+
+    def _needles_by_chunk(self, hashes: np.ndarray, subs: np.ndarray | None) -> dict[int, np.ndarray]:
+        """Chunk → the needles that it may hold. Both are sorted, so a chunk's needles are neighbours."""
+        low = np.searchsorted(hashes, self.first, "left")
+        high = np.searchsorted(hashes, self.last, "right")
+        found = {int(chunk): np.arange(low[chunk], high[chunk]) for chunk in np.flatnonzero(high > low)}
+        if subs is None:
+            return found
+        inside = {chunk: self._within(chunk, needle, hashes[needle], subs[needle]) for chunk, needle in found.items()}
+        return {chunk: needle for chunk, needle in inside.items() if len(needle)}
+
+    def _within(self, chunk: int, needle: np.ndarray, hashes: np.ndarray, subs: np.ndarray) -> np.ndarray:
+        """Leaves out needles of the chunk's first or last hash whose sub-key stands in another chunk."""
+        before = (hashes == self.first[chunk]) & (subs < self.first_sub[chunk])
+        after = (hashes == self.last[chunk]) & (subs > self.last_sub[chunk])
+        return needle[~(before | after)]
+
+    def _match_by_directory(self, chunk: int, batch: pa.RecordBatch, needle: np.ndarray, hashes: np.ndarray) -> Hits:
+        """Of a chunk that is asked for much of what it holds, as it is in most epochs that follow, a directory is kept. It takes
+        four to eight bytes for each row of the chunk."""
+        if chunk not in self._directories:
+            self._directories[chunk] = Directory(layout.numbers(batch, HASH))
+        place, row = self._directories[chunk].find(hashes[needle[0] : needle[-1] + 1])
+        return Hits(batch, needle[place], row)
+
+    def _match(self, batch: pa.RecordBatch, needle: np.ndarray, hashes: np.ndarray, subs: np.ndarray | None) -> Hits:
+        present = layout.numbers(batch, HASH)
+        # Without sub-keys the needles of a chunk are neighbours.
+        wanted = hashes[needle[0] : needle[-1] + 1] if subs is None else hashes[needle]
+        low = np.searchsorted(present, wanted, "left")
+        if self.unique and subs is None:
+            hit = np.flatnonzero(present.take(low, mode="clip") == wanted)
+            return Hits(batch, needle[hit], low[hit])
+        high = np.searchsorted(present, wanted, "right")
+        if subs is not None:
+            low, high = search.narrow(layout.numbers(batch, SUB), low, high, subs[needle])
+        which, row = search.expand(low, high)
+        return Hits(batch, needle[which], row)
+
+    def _index_rows(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        assert self._footer.index is not None
+        fresh = self._footer.index not in self._parts
+        index = np.frombuffer(self._part(self._footer.index), "<u8")
+        present, rows = index[: len(index) // 2], index[len(index) // 2 :]
+        if fresh and (present[1:] < present[:-1]).any():
+            raise damaged(self.ref, "an index in order", "hashes out of order")
+        needle, place = search.expand(np.searchsorted(present, hashes, "left"), np.searchsorted(present, hashes, "right"))
+        found = rows[place]
+        if found.max(initial=0) >= self.ref.rows:
+            raise damaged(self.ref, f"an index of {self.ref.rows} rows", "other rows")
+        return needle, found.astype(np.int64)
+
+    def _find_by_index(
+        self, hashes: np.ndarray, subs: np.ndarray | None, held: Mapping[int, pa.RecordBatch] | None
+    ) -> Iterator[tuple[int, Hits]]:
+        first = np.flatnonzero(starts_of(hashes))
+        ends = np.append(first[1:], len(hashes))
+        shared, row = self._index_rows(hashes[first])
+        chunk = np.searchsorted(self._ends, row, "right")
+        for which, batch in self._fetch_each(np.unique(chunk).tolist(), held):
+            in_chunk = chunk == which
+            of, at = shared[in_chunk], row[in_chunk] - (self._ends[which] - self.count[which])
+            if (layout.numbers(batch, HASH)[at] != hashes[first[of]]).any():
+                raise damaged(self.ref, "an index that leads to its keys", "other rows")
+            low, high = first[of], ends[of]
+            if subs is not None:
+                low, high = search.narrow(subs, low, high, layout.numbers(batch, SUB)[at])
+            hit, needle = search.expand(low, high)
+            yield which, Hits(batch, needle, at[hit])
+
+
+def _detached(hits: Hits) -> Hits:
+    """The same rows, without holding on to a chunk of which they are the smaller part."""
+    if 2 * len(hits.row) >= len(hits.chunk):
+        return hits
+    return Hits(hits.chunk.take(pa.array(hits.row)), hits.needle, np.arange(len(hits.row)))
+
+
+def _is_compressed(chunk: pa.Buffer) -> bool:
+    """Also of what is damaged, which reading it tells."""
+    try:
+        return validation.unpacked_bytes(chunk) > 0
+    except ValueError:
+        return True
+
+
+_END_MARK = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+def open_run(
+    ref: RunRef,
+    table: TableSchema,
+    key_groups: int,
+    store: str,
+    blobs: Blobs,
+    cache: ChunkCache,
+    *,
+    mapped: bool = True,
+    fetch_bytes: int = FETCH_BYTES,
+) -> RunReader:
+    """Reads the footer only. Raises ``Corrupt`` if the file is not the one that ``ref`` vouches for.
+
+    ``table`` is the schema that it was written under. ``mapped`` off: what is read is copied from the file, also where it could
+    be mapped. ``fetch_bytes``: of chunks, decoded, that a lookup fetches at a time.
+    """
+    validation.check_ref(ref)
+    try:
+        body = blobs.map(ref.object) if mapped else None
+        if body is not None:
+            footer, run = _from_map(ref, body, store)
+            return RunReader(ref, footer, table, key_groups, run, blobs, cache, fetch_bytes)
+        place = (ref.offset + ref.length - ref.footer_length, ref.footer_length)
+        data = blobs.get_ranges(ref.object, [place])[0]
+    except NotFound as error:
+        raise damaged(ref, "the file", "no such file") from error
+    return RunReader(ref, decode(data, ref, store), table, key_groups, None, blobs, cache, fetch_bytes)
+
+
+def _from_map(ref: RunRef, body: pa.Buffer, store: str) -> tuple[Footer, pa.Buffer]:
+    if body.size != ref.object_size:
+        raise damaged(ref, f"{ref.object_size} bytes", f"{body.size} bytes")
+    run = body.slice(ref.offset, ref.length)
+    return decode(run.slice(ref.length - ref.footer_length), ref, store), run
+
+
+def _checked_schema(ref: RunRef, footer: Footer, table: TableSchema) -> pa.Schema:
+    validation.check_chunk_order(footer, ref)
+    if (footer.index is not None) != (table.shape == "time"):
+        raise damaged(ref, f"a run of shape {table.shape}", "another shape")
+    expected = layout.physical(table)
+    if footer.arrow != expected.serialize().to_pybytes():
+        raise damaged(ref, f"rows of schema {ref.schema_id} of table {ref.table}", "another Arrow schema")
+    return expected

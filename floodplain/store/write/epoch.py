@@ -1,0 +1,173 @@
+"""An epoch being written: deltas, then one commit, or nothing."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from floodplain.errors import BadInput
+from floodplain.store.run.open_runs import Readers
+from floodplain.store.run.writer import BuiltRun
+from floodplain.store.write.task_writer import Report, TaskWriter, Ticket, conflict_before_damage, reopen, write_object
+from floodplain.tiers import paths
+from floodplain.tiers.create import create_or_read
+from floodplain.versions.log.commit import commit
+from floodplain.versions.log.history import History
+from floodplain.versions.log.manifest_checkpoint import maybe_checkpoint
+from floodplain.versions.log.requirements import RequireEpoch, RequireLease, Requirement, RequireSchema, RequireStart
+from floodplain.versions.records import seen
+from floodplain.versions.records.edit import CommitEpoch, RunRef, SourcePosition, Update
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.records.sealing import Maker, sealed
+from floodplain.versions.records.vouched import FileSum
+
+MOST_TIME_MS = 1 << 62
+
+
+class Epoch:
+    """One transaction. Either ``commit`` returns, or nothing of it is ever seen.
+
+    Write to it directly, or hand ``ticket`` to tasks elsewhere and commit their reports.
+    """
+
+    def __init__(
+        self, history: History, readers: Readers, token: int, watermarks: Mapping[str, int], *, set_back: bool = False
+    ) -> None:
+        """``set_back``: watermarks may be earlier than they are."""
+        head = history.head
+        self._set_back = set_back
+        self._history = history
+        self._readers = readers
+        self._done = False
+        self.ticket = Ticket(
+            store=head.store,
+            key_groups=head.key_groups,
+            token=token,
+            epoch=head.epoch + 1,
+            start=head.position,
+            attempt=history.chance.nonce(),
+            now_ms={
+                **head.watermarks,
+                **{name: _checked_time(paths.checked_name("watermark", name), ms) for name, ms in watermarks.items()},
+            },
+            schemas={table: versions[-1] for table, versions in head.schemas.items()},
+        )
+        self._own = self.task("local", "0")
+
+    @property
+    def number(self) -> int:
+        return self.ticket.epoch
+
+    def task(self, operator: str, part: str) -> TaskWriter:
+        history = self._history
+        return TaskWriter(
+            self.ticket, history.blobs, history.settings, history.clock, history.chance, operator=operator, part=part
+        )
+
+    def put(self, table: str, rows: pa.Table | pa.RecordBatch) -> None:
+        """Set whole rows; a value column left out gets its default."""
+        self._own.write(table, rows, "put")
+
+    def merge(self, table: str, rows: pa.Table | pa.RecordBatch) -> None:
+        """Fold operands into columns that have a merge, without reading them first."""
+        self._own.write(table, rows, "merge")
+
+    def delete(self, table: str, keys: pa.Table | pa.RecordBatch) -> None:
+        """Delete entries by key (and sub-key). Deleting what is not there is no error."""
+        self._own.write(table, keys, "delete")
+
+    def clear(self, table: str, keys: pa.Table | pa.RecordBatch) -> None:
+        """Delete all entries of these keys, whatever their sub-keys."""
+        self._own.write(table, keys, "clear")
+
+    def commit(
+        self,
+        reports: Sequence[Report] = (),
+        *,
+        source: SourcePosition | None = None,
+        watermarks: Mapping[str, int] | None = None,
+        outputs: Sequence[str] = (),
+        sums: Sequence[FileSum] = (),
+        counts: Mapping[str, int] | None = None,
+        also: Sequence[Update] = (),
+        requirements: Sequence[Requirement] = (),
+    ) -> Manifest:
+        """Make the epoch durable and visible, all at once. ``sums`` vouch for each of ``outputs``, in their order; without them
+        these are used unchecked. ``counts`` are added to those of the epochs before. ``also``: further updates, which need
+        ``requirements``.
+
+        Raises ``Fenced`` if another writer took over, ``Conflict`` if another epoch was committed meanwhile; then this
+        epoch is lost and its files are garbage.
+        """
+        if self._done:
+            raise BadInput(f"epoch {self.number} was committed or given up already: begin another")
+        for name, watermark in (watermarks or {}).items():
+            _checked_time(paths.checked_name("watermark", name), watermark)
+        self._done = True
+        head, ticket = self._history.head, self.ticket
+        runs = self._place([*reports, self._own.finish()])
+        needed: list[Requirement] = [RequireEpoch(ticket.epoch - 1), RequireStart(ticket.start), *requirements]
+        needed += [RequireSchema(table, ticket.schemas[table].id) for table in sorted({run.table for run in runs})]
+        with conflict_before_damage(self._history, [RequireLease(ticket.token), *needed]):
+            reopen(runs, head, self._readers, self._history.blobs)
+        moved = {**ticket.now_ms, **(watermarks or {})}
+        back = [name for name, at_ms in moved.items() if at_ms < head.watermarks.get(name, at_ms)] if self._set_back else []
+        update = CommitEpoch(
+            epoch=ticket.epoch,
+            runs=runs,
+            source=None if source is None else sealed(head.source, source, self._maker()),
+            watermarks=moved,
+            set_back=tuple(sorted(back)),
+            outputs=tuple(outputs),
+            sums=tuple(sums),
+            counts={paths.checked_name("count", name): count for name, count in (counts or {}).items() if count},
+        )
+        manifest = commit(self._history, [*also, update], needed, token=ticket.token)
+        maybe_checkpoint(self._history)
+        return manifest
+
+    def _maker(self) -> Maker:
+        """Of objects of seen files, which this epoch is the first to name."""
+        ticket, history = self.ticket, self._history
+
+        def write(name: str, data: bytes) -> None:
+            create_or_read(history.blobs, name, data, history.settings.retry, history.clock, history.chance)
+
+        return Maker(
+            ticket.store,
+            lambda part: paths.seen(ticket.start, f"{ticket.token}-{ticket.epoch}-{ticket.attempt}", part),
+            lambda ref: seen.load(history.blobs, ticket.store, ref, ticket.epoch - 1),
+            write,
+        )
+
+    def _place(self, reports: Sequence[Report]) -> tuple[RunRef, ...]:
+        """All runs of the epoch; those that came inside reports are written as one object first."""
+        small = [BuiltRun(run.ref, run.data) for report in reports for run in report.inline]
+        placed = [run for report in reports for run in report.runs]
+        if small:
+            ticket, history = self.ticket, self._history
+            name = paths.run(ticket.start, f"{ticket.token}-{ticket.epoch}-{ticket.attempt}", "small")
+            placed += write_object(small, name, history.blobs, history.settings, history.clock, history.chance)
+        _check_disjoint(placed, ticket_epoch=self.ticket.epoch)
+        return tuple(placed)
+
+
+def _checked_time(name: str, time_ms: int) -> int:
+    """Times far from the ends of 64 bits, so that any time to live can be added."""
+    if not -MOST_TIME_MS <= time_ms <= MOST_TIME_MS:
+        raise BadInput(f"{time_ms} ms cannot be the time of {name}: use a time within {MOST_TIME_MS} ms of 1970")
+    return time_ms
+
+
+def _check_disjoint(runs: Sequence[RunRef], ticket_epoch: int) -> None:
+    """Two tasks that wrote the same key group of a table leave open whose rows are newer."""
+    taken: dict[tuple[str, int], str] = {}
+    for run in runs:
+        name = run.id
+        for low, high in run.groups:
+            for group in range(low, high):
+                other = taken.setdefault((run.table, group), name)
+                if other != name:
+                    raise BadInput(
+                        f"epoch {ticket_epoch}: two tasks wrote key group {group} of table {run.table} ({other} and {name}); "
+                        "each key group belongs to one task of an epoch"
+                    )
