@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from floodplain.errors import BadInput
+from floodplain.expressions.columns import written
+from floodplain.expressions.identifiers import quoted, unquoted
 from floodplain.operators import aggregates
 from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.naming import default_name
-from floodplain.spark.columns import written
-from floodplain.spark.names import quoted, unquoted
 
 _BY_NAME: dict[str, Callable[..., Aggregate]] = {
     "approx_count_distinct": aggregates.approx_count_distinct,

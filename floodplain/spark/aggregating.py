@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from floodplain.errors import BadInput
+from floodplain.expressions.identifiers import plain_name, quoted
 from floodplain.operators.aggregate import TIME, Aggregate
 from floodplain.operators.changes import WEIGHT, Mode
 from floodplain.operators.combining import Partial
@@ -21,7 +22,6 @@ from floodplain.operators.windows import Windows
 from floodplain.spark.agg_named import all_named
 from floodplain.spark.habits import GroupedNames, no_attribute
 from floodplain.spark.habits_table import STREAM, WINDOWED
-from floodplain.spark.names import plain_name, quoted
 from floodplain.spark.plan import Extend, Keyed, Node, Select, Transform
 from floodplain.spark.weights import check_unweighted, taken
 

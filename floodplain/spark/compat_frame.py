@@ -8,10 +8,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
 from floodplain.errors import BadInput
+from floodplain.expressions.identifiers import quoted
 from floodplain.spark.compat_initial import InitialRows
 from floodplain.spark.compat_process import StatefulProcess
 from floodplain.spark.compat_write import StatefulWriter
-from floodplain.spark.names import quoted
 from floodplain.spark.pipeline import stream
 from floodplain.spark.stream import Stream
 from floodplain.store.store import Store

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
 from floodplain.errors import BadInput
-from floodplain.spark.names import quoted
+from floodplain.expressions.identifiers import quoted
 from floodplain.store.store import Store
 
 INITIAL = "_initial_state"

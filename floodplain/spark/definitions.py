@@ -3,11 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
+from floodplain.expressions.columns import written
+from floodplain.expressions.identifiers import unquoted
 from floodplain.operators.definition import PROCESS, Described, Given, Rule, canonical, fixed, free, not_less
 from floodplain.operators.join_columns import AT
 from floodplain.operators.reserved import ALL
-from floodplain.spark.columns import written
-from floodplain.spark.names import unquoted
 from floodplain.spark.plan import Extend, Keyed, Select
 from floodplain.state.durations import duration
 

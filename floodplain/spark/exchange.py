@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
-from floodplain.spark.names import quoted
+from floodplain.expressions.identifiers import quoted
 from floodplain.store.rows.layout import HASH
 from floodplain.versions.records.edit import Assignment
 

@@ -6,11 +6,11 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from floodplain.errors import BadInput, NoSuchMethod
+from floodplain.expressions.columns import Given, expression_named, name_of, written
+from floodplain.expressions.identifiers import quoted
 from floodplain.operators import aggregates
 from floodplain.operators.aggregate import Aggregate
-from floodplain.spark.columns import Given, expression_named, name_of, written
 from floodplain.spark.habits_table import STREAM
-from floodplain.spark.names import quoted
 from floodplain.state.durations import to_ms
 
 if TYPE_CHECKING:

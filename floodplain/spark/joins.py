@@ -7,6 +7,8 @@ from datetime import timedelta
 from typing import Any, TypeAlias, get_args
 
 from floodplain.errors import BadInput
+from floodplain.expressions.columns import Given, name_of, text_of, written
+from floodplain.expressions.identifiers import quoted
 from floodplain.operators.changes import no_changes
 from floodplain.operators.heldjoin import HeldJoin
 from floodplain.operators.join import How, Join
@@ -15,8 +17,6 @@ from floodplain.operators.join_bounds import Bound, Interval, Lasting, SameWindo
 from floodplain.operators.join_columns import AT, PACKED, RIGHT_SIDE
 from floodplain.operators.lateness import lateness_asked
 from floodplain.operators.process import Process
-from floodplain.spark.columns import Given, name_of, text_of, written
-from floodplain.spark.names import quoted
 from floodplain.spark.plan import Keyed, Node, Rest, Select, Union
 from floodplain.state.descriptors import TimeKind
 from floodplain.state.durations import to_ms

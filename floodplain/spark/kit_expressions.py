@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
-from floodplain.spark.conditions import COMPARED
+from floodplain.expressions.comparison import COMPARED
 from floodplain.state.expressions import evaluate, parse_paths
 
 _NUMBER = re.compile(r"[+-]?\d+")

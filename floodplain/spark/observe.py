@@ -14,7 +14,7 @@ from pyspark.sql.types import AtomicType, DataType, TimestampNTZType, TimestampT
 from floodplain.eventtime.measure import more_columns
 from floodplain.eventtime.times import NONE_MS
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
-from floodplain.spark.names import literal, quoted
+from floodplain.expressions.identifiers import literal, quoted
 from floodplain.spark.stream import SOURCE
 from floodplain.state.expressions import Path
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from floodplain.spark.names import literal, quoted
+from floodplain.expressions.identifiers import literal, quoted
 from floodplain.spark.plan import Extend, Node, Rest, Select, Union
 
 Made: TypeAlias = str | tuple[tuple[str, str], ...]

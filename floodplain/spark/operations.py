@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from floodplain.errors import BadInput
+from floodplain.expressions.columns import Given, name_of, order_text
 from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.changes import Mode
 from floodplain.operators.combining import Partial
@@ -23,7 +24,6 @@ from floodplain.operators.top import Top
 from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger, Windows, check_windows
 from floodplain.spark.agg_named import all_named
 from floodplain.spark.aggregating import WindowedStream, running
-from floodplain.spark.columns import Given, name_of, order_text
 from floodplain.spark.habits import check_side
 from floodplain.spark.joins import JoinAsked, On, Span, key_pairs
 from floodplain.spark.plan import Keyed, Node

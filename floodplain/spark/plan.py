@@ -6,12 +6,12 @@ from typing import Any
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.watermarks import WatermarkRule
+from floodplain.expressions.comparison import Comparison, comparison
 from floodplain.operators.lateness import LATE, WHOLE
 from floodplain.operators.lookup import StateLookup
 from floodplain.operators.operator import OnError
 from floodplain.operators.process import Process
 from floodplain.operators.reorder import InOrder
-from floodplain.spark.conditions import Comparison, comparison
 from floodplain.spark.sink import Sink
 
 MAIN = "main"

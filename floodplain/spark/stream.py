@@ -12,19 +12,19 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import Delay, IngestionTime, WatermarkOptions, ingestion_rule, source_rule
 from floodplain.eventtime.watermarks import Policy, WatermarkRule
+from floodplain.expressions.columns import Given, computed, name_of, named
+from floodplain.expressions.identifiers import quoted
 from floodplain.operators.lateness import LATE, lateness_asked
 from floodplain.operators.operator import OnError, check_on_error, check_process
 from floodplain.operators.process import Process
 from floodplain.operators.reorder import InOrder, order_asked
 from floodplain.operators.reserved import check_not_reserved
 from floodplain.settings import StoreSettings
-from floodplain.spark.columns import Given, computed, name_of, named
 from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained
 from floodplain.spark.habits import SparkNames, no_attribute, trigger_of
 from floodplain.spark.habits_table import OUTPUT, STREAM
 from floodplain.spark.migration import StartChanges
-from floodplain.spark.names import quoted
 from floodplain.spark.operations import Operations
 from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform
 from floodplain.spark.sink import Sink

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from floodplain.errors import BadInput
-from floodplain.spark.names import quoted, unquoted
+from floodplain.expressions.identifiers import quoted, unquoted
 
 Given: TypeAlias = Any
 """A text or a ``Column``."""

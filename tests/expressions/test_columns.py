@@ -7,7 +7,7 @@ import pytest
 
 import floodplain as fp
 from floodplain.errors import BadInput
-from floodplain.spark.columns import computed, name_of, named, order_text
+from floodplain.expressions.columns import computed, name_of, named, order_text
 
 ROWS = "k string, v long, ts timestamp"
 
