@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from floodplain.eventtime.times import NONE_MS, as_ms
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
-from floodplain.state.expressions import Path, evaluate
+from floodplain.state.row_expressions import Path, evaluate
 
 INGESTED = pa.timestamp("us", "UTC")
 """The type of a column of ingestion times."""

@@ -18,7 +18,7 @@ from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, Keyed
 from floodplain.operators.outputs import Target
 from floodplain.operators.process import give_handle
 from floodplain.operators.rows import Rows, failed_at, tuple_type
-from floodplain.state.forms import in_form
+from floodplain.state.python_values import in_form
 
 
 class EachKey:

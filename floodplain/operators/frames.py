@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from floodplain.errors import BadInput
 from floodplain.lossless import cast
-from floodplain.state.fit import array_of
+from floodplain.state.value_check import array_of
 from floodplain.store.rows.layout import one_array
 
 

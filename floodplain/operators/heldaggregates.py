@@ -24,8 +24,8 @@ from floodplain.operators.groups import Groups, filled, groups_of
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.operators.running import RunningProcess
 from floodplain.operators.signed import SignedRows, signed
-from floodplain.operators.structs import field_of
 from floodplain.state.descriptors import State, Value
+from floodplain.state.row_structs import field_of
 
 ROWS_NOW, VALUES_NOW = "rows_now", "values_now"
 """The states with how many rows a key has, and with the values of those aggregates that are made anew."""

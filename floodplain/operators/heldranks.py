@@ -11,8 +11,8 @@ from floodplain.operators.changes import WEIGHT, retracted, weights_in
 from floodplain.operators.copies import Copies, copies_state
 from floodplain.operators.order import Order, ranked, ranks_of
 from floodplain.operators.process import KeyedBatchProcess
-from floodplain.operators.structs import as_rows, as_struct, field_of, struct_type
 from floodplain.state.descriptors import State
+from floodplain.state.row_structs import as_rows, as_struct, field_of, struct_type
 
 ROWS_NOW = "rows_now"
 

@@ -27,12 +27,12 @@ from floodplain.operators.reorder import Ordered, Reorder
 from floodplain.operators.reserved import rows_in
 from floodplain.operators.tasklevel import TaskLevel
 from floodplain.state.descriptors import EVENT_TIME, Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Timers, Value
-from floodplain.state.expressions import ALL, LAZY
 from floodplain.state.handles import OneEntry, ReducingHandle, ValueHandle, write_values
 from floodplain.state.keyspace import Clocks, TableCursor
 from floodplain.state.lists import ListHandle
 from floodplain.state.maps import MapHandle, SetHandle
 from floodplain.state.nested import copying
+from floodplain.state.row_expressions import ALL, LAZY
 from floodplain.state.tables import OperatorTables
 from floodplain.state.timers import TimersHandle
 from floodplain.store.read.snapshot import Snapshot

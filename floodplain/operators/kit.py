@@ -25,10 +25,10 @@ from floodplain.operators.tasklevel import TaskLevel, put_task_values, task_valu
 from floodplain.settings import StoreSettings
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.durations import to_ms
-from floodplain.state.fit import table_of
-from floodplain.state.forms import rows_in_form
+from floodplain.state.python_values import rows_in_form
 from floodplain.state.tables import define
 from floodplain.state.types import as_fields
+from floodplain.state.value_check import table_of
 from floodplain.store.store import Store
 from floodplain.store.write.epoch import Epoch
 from floodplain.store.write.task_writer import TaskWriter

@@ -34,9 +34,9 @@ from floodplain.operators.order import (
     within_keys,
 )
 from floodplain.operators.process import KeyedBatchProcess, Process
-from floodplain.operators.structs import as_rows, as_struct, field_of, struct_type
 from floodplain.state.descriptors import State, Value
 from floodplain.state.durations import to_ms
+from floodplain.state.row_structs import as_rows, as_struct, field_of, struct_type
 
 
 @dataclass(frozen=True)

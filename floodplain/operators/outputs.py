@@ -9,7 +9,7 @@ from floodplain import lossless
 from floodplain.errors import BadInput, UserError, short
 from floodplain.lossless import UNFIT
 from floodplain.operators.lateness import LATE
-from floodplain.state.fit import array_of, first_unfit, surely_fits
+from floodplain.state.value_check import array_of, first_unfit, surely_fits
 
 Whose: TypeAlias = Callable[[int], str]
 """For the number of a row that was given out, in words: in which epoch, for which key."""

@@ -16,8 +16,8 @@ from floodplain.operators.groups import Groups, groups_are
 from floodplain.operators.order import By, Order, backwards, check_order, leaders, parse_order, precedes
 from floodplain.operators.process import KeyedBatchProcess
 from floodplain.operators.reducing import summed
-from floodplain.operators.structs import as_struct, field_of
 from floodplain.state.descriptors import State, Value
+from floodplain.state.row_structs import as_struct, field_of
 from floodplain.store.rows import merge_functions
 from floodplain.store.rows.layout import one_array
 from floodplain.store.rows.row_classes import starts_of

@@ -16,10 +16,10 @@ from floodplain.operators.operator import KeyedOperator
 from floodplain.operators.process import KeyedBatchProcess, give_handle
 from floodplain.operators.rows import Rows, failed_at, tuple_type
 from floodplain.state.descriptors import Broadcast, TaskValue
-from floodplain.state.fit import fit_of
-from floodplain.state.forms import in_form, rows_in_form
-from floodplain.state.shared import BroadcastHandle, TaskValueHandle
+from floodplain.state.python_values import in_form, rows_in_form
 from floodplain.state.tables import SLOT, SLOTS
+from floodplain.state.unkeyed import BroadcastHandle, TaskValueHandle
+from floodplain.state.value_check import fit_of
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.write.epoch import Epoch
 from floodplain.store.write.task_writer import TaskWriter

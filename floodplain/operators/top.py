@@ -24,8 +24,8 @@ from floodplain.operators.heldranks import HeldRanks
 from floodplain.operators.keeping import PAYS_FROM, RowCombiner
 from floodplain.operators.order import Order, check_order, parse_order, ranked, ranks_of, the_rest, within_keys
 from floodplain.operators.process import KeyedBatchProcess, Process
-from floodplain.operators.structs import as_rows, as_struct, field_of, struct_type
 from floodplain.state.descriptors import State, Value
+from floodplain.state.row_structs import as_rows, as_struct, field_of, struct_type
 from floodplain.store.rows.layout import at_rows, one_array
 from floodplain.store.rows.row_classes import starts_of
 

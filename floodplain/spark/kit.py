@@ -32,9 +32,9 @@ from floodplain.spark.sink_memory import MemorySink
 from floodplain.spark.static import run_static
 from floodplain.spark.stream import SOURCE, Output, StartOptions, Stream
 from floodplain.state.descriptors import EVENT_TIME
-from floodplain.state.fit import table_of
-from floodplain.state.forms import rows_in_form
+from floodplain.state.python_values import rows_in_form
 from floodplain.state.types import as_fields
+from floodplain.state.value_check import table_of
 from floodplain.store.store import Store
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
 from floodplain.expressions.comparison import COMPARED
-from floodplain.state.expressions import evaluate, parse_paths
+from floodplain.state.row_expressions import evaluate, parse_paths
 
 _NUMBER = re.compile(r"[+-]?\d+")
 _TEXT = re.compile(r"'([^']*)'")

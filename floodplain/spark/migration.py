@@ -17,7 +17,7 @@ from floodplain.spark.compatibility import Refusal, compare, refuse
 from floodplain.spark.definitions import described
 from floodplain.spark.inherited_states import Inherited, StateChanges, declared_states, with_kept
 from floodplain.spark.plan import Keyed
-from floodplain.state.forms import in_form
+from floodplain.state.python_values import in_form
 from floodplain.state.tables import SEPARATOR, evolved
 from floodplain.store.compaction.rewrite import rewrite
 from floodplain.store.store import Writer

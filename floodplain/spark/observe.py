@@ -16,7 +16,7 @@ from floodplain.eventtime.times import NONE_MS
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.expressions.identifiers import literal, quoted
 from floodplain.spark.stream import SOURCE
-from floodplain.state.expressions import Path
+from floodplain.state.row_expressions import Path
 
 _LOOK_MS, _LOOKS = 20, 500
 """How often to look whether the metrics have come while Spark's listeners have work to do, and how many times."""

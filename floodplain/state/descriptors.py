@@ -14,9 +14,9 @@ from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.keys import check_key_type
 from floodplain.lossless import UNFIT
 from floodplain.state.durations import to_ms
-from floodplain.state.expressions import ALL, LAZY, parse_paths
-from floodplain.state.fit import fit_of
+from floodplain.state.row_expressions import ALL, LAZY, parse_paths
 from floodplain.state.types import as_arrow
+from floodplain.state.value_check import fit_of
 from floodplain.store.rows import merge_functions
 from floodplain.store.rows.merge_functions import Combine, register_merge
 from floodplain.versions.records.schema import PROCESSING_TIME

@@ -10,9 +10,9 @@ from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.lossless import UNFIT, cast
 from floodplain.state.descriptors import Map, Set
-from floodplain.state.expressions import ALL, LAZY, Path, evaluate, parse_paths
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.prefetch import Held
+from floodplain.state.row_expressions import ALL, LAZY, Path, evaluate, parse_paths
 from floodplain.state.tables import Place
 from floodplain.store.rows.row_classes import refine, starts_of
 

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 
 from floodplain.lossless import cast
 from floodplain.state.descriptors import Aggregating, Reducing, Value
-from floodplain.state.fit import as_it_is, check_each, fitting, surely_fits
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.kinds import plain_kind
 from floodplain.state.pythonic import to_python
 from floodplain.state.tables import Place
+from floodplain.state.value_check import as_it_is, check_each, fitting, surely_fits
 from floodplain.store.rows import merge_functions
 from floodplain.store.rows.delta import EXPIRES_OF
 from floodplain.store.rows.layout import at_rows, one_array

@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.state.descriptors import List
-from floodplain.state.expressions import ALL
-from floodplain.state.fit import as_it_is, check_each, fitting
 from floodplain.state.handles import restore
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.kinds import plain_kind
 from floodplain.state.positions import pack
 from floodplain.state.prefetch import Held
+from floodplain.state.row_expressions import ALL
 from floodplain.state.tables import Place, state_of
+from floodplain.state.value_check import as_it_is, check_each, fitting
 
 
 class ListHandle:

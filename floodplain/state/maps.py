@@ -9,11 +9,11 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.state.descriptors import Map, Set
 from floodplain.state.entries import ABSENT, Entries, Frozen, is_plain
-from floodplain.state.fit import as_it_is, check_each, fitting
 from floodplain.state.handles import restore
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.kinds import plain_kind
 from floodplain.state.tables import Place, state_of
+from floodplain.state.value_check import as_it_is, check_each, fitting
 from floodplain.store.rows import merge_functions
 
 _STORED: Final = object()

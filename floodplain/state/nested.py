@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from floodplain.state.descriptors import Aggregating, List, Map, Reducing, Set, State, Value
 from floodplain.state.entries import ABSENT as NO_ENTRY
-from floodplain.state.forms import form_of, fresh_by
 from floodplain.state.handles import ABSENT, ReducingHandle, ValueHandle
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.lists import ListHandle
 from floodplain.state.maps import MapHandle, SetHandle
+from floodplain.state.python_values import form_of, fresh_by
 from floodplain.state.tables import Place
 
 Handle = TypeVar("Handle", ValueHandle, ReducingHandle, ListHandle, MapHandle, SetHandle)

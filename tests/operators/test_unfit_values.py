@@ -15,8 +15,8 @@ from floodplain.errors import SchemaMismatch, UserError
 from floodplain.operators.kit import ProcessKit
 from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
 from floodplain.state.descriptors import Broadcast, List, Map, Reducing, Set, TaskValue, Value
-from floodplain.state.fit import array_of
 from floodplain.state.types import as_arrow
+from floodplain.state.value_check import array_of
 
 ROWS = "user string, n long"
 NAIVE = datetime(2026, 1, 1, 12)  # noqa: DTZ001

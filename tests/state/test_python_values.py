@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from floodplain.state.forms import form_of, in_form, rows_in_form
+from floodplain.state.python_values import form_of, in_form, rows_in_form
 from floodplain.state.types import as_arrow
 
 Pair = namedtuple("Pair", ["a", "b"])

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from floodplain.errors import SchemaMismatch, short
 from floodplain.lossless import NO_ZONE, UNFIT, ZONE_LOST, Lossy
-from floodplain.state.forms import form_of
 from floodplain.state.kinds import FINE_UNITS, plain_kind
+from floodplain.state.python_values import form_of
 
 Fit: TypeAlias = Callable[[Any], Any]
 """Makes of a value the one that is kept, or raises one of ``UNFIT``."""

@@ -9,9 +9,9 @@ from floodplain.errors import BadInput, UserError, short
 from floodplain.lossless import UNFIT
 from floodplain.state.descriptors import Broadcast, TaskValue
 from floodplain.state.entries import Frozen, frozen
-from floodplain.state.fit import fitting
-from floodplain.state.forms import fresh_by
+from floodplain.state.python_values import fresh_by
 from floodplain.state.tables import Place
+from floodplain.state.value_check import fitting
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.write.task_writer import TaskWriter
 
