@@ -27,6 +27,16 @@ from floodplain.errors import (
     UserError,
 )
 from floodplain.eventtime.options import ingestion_time
+from floodplain.eventtime.windows import (
+    count_window,
+    every,
+    every_epoch,
+    every_rows,
+    global_window,
+    session,
+    sliding,
+    tumbling,
+)
 from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.aggregates import (
     approx_count_distinct,
@@ -49,16 +59,6 @@ from floodplain.operators.groups import Groups
 from floodplain.operators.kit import ProcessKit
 from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
 from floodplain.operators.reorder import in_order
-from floodplain.operators.windows import (
-    count_window,
-    every,
-    every_epoch,
-    every_rows,
-    global_window,
-    session,
-    sliding,
-    tumbling,
-)
 from floodplain.settings import CacheSettings, RetentionSettings, RetrySettings, StoreSettings
 from floodplain.state.descriptors import Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Timers, Value
 from floodplain.store.read.snapshot import Lookup, Snapshot, TableView

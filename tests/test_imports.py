@@ -199,7 +199,7 @@ def test_a_folder_holds_few_modules():
         ("store.run", "from floodplain import Store"),
         ("store.run.reader", "from floodplain.store.read.scan import scan"),
         ("store.rows.layout", "import floodplain.store.store"),
-        ("operators.kernel.task", "from floodplain.operators.windows.session import SessionWindows"),
+        ("operators.kernel.task", "from floodplain.eventtime.windows.session import SessionWindows"),
         ("spark.driver", "from floodplain.spark.transform_with_state.api import transform_with_state"),
         ("store.store", "from floodplain.tiers.unknown.room import name"),
         ("store.run", "from floodplain import cli"),

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.eventtime.times import NONE_MS, as_ms, as_us
+from floodplain.eventtime.windows import TimeWindows
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.operators.aggregation import Aggregation, Partials
 from floodplain.operators.batch import Batch
 from floodplain.operators.groups import Groups, TooLarge, filled, groups_are, groups_of
 from floodplain.operators.pairs import order_of
 from floodplain.operators.reserved import PREFIX, ROWS
-from floodplain.operators.windows import TimeWindows
 from floodplain.store.rows.layout import one_array
 from floodplain.store.rows.row_classes import hash_order, refine, starts_of
 

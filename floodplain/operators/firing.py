@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import END_MS, NONE_MS, gone_ms
+from floodplain.eventtime.windows import EACH_EPOCH, Firing, Trigger, check_trigger
 from floodplain.operators.aggregation import Aggregation
 from floodplain.operators.changes import WEIGHT, same
 from floodplain.operators.definition import Given, not_less
 from floodplain.operators.held import Held
-from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger, check_trigger
 from floodplain.state.durations import duration
 from floodplain.structs import fields_of
 

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS, as_ms
+from floodplain.eventtime.windows import TimeWindows, told
 from floodplain.operators.definition import Given
-from floodplain.operators.windows import TimeWindows, told
 from floodplain.state.descriptors import List, Type
 from floodplain.state.durations import duration, to_ms
 

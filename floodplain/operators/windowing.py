@@ -7,6 +7,7 @@ from typing import NoReturn, get_args
 import pyarrow as pa
 
 from floodplain.errors import BadInput
+from floodplain.eventtime.windows import CountWindows, Firing, SessionWindows, TimeWindows, Windows, told
 from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.aggregation import Aggregation
 from floodplain.operators.changes import WEIGHT, no_changes
@@ -20,7 +21,6 @@ from floodplain.operators.sessions import SessionProcess
 from floodplain.operators.sliding import SlidingProcess
 from floodplain.operators.timewindows import TimeWindowProcess
 from floodplain.operators.windowprocess import WindowProcess
-from floodplain.operators.windows import CountWindows, Firing, SessionWindows, TimeWindows, Windows, told
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from floodplain.errors import BadInput
+from floodplain.eventtime.windows import Windows
 from floodplain.expressions.identifiers import plain_name, quoted
 from floodplain.operators.aggregate import TIME, Aggregate
 from floodplain.operators.changes import WEIGHT, Mode
@@ -18,7 +19,6 @@ from floodplain.operators.reorder import InOrder
 from floodplain.operators.reserved import ALL, PREFIX
 from floodplain.operators.running import RunningAggregate
 from floodplain.operators.windowing import WindowAggregate
-from floodplain.operators.windows import Windows
 from floodplain.spark.agg_named import all_named
 from floodplain.spark.habits import GroupedNames, no_attribute
 from floodplain.spark.habits_table import STREAM, WINDOWED

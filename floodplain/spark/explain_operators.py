@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from floodplain.eventtime.windows import TimeWindows
 from floodplain.operators.combining import Combiner
 from floodplain.operators.join_columns import AT, RIGHT_SIDE
 from floodplain.operators.process import Process
 from floodplain.operators.reserved import ALL, PREFIX
 from floodplain.operators.running import RunningAggregate
 from floodplain.operators.windowing import WindowAggregate
-from floodplain.operators.windows import TimeWindows
 from floodplain.spark.definitions import described, expression
 from floodplain.spark.plan import Keyed, Rest
 from floodplain.versions.records.definition import Definition

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from floodplain.errors import BadInput
+from floodplain.eventtime.windows import EACH_EPOCH, Firing, Trigger, Windows, check_windows
 from floodplain.expressions.columns import Given, name_of, order_text
 from floodplain.operators.aggregate import Aggregate
 from floodplain.operators.changes import Mode
@@ -21,7 +22,6 @@ from floodplain.operators.pivot import Pivot, Repeats
 from floodplain.operators.process import Process
 from floodplain.operators.reorder import InOrder, order_asked
 from floodplain.operators.top import Top
-from floodplain.operators.windows import EACH_EPOCH, Firing, Trigger, Windows, check_windows
 from floodplain.spark.agg_named import all_named
 from floodplain.spark.aggregating import WindowedStream, running
 from floodplain.spark.habits import check_side

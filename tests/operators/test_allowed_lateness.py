@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import floodplain as fp
 from floodplain.errors import BadInput
+from floodplain.eventtime.windows import tumbling
 from floodplain.operators.kit import ProcessKit
-from floodplain.operators.windows import tumbling
 from floodplain.spark.kit import PipelineKit
 from tests.operators.joining import ROWS, SOME, ads, click, expected, in_order, play, published, shown, within
 from tests.operators.shaken import COLUMNS, bag, content, events

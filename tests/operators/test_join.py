@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodplain.errors import BadInput
+from floodplain.eventtime.windows import tumbling
 from floodplain.operators.aggregates import count
-from floodplain.operators.windows import tumbling
 from floodplain.spark.kit import KitEpoch, PipelineKit, survives_every_crash
 from floodplain.spark.stream import Output, Stream
 from tests.operators.joining import END_MS, HOWS, ROWS, SOME, ads, click, expected, in_order, play, published, shown, within

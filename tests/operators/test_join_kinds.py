@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodplain.errors import BadInput
+from floodplain.eventtime.windows import TimeWindows, session, sliding, tumbling
 from floodplain.operators.join import How
-from floodplain.operators.windows import TimeWindows, session, sliding, tumbling
 from floodplain.spark.kit import KitEpoch, PipelineKit, survives_every_crash
 from tests.operators.joining import (
     END_MS,

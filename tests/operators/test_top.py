@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 
 from floodplain.errors import BadInput
+from floodplain.eventtime.windows import tumbling
 from floodplain.operators.aggregates import count
 from floodplain.operators.changes import fold_changes
-from floodplain.operators.windows import tumbling
 from floodplain.spark.kit import PipelineKit, survives_every_crash
 from tests.operators.shaken import COLUMNS, Epoch, bag, cell, content, events, run, script
 

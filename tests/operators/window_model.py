@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from floodplain.eventtime.windows import SessionWindows, TimeWindows, Trigger
 from floodplain.operators.firing import Rules
-from floodplain.operators.windows import SessionWindows, TimeWindows, Trigger
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NEVER = -(1 << 62)
