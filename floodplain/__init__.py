@@ -37,8 +37,8 @@ from floodplain.eventtime.windows import (
     sliding,
     tumbling,
 )
-from floodplain.operators.aggregate import Aggregate
-from floodplain.operators.aggregates import (
+from floodplain.operators.aggregates.base import Aggregate
+from floodplain.operators.aggregates.functions import (
     approx_count_distinct,
     approx_quantile,
     avg,
@@ -54,11 +54,11 @@ from floodplain.operators.aggregates import (
     sum,  # noqa: A004
     top_k,
 )
-from floodplain.operators.changes import fold_changes
-from floodplain.operators.groups import Groups
+from floodplain.operators.changelog.changelog import fold_changes
+from floodplain.operators.kernel.event_order import in_order
+from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess
+from floodplain.operators.kernel.segments import Groups
 from floodplain.operators.kit import ProcessKit
-from floodplain.operators.process import KeyedBatchProcess, KeyedProcess
-from floodplain.operators.reorder import in_order
 from floodplain.settings import CacheSettings, RetentionSettings, RetrySettings, StoreSettings
 from floodplain.state.descriptors import Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Timers, Value
 from floodplain.store.read.snapshot import Lookup, Snapshot, TableView

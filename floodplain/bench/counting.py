@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.bench.workloads import users
-from floodplain.operators.process import KeyedBatchProcess
+from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.state.descriptors import Value
 
 ROWS = "key string, amount long"

@@ -26,7 +26,7 @@ from floodplain.bench.counting import OUTPUT_SCHEMA
 from floodplain.bench.visits import window_end
 from floodplain.clock import SystemChance, SystemClock
 from floodplain.metrics import Counters
-from floodplain.operators.grouping import group
+from floodplain.operators.kernel.key_grouping import group
 from floodplain.settings import StoreSettings
 from floodplain.spark.exchange import hashed, to_slots
 from floodplain.spark.java import provide_java

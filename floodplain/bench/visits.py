@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.bench.workloads import users
-from floodplain.operators.process import KeyedProcess
+from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.state.descriptors import List, Value
 
 ROWS = "key string, ts timestamp, at long, amount long"

@@ -14,14 +14,14 @@ import pyarrow as pa
 from floodplain.clock import ManualClock, SeededChance
 from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.keys import normalize_keys
-from floodplain.operators.grouping import hashes_of
-from floodplain.operators.lateness import late_columns
-from floodplain.operators.operator import KeyedOperator, OnError, Outcome, check_ends, combined, fitted_process
-from floodplain.operators.process import Process
-from floodplain.operators.reorder import InOrder
+from floodplain.operators.kernel.event_order import InOrder
+from floodplain.operators.kernel.key_grouping import hashes_of
+from floodplain.operators.kernel.late_rows import late_columns
+from floodplain.operators.kernel.operator import KeyedOperator, OnError, Outcome, check_ends, combined, fitted_process
+from floodplain.operators.kernel.process import Process
+from floodplain.operators.kernel.spill import Spill, run_buckets
+from floodplain.operators.kernel.task_state import TaskLevel, put_task_values, task_values_at
 from floodplain.operators.resources import Resources
-from floodplain.operators.spill import Spill, run_buckets
-from floodplain.operators.tasklevel import TaskLevel, put_task_values, task_values_at
 from floodplain.settings import StoreSettings
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.durations import to_ms

@@ -16,8 +16,8 @@ from typing import Any
 from weakref import finalize
 
 from floodplain.errors import UserError, short
-from floodplain.operators.operator import KeyedOperator
-from floodplain.operators.process import Process
+from floodplain.operators.kernel.operator import KeyedOperator
+from floodplain.operators.kernel.process import Process
 
 
 @dataclass(frozen=True, slots=True)

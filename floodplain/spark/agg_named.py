@@ -7,20 +7,20 @@ from typing import Any
 from floodplain.errors import BadInput
 from floodplain.expressions.columns import written
 from floodplain.expressions.identifiers import quoted, unquoted
-from floodplain.operators import aggregates
-from floodplain.operators.aggregate import Aggregate
-from floodplain.operators.naming import default_name
+from floodplain.operators.aggregates import functions
+from floodplain.operators.aggregates.base import Aggregate
+from floodplain.operators.aggregates.naming import default_name
 
 _BY_NAME: dict[str, Callable[..., Aggregate]] = {
-    "approx_count_distinct": aggregates.approx_count_distinct,
-    "avg": aggregates.avg,
-    "count": aggregates.count,
-    "max": aggregates.max,
-    "max_by": aggregates.max_by,
-    "mean": aggregates.avg,
-    "min": aggregates.min,
-    "min_by": aggregates.min_by,
-    "sum": aggregates.sum,
+    "approx_count_distinct": functions.approx_count_distinct,
+    "avg": functions.avg,
+    "count": functions.count,
+    "max": functions.max,
+    "max_by": functions.max_by,
+    "mean": functions.avg,
+    "min": functions.min,
+    "min_by": functions.min_by,
+    "sum": functions.sum,
 }
 _CALL = re.compile(r"(?P<function>\w+)\((?P<columns>[\w` ,*]*)\)(?: AS (?P<name>.+))?")
 _DISTINCT = re.compile(r"\)\),true,(true|false),(true|false),Origin|SqlExpression\(\w+\(distinct ", re.IGNORECASE)

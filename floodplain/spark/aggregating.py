@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from floodplain.errors import BadInput
 from floodplain.eventtime.windows import Windows
 from floodplain.expressions.identifiers import plain_name, quoted
-from floodplain.operators.aggregate import TIME, Aggregate
-from floodplain.operators.changes import WEIGHT, Mode
-from floodplain.operators.combining import Partial
-from floodplain.operators.firing import END, Rules
-from floodplain.operators.heldaggregates import HeldAggregate
-from floodplain.operators.reorder import InOrder
-from floodplain.operators.reserved import ALL, PREFIX
-from floodplain.operators.running import RunningAggregate
-from floodplain.operators.windowing import WindowAggregate
+from floodplain.operators.aggregates.base import TIME, Aggregate
+from floodplain.operators.aggregates.combiner import Partial
+from floodplain.operators.aggregates.running import RunningAggregate
+from floodplain.operators.aggregates.running_retractable import HeldAggregate
+from floodplain.operators.changelog.changelog import WEIGHT, Mode
+from floodplain.operators.kernel.event_order import InOrder
+from floodplain.operators.kernel.reserved_columns import ALL, PREFIX
+from floodplain.operators.windows.aggregate import WindowAggregate
+from floodplain.operators.windows.triggers import END, Rules
 from floodplain.spark.agg_named import all_named
 from floodplain.spark.habits import GroupedNames, no_attribute
 from floodplain.spark.habits_table import STREAM, WINDOWED

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
-from floodplain.operators.operator import KeyedOperator
+from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.spark.contract import Engine
 from floodplain.spark.exchange import hashed
 from floodplain.spark.onepass import one_pass

@@ -12,10 +12,10 @@ from pyspark.sql.types import StructType
 
 from floodplain.errors import UserError
 from floodplain.eventtime.times import as_ms
-from floodplain.operators.blame import is_users_fault
-from floodplain.operators.context import Context
-from floodplain.operators.grouping import Grouped
-from floodplain.operators.operator import KeyedOperator
+from floodplain.operators.kernel.context import Context
+from floodplain.operators.kernel.error_attribution import is_users_fault
+from floodplain.operators.kernel.key_grouping import Grouped
+from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.spark.compat_handle import EVENT, NO_TIME, LiveHandle, Phase
 from floodplain.spark.compat_types import Codec
 

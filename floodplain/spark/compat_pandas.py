@@ -13,7 +13,7 @@ from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversio
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from floodplain.operators.grouping import Grouped
+from floodplain.operators.kernel.key_grouping import Grouped
 from floodplain.spark.compat_initial import INITIAL
 from floodplain.spark.compat_rows import TIME_ZONE
 from floodplain.store.rows.layout import one_array

@@ -12,9 +12,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
-from floodplain.operators.definition import STATEFUL_PROCESSOR, Described, Given, Written, free
-from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS
-from floodplain.operators.process import Process
+from floodplain.operators.kernel.definition import STATEFUL_PROCESSOR, Described, Given, Written, free
+from floodplain.operators.kernel.operator import EVENT_TIMERS, PROCESSING_TIMERS
+from floodplain.operators.kernel.process import Process
 from floodplain.spark.compat_calls import Calls
 from floodplain.spark.compat_handle import EVENT, Declared, Recorder, table_names
 from floodplain.spark.compat_pandas import PandasFlavour

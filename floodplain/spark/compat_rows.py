@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import Row, StructType
 
 from floodplain.errors import short
-from floodplain.operators.grouping import Grouped
+from floodplain.operators.kernel.key_grouping import Grouped
 from floodplain.spark.compat_initial import INITIAL
 from floodplain.state.pythonic import to_python
 from floodplain.store.rows.layout import one_array

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from floodplain.errors import IncompatibleChange
-from floodplain.operators.definition import Described, Given
+from floodplain.operators.kernel.definition import Described, Given
 from floodplain.versions.records.definition import Definition, Parameter
 
 KEPT = "kept"

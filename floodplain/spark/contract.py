@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
-from floodplain.operators.combining import Combiner
+from floodplain.operators.aggregates.combiner import Combiner
 from floodplain.settings import StoreSettings
 from floodplain.spark.onepass import OnePass
 from floodplain.spark.staging import Staged

@@ -5,9 +5,9 @@ from typing import Any
 
 from floodplain.expressions.columns import written
 from floodplain.expressions.identifiers import unquoted
-from floodplain.operators.definition import PROCESS, Described, Given, Rule, canonical, fixed, free, not_less
-from floodplain.operators.join_columns import AT
-from floodplain.operators.reserved import ALL
+from floodplain.operators.joins.columns import AT
+from floodplain.operators.kernel.definition import PROCESS, Described, Given, Rule, canonical, fixed, free, not_less
+from floodplain.operators.kernel.reserved_columns import ALL
 from floodplain.spark.plan import Extend, Keyed, Select
 from floodplain.state.durations import duration
 

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from floodplain.errors import FloodplainError, UserError
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.expressions.identifiers import quoted
-from floodplain.operators.combining import Combiner
+from floodplain.operators.aggregates.combiner import Combiner
 from floodplain.spark.exchange import hashed, to_slots
 from floodplain.spark.failures import carried, ours
 from floodplain.spark.observe import observed

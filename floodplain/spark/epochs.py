@@ -11,9 +11,9 @@ import pyarrow as pa
 from floodplain.errors import BadInput, Conflict
 from floodplain.eventtime.times import NONE_MS, EpochTimes, gone_ms, known_ms
 from floodplain.expressions.columns import check_there
-from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
-from floodplain.operators.reorder import WAITING
-from floodplain.operators.reserved import check_not_reserved
+from floodplain.operators.kernel.event_order import WAITING
+from floodplain.operators.kernel.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
+from floodplain.operators.kernel.reserved_columns import check_not_reserved
 from floodplain.spark import leftout
 from floodplain.spark.contract import Engine, Place
 from floodplain.spark.fitting import fitted_operator

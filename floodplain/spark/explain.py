@@ -7,8 +7,8 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 
 from floodplain.eventtime.watermarks import Slack, WatermarkRule
-from floodplain.operators.operator import KeyedOperator
-from floodplain.operators.process import Process
+from floodplain.operators.kernel.operator import KeyedOperator
+from floodplain.operators.kernel.process import Process
 from floodplain.spark.definitions import expression, keyed_by
 from floodplain.spark.explain_operators import (
     Together,

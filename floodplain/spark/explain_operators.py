@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from floodplain.eventtime.windows import TimeWindows
-from floodplain.operators.combining import Combiner
-from floodplain.operators.join_columns import AT, RIGHT_SIDE
-from floodplain.operators.process import Process
-from floodplain.operators.reserved import ALL, PREFIX
-from floodplain.operators.running import RunningAggregate
-from floodplain.operators.windowing import WindowAggregate
+from floodplain.operators.aggregates.combiner import Combiner
+from floodplain.operators.aggregates.running import RunningAggregate
+from floodplain.operators.joins.columns import AT, RIGHT_SIDE
+from floodplain.operators.kernel.process import Process
+from floodplain.operators.kernel.reserved_columns import ALL, PREFIX
+from floodplain.operators.windows.aggregate import WindowAggregate
 from floodplain.spark.definitions import described, expression
 from floodplain.spark.plan import Keyed, Rest
 from floodplain.versions.records.definition import Definition

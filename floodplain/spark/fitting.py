@@ -7,9 +7,9 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import check_time
 from floodplain.expressions.columns import hint
-from floodplain.operators.lateness import LATE, late_columns
-from floodplain.operators.operator import KeyedOperator, check_ends, fitted_process
-from floodplain.operators.reserved import PREFIX
+from floodplain.operators.kernel.late_rows import LATE, late_columns
+from floodplain.operators.kernel.operator import KeyedOperator, check_ends, fitted_process
+from floodplain.operators.kernel.reserved_columns import PREFIX
 from floodplain.spark.plan import Keyed, Plan
 from floodplain.store.rows.layout import HASH
 

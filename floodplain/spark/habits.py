@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from floodplain.errors import BadInput, NoSuchMethod
 from floodplain.expressions.columns import Given, expression_named, name_of, written
 from floodplain.expressions.identifiers import quoted
-from floodplain.operators import aggregates
-from floodplain.operators.aggregate import Aggregate
+from floodplain.operators.aggregates import functions
+from floodplain.operators.aggregates.base import Aggregate
 from floodplain.spark.habits_table import STREAM
 from floodplain.state.durations import to_ms
 
@@ -40,25 +40,25 @@ class GroupedNames:
 
     def count(self) -> "Stream":
         """``agg(count=fp.count())``."""
-        return self.agg(count=aggregates.count())
+        return self.agg(count=functions.count())
 
     def sum(self, *columns: Given) -> "Stream":
         """``agg(sum_v=fp.sum("v"))``, and so of several columns."""
-        return self._each("sum", aggregates.sum, columns)
+        return self._each("sum", functions.sum, columns)
 
     def avg(self, *columns: Given) -> "Stream":
         """``agg(avg_v=fp.avg("v"))``, and so of several columns."""
-        return self._each("avg", aggregates.avg, columns)
+        return self._each("avg", functions.avg, columns)
 
     mean = avg
 
     def min(self, *columns: Given) -> "Stream":
         """``agg(min_v=fp.min("v"))``, and so of several columns."""
-        return self._each("min", aggregates.min, columns)
+        return self._each("min", functions.min, columns)
 
     def max(self, *columns: Given) -> "Stream":
         """``agg(max_v=fp.max("v"))``, and so of several columns."""
-        return self._each("max", aggregates.max, columns)
+        return self._each("max", functions.max, columns)
 
     def _each(self, call: str, kind: Callable[[Any], Aggregate], columns: Sequence[Given]) -> "Stream":
         if not columns:

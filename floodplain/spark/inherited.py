@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodplain.errors import BadInput
-from floodplain.operators.operator import KeyedOperator
-from floodplain.operators.reorder import WAITING, rows_wait
+from floodplain.operators.kernel.event_order import WAITING, rows_wait
+from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.spark.sink_staged import open_staged
 from floodplain.state.tables import SEPARATOR
 from floodplain.store.read.snapshot import Snapshot

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from floodplain.eventtime.times import END_MS, gone_ms
-from floodplain.operators.definition import PROCESS, STATEFUL_PROCESSOR, Described, plain
-from floodplain.operators.letters import DEAD_LETTERS
-from floodplain.operators.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
-from floodplain.operators.process import Process
-from floodplain.operators.reorder import WAITING
+from floodplain.operators.kernel.dead_letters import DEAD_LETTERS
+from floodplain.operators.kernel.definition import PROCESS, STATEFUL_PROCESSOR, Described, plain
+from floodplain.operators.kernel.event_order import WAITING
+from floodplain.operators.kernel.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
+from floodplain.operators.kernel.process import Process
 from floodplain.spark.compatibility import KEPT, Refusal
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.tables import NULL_MARK, SEPARATOR, held_states

@@ -9,14 +9,14 @@ from typing import Any, TypeAlias, get_args
 from floodplain.errors import BadInput
 from floodplain.expressions.columns import Given, name_of, text_of, written
 from floodplain.expressions.identifiers import quoted
-from floodplain.operators.changes import no_changes
-from floodplain.operators.heldjoin import HeldJoin
-from floodplain.operators.join import How, Join
-from floodplain.operators.join_asof import AsOfHow, AsOfJoin
-from floodplain.operators.join_bounds import Bound, Interval, Lasting, SameWindow, Unbounded
-from floodplain.operators.join_columns import AT, PACKED, RIGHT_SIDE
-from floodplain.operators.lateness import lateness_asked
-from floodplain.operators.process import Process
+from floodplain.operators.changelog.changelog import no_changes
+from floodplain.operators.joins.asof import AsOfHow, AsOfJoin
+from floodplain.operators.joins.bounds import Bound, Interval, Lasting, SameWindow, Unbounded
+from floodplain.operators.joins.columns import AT, PACKED, RIGHT_SIDE
+from floodplain.operators.joins.stream_join import How, Join
+from floodplain.operators.joins.stream_join_retractable import HeldJoin
+from floodplain.operators.kernel.late_rows import lateness_asked
+from floodplain.operators.kernel.process import Process
 from floodplain.spark.plan import Keyed, Node, Rest, Select, Union
 from floodplain.state.descriptors import TimeKind
 from floodplain.state.durations import to_ms

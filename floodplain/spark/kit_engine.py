@@ -13,7 +13,7 @@ from floodplain.errors import BadInput, FloodplainError, UserError
 from floodplain.eventtime.measure import seen_in, timed
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.keys import hash_columns, normalize_keys
-from floodplain.operators.combining import Combiner
+from floodplain.operators.aggregates.combiner import Combiner
 from floodplain.operators.resources import Resources
 from floodplain.spark.kit_expressions import evaluated, holds, rest
 from floodplain.spark.onepass import OnePass, Part

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from floodplain.errors import BadInput, SchemaMismatch, UserError, short
 from floodplain.eventtime.watermarks import NEWEST
-from floodplain.operators.definition import PROCESS
-from floodplain.operators.operator import KeyedOperator
-from floodplain.operators.windowstates import WINDOWS
+from floodplain.operators.kernel.definition import PROCESS
+from floodplain.operators.kernel.operator import KeyedOperator
+from floodplain.operators.windows.storage import WINDOWS
 from floodplain.spark.compatibility import Refusal, compare, refuse
 from floodplain.spark.definitions import described
 from floodplain.spark.inherited_states import Inherited, StateChanges, declared_states, with_kept

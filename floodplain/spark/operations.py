@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from floodplain.errors import BadInput
 from floodplain.eventtime.windows import EACH_EPOCH, Firing, Trigger, Windows, check_windows
 from floodplain.expressions.columns import Given, name_of, order_text
-from floodplain.operators.aggregate import Aggregate
-from floodplain.operators.changes import Mode
-from floodplain.operators.combining import Partial
-from floodplain.operators.dedupe import Dedup
-from floodplain.operators.firing import rules_asked
-from floodplain.operators.join import How
-from floodplain.operators.last import Latest
-from floodplain.operators.lateness import lateness_asked
-from floodplain.operators.lookup import NOW, LookupHow, StateLookup
-from floodplain.operators.pivot import Pivot, Repeats
-from floodplain.operators.process import Process
-from floodplain.operators.reorder import InOrder, order_asked
-from floodplain.operators.top import Top
+from floodplain.operators.aggregates.base import Aggregate
+from floodplain.operators.aggregates.combiner import Partial
+from floodplain.operators.changelog.changelog import Mode
+from floodplain.operators.joins.state_lookup import NOW, LookupHow, StateLookup
+from floodplain.operators.joins.stream_join import How
+from floodplain.operators.kernel.event_order import InOrder, order_asked
+from floodplain.operators.kernel.late_rows import lateness_asked
+from floodplain.operators.kernel.process import Process
+from floodplain.operators.ranking.deduplicate import Dedup
+from floodplain.operators.ranking.latest import Latest
+from floodplain.operators.ranking.pivot import Pivot, Repeats
+from floodplain.operators.ranking.top import Top
+from floodplain.operators.windows.triggers import rules_asked
 from floodplain.spark.agg_named import all_named
 from floodplain.spark.aggregating import WindowedStream, running
 from floodplain.spark.habits import check_side

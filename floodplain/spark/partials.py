@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from floodplain.operators.combining import Combiner
-from floodplain.operators.lateness import LATE
+from floodplain.operators.aggregates.combiner import Combiner
+from floodplain.operators.kernel.late_rows import LATE
 from floodplain.spark.worker import TaskReport
 
 LEAST_ROWS = 50_000

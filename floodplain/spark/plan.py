@@ -7,11 +7,11 @@ from typing import Any
 from floodplain.errors import BadInput
 from floodplain.eventtime.watermarks import WatermarkRule
 from floodplain.expressions.comparison import Comparison, comparison
-from floodplain.operators.lateness import LATE, WHOLE
-from floodplain.operators.lookup import StateLookup
-from floodplain.operators.operator import OnError
-from floodplain.operators.process import Process
-from floodplain.operators.reorder import InOrder
+from floodplain.operators.joins.state_lookup import StateLookup
+from floodplain.operators.kernel.event_order import InOrder
+from floodplain.operators.kernel.late_rows import LATE, WHOLE
+from floodplain.operators.kernel.operator import OnError
+from floodplain.operators.kernel.process import Process
 from floodplain.spark.sink import Sink
 
 MAIN = "main"

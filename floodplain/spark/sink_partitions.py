@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import BadInput, SchemaMismatch, short
-from floodplain.operators.grouping import group
+from floodplain.operators.kernel.key_grouping import group
 from floodplain.spark.fitness import Fitness, value_of
 
 NOTHING = "__HIVE_DEFAULT_PARTITION__"

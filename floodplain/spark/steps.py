@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from floodplain.errors import Conflict
 from floodplain.eventtime.times import EpochTimes
-from floodplain.operators.operator import KeyedOperator
-from floodplain.operators.tasklevel import put_task_values, task_values_at
+from floodplain.operators.kernel.operator import KeyedOperator
+from floodplain.operators.kernel.task_state import put_task_values, task_values_at
 from floodplain.spark.contract import Engine, Place
 from floodplain.spark.fitness import Check
 from floodplain.spark.onepass import one_pass

@@ -14,11 +14,11 @@ from floodplain.eventtime.options import Delay, IngestionTime, WatermarkOptions,
 from floodplain.eventtime.watermarks import Policy, WatermarkRule
 from floodplain.expressions.columns import Given, computed, name_of, named
 from floodplain.expressions.identifiers import quoted
-from floodplain.operators.lateness import LATE, lateness_asked
-from floodplain.operators.operator import OnError, check_on_error, check_process
-from floodplain.operators.process import Process
-from floodplain.operators.reorder import InOrder, order_asked
-from floodplain.operators.reserved import check_not_reserved
+from floodplain.operators.kernel.event_order import InOrder, order_asked
+from floodplain.operators.kernel.late_rows import LATE, lateness_asked
+from floodplain.operators.kernel.operator import OnError, check_on_error, check_process
+from floodplain.operators.kernel.process import Process
+from floodplain.operators.kernel.reserved_columns import check_not_reserved
 from floodplain.settings import StoreSettings
 from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained

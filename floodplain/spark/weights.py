@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.errors import BadInput
-from floodplain.operators.changes import WEIGHT, no_changes
-from floodplain.operators.operator import KeyedOperator
-from floodplain.operators.process import Process
-from floodplain.operators.reorder import InOrder
+from floodplain.operators.changelog.changelog import WEIGHT, no_changes
+from floodplain.operators.kernel.event_order import InOrder
+from floodplain.operators.kernel.operator import KeyedOperator
+from floodplain.operators.kernel.process import Process
 from floodplain.versions.records.manifest import Manifest
 from floodplain.versions.records.schema import TableSchema
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from floodplain.clock import Clock
 from floodplain.eventtime.times import EpochTimes
-from floodplain.operators.operator import KeyedOperator
+from floodplain.operators.kernel.operator import KeyedOperator
+from floodplain.operators.kernel.spill import Spill, run_buckets
+from floodplain.operators.kernel.task_state import TaskLevel
 from floodplain.operators.resources import HERE, Resources
-from floodplain.operators.spill import Spill, run_buckets
-from floodplain.operators.tasklevel import TaskLevel
 from floodplain.spark.failures import Failure
 from floodplain.spark.fitness import Check, check_fits
 from floodplain.spark.plan import MAIN
@@ -46,7 +46,7 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     early: int = 0
     ignored: int = 0
     task_values: bytes = b""
-    """As ``operators/tasklevel.py`` encodes them."""
+    """As ``operators/kernel/task_state.py`` encodes them."""
     warnings: tuple[str, ...] = ()
     max_event_ms: int | None = None
     busy_ms: int = 0

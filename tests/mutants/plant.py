@@ -18,7 +18,7 @@ FILES = {
     "garbage": "floodplain/versions/retention/garbage.py",
     "history": "floodplain/versions/log/history.py",
     "inherited": "floodplain/spark/inherited.py",
-    "keyed": "floodplain/operators/keyed.py",
+    "keyed": "floodplain/operators/kernel/task.py",
     "lease": "floodplain/versions/log/lease.py",
     "lookup": "floodplain/store/read/lookup.py",
     "manifest": "floodplain/versions/records/manifest.py",
@@ -74,7 +74,7 @@ TESTS = {
     "spark_place": "tests/spark/test_checkpoint.py",
     "staged": "tests/spark/test_staged_damage.py",
     "takeovers": "tests/spark/test_takeover.py",
-    "timed": "tests/operators/test_timers.py",
+    "timed": "tests/operators/kernel/test_timers.py",
     "ttl": "tests/store/test_ttl.py",
     "watermarked": "tests/spark/test_watermarks_kit.py",
 }

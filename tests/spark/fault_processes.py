@@ -16,7 +16,7 @@ from typing import Any
 from pyspark import TaskContext
 
 from floodplain.errors import Unavailable
-from floodplain.operators.process import KeyedProcess
+from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.spark import task_store
 from floodplain.state.descriptors import Map, Value
 from floodplain.tiers import paths

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from floodplain.errors import Unavailable
-from floodplain.operators.process import KeyedProcess
+from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.state.descriptors import Broadcast, List, TaskValue, Value
 from tests.waiting import wait_for
 

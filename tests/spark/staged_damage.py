@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from floodplain.clock import ManualClock, SystemChance
 from floodplain.metrics import Counters
-from floodplain.operators.process import KeyedProcess
+from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.settings import StoreSettings
 from floodplain.spark.contract import Place
 from floodplain.spark.epochs import Epochs

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 
 import floodplain as fp
-from tests.operators.test_aggregates import aggregated
-from tests.operators.test_averages import KINDS, numbers
+from tests.operators.aggregates.test_averages import KINDS, numbers
+from tests.operators.aggregates.test_functions import aggregated
 
 
 def test_averages_of_decimals_are_sparks(spark):

@@ -11,7 +11,7 @@ import floodplain as fp
 from floodplain.cli import render
 from floodplain.cli.inspection import inspect_store
 from floodplain.errors import BadInput, IncompatibleChange, SchemaMismatch, UserError
-from floodplain.operators.definition import canonical
+from floodplain.operators.kernel.definition import canonical
 from floodplain.spark.kit import KitEpoch, PipelineKit
 from floodplain.spark.kit_faults import Crashed, CrashPoint
 from floodplain.store.store import Store

@@ -9,7 +9,7 @@ import pytest
 
 from floodplain.clock import Clock, ManualClock, SystemClock
 from floodplain.errors import BadInput, Conflict, LeaseHeld, Refused, Unavailable
-from floodplain.operators.process import Process
+from floodplain.operators.kernel.process import Process
 from floodplain.settings import StoreSettings
 from floodplain.spark.contract import Place
 from floodplain.spark.driver import Driver, Interrupted

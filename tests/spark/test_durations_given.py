@@ -11,7 +11,7 @@ import pytest
 import floodplain as fp
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import WatermarkOptions
-from floodplain.operators.last import Latest
+from floodplain.operators.ranking.latest import Latest
 from floodplain.spark.joins import JoinAsked
 from floodplain.spark.kit import PipelineKit
 from floodplain.spark.stream import Output, Stream

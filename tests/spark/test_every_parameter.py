@@ -16,7 +16,7 @@ import pytest
 
 import floodplain as fp
 from floodplain.errors import BadInput
-from floodplain.operators import aggregates
+from floodplain.operators.aggregates import functions as aggregates
 from floodplain.spark.aggregating import WindowedStream
 from floodplain.spark.kit import PipelineKit
 from floodplain.spark.operations import Operations

@@ -20,7 +20,7 @@ import floodplain as fp
 from floodplain.cli.main import app
 from floodplain.clock import ManualClock, SeededChance
 from floodplain.errors import NoSpace
-from floodplain.operators.spill import Spill
+from floodplain.operators.kernel.spill import Spill
 from floodplain.settings import RetentionSettings, RetrySettings, StoreSettings
 from floodplain.spark.contract import Place
 from floodplain.spark.epochs import Epochs

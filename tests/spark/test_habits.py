@@ -9,7 +9,7 @@ from pyspark.sql.streaming import DataStreamWriter
 
 import floodplain as fp
 from floodplain.errors import BadInput, NoSuchMethod, UserError
-from floodplain.operators.rows import tuple_type
+from floodplain.operators.kernel.row_cursor import tuple_type
 from floodplain.spark.habits import trigger_of
 from floodplain.spark.habits_table import OUTPUT, STREAM
 from floodplain.spark.kit import Columns

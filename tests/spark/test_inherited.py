@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from floodplain.errors import BadInput, SchemaMismatch
-from floodplain.operators.process import KeyedProcess
-from floodplain.operators.reorder import in_order
+from floodplain.operators.kernel.event_order import in_order
+from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.spark.kit import PipelineKit
 from floodplain.spark.kit_faults import Crashed, CrashPoint
 from floodplain.state.descriptors import List, Value

@@ -6,7 +6,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pytest
 
-from floodplain.operators.process import KeyedProcess
+from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.settings import StoreSettings
 from floodplain.spark.kit import Columns, KitEpoch, PipelineKit, survives_every_crash
 from tests.spark.processes import Echo

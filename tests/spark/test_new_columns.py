@@ -5,7 +5,7 @@ import pytest
 
 import floodplain as fp
 from floodplain.errors import IncompatibleChange, SchemaMismatch
-from floodplain.operators.process import KeyedProcess
+from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.spark.kit import Columns, PipelineKit
 from floodplain.state.descriptors import List, Map, Value
 from floodplain.state.types import as_fields

@@ -1,8 +1,8 @@
 """Whether rows are put together before they are exchanged, by what epochs have shown."""
 
-from floodplain.operators.keeping import RowCombiner
-from floodplain.operators.last import Latest
-from floodplain.operators.lateness import LATE
+from floodplain.operators.kernel.late_rows import LATE
+from floodplain.operators.ranking.combiner import RowCombiner
+from floodplain.operators.ranking.latest import Latest
 from floodplain.spark.partials import Measured, combiner_of, pays
 from floodplain.spark.worker import TaskReport
 

@@ -5,8 +5,8 @@ import pytest
 
 from floodplain.errors import BadInput
 from floodplain.expressions.comparison import Comparison, comparison
-from floodplain.operators.join_columns import PACKED
-from floodplain.operators.process import KeyedProcess
+from floodplain.operators.joins.columns import PACKED
+from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.spark.kit import PipelineKit
 from floodplain.spark.onepass import OnePass, one_pass
 from floodplain.spark.plan import Extend, Input, Select, Union

@@ -13,7 +13,7 @@ import pytest
 from floodplain.clock import SystemChance
 from floodplain.errors import Corrupt
 from floodplain.metrics import Counters
-from floodplain.operators.process import KeyedProcess
+from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.spark import sink_files
 from floodplain.spark.kit import PipelineKit
 from floodplain.spark.kit_faults import CrashPoint

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from floodplain.errors import BadInput
-from floodplain.operators import aggregates as fp
-from floodplain.operators.changes import fold_changes
+from floodplain.operators.aggregates import functions as fp
+from floodplain.operators.changelog.changelog import fold_changes
 from floodplain.spark.pipeline import stream
 from tests.spark.test_dataflow import finish
 

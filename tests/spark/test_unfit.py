@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from floodplain.errors import BadInput, SchemaMismatch, UserError
-from floodplain.operators.process import KeyedProcess
+from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.spark.kafka_records import RECORD_BYTES, Records, RecordSizes
 from floodplain.spark.sink import Sink
 from floodplain.spark.sink_console import ConsoleSink

@@ -10,11 +10,11 @@ import pytest
 from pyspark.errors import ArithmeticException
 
 import floodplain as fp
-from floodplain.operators.aggregation import Aggregation
-from floodplain.operators.combining import AggregateCombiner
+from floodplain.operators.aggregates.aggregation import Aggregation
+from floodplain.operators.aggregates.combiner import AggregateCombiner
 from floodplain.spark.engine import SparkEngine
 from floodplain.spark.sessions import settings
-from tests.operators.test_one_row import BYS, VALUES, alike, same
+from tests.operators.kernel.test_one_row import BYS, VALUES, alike, same
 from tests.spark.files import put_table
 
 pytestmark = pytest.mark.spark

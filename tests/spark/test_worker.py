@@ -13,7 +13,7 @@ from floodplain.clock import ManualClock, SeededChance
 from floodplain.errors import Refused
 from floodplain.eventtime.times import EpochTimes
 from floodplain.metrics import Counters
-from floodplain.operators.operator import KeyedOperator
+from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.settings import StoreSettings
 from floodplain.spark import task_entry, task_store
 from floodplain.spark.plan import MAIN

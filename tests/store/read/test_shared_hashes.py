@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from floodplain.operators.grouping import group
+from floodplain.operators.kernel.key_grouping import group
 from floodplain.store.read import lookup, scan
 from floodplain.store.rows import row_classes
 from floodplain.store.rows.definition import Column, list_table, map_table, timer_table, value_table

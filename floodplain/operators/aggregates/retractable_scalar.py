@@ -1,0 +1,116 @@
+"""Counts, sums and averages from which rows can be taken back: the last argument is the weight, 1 or -1.
+
+What is kept adds up, so nothing has to be read of the rows that came before.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.operators.aggregates.base import Aggregate, Columns, Types
+from floodplain.operators.aggregates.decimals import quotients
+from floodplain.operators.aggregates.scalar import Avg, Count, Sum
+from floodplain.operators.changelog.changelog import WEIGHT, weights_in
+from floodplain.operators.kernel.segments import Groups, filled, valid
+
+
+def signed(aggregate: Aggregate) -> "Signed | None":
+    """The same of rows with weights; None if it cannot be taken back from what it keeps."""
+    kinds: dict[type, type[Signed]] = {Count: SignedCount, Sum: SignedSum, Avg: SignedAvg}
+    kind = kinds.get(type(aggregate))
+    return None if kind is None else kind((*aggregate.arguments, WEIGHT), aggregate.where)
+
+
+@dataclass(frozen=True)
+class Signed(Aggregate):
+    """Partials are numbers that add up; null is 0."""
+
+    def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
+        return [Sum().combine([part], groups)[0] for part in partials]
+
+
+@dataclass(frozen=True)
+class SignedCount(Signed):
+    def output(self, types: Types) -> pa.DataType:  # noqa: ARG002
+        return pa.int64()
+
+    def partial(self, types: Types) -> tuple[pa.DataType, ...]:  # noqa: ARG002
+        return (pa.int64(),)
+
+    def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
+        return [_counted(columns, np.logical_and.reduce([valid(column) for column in columns]), groups)]
+
+    def result(self, partials: Columns) -> pa.Array:
+        return pa.array(filled(partials[0], 0))
+
+
+@dataclass(frozen=True)
+class SignedRows(SignedCount):
+    """Of all rows. Raises if what they have is no weight."""
+
+    def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
+        return [pa.array(groups.reduced(np.add, weights_in(columns[0])))]
+
+
+@dataclass(frozen=True)
+class SignedSum(Signed):
+    """Of what is not null, the sum and how many there are. Of doubles, the finite ones; NaN and infinities are counted, since
+    they cannot be taken off a sum."""
+
+    def output(self, types: Types) -> pa.DataType:
+        return Sum().output(types[:1])
+
+    def _total(self, type_: pa.DataType) -> pa.DataType:
+        """The type of the sum that is kept."""
+        return Sum().output([type_])
+
+    def partial(self, types: Types) -> tuple[pa.DataType, ...]:
+        kind = self._total(types[0])
+        return (kind, *[pa.int64()] * (4 if pa.types.is_floating(kind) else 1))
+
+    def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
+        value, weight = columns
+        kind = self._total(value.type)
+        counted = _counted(columns, valid(value) & valid(weight), groups)
+        if not pa.types.is_floating(kind):
+            value = value.cast(pa.int64()) if pa.types.is_integer(kind) else value
+            return [*Sum().of([pc.if_else(pc.less(weight, 0), pc.negate(value), value)], groups), counted]
+        number = filled(value.cast(kind), 0.0)
+        odd = [np.isnan(number), np.isposinf(number), np.isneginf(number)]
+        finite = np.where(np.isfinite(number), number, 0.0) * filled(weight, 0)
+        return [pa.array(groups.reduced(np.add, finite)), counted, *(_counted(columns, each, groups) for each in odd)]
+
+    def result(self, partials: Columns) -> pa.Array:
+        total, count, *odd = partials
+        there = pa.array(filled(count, 0) > 0)
+        if odd:
+            total = pa.array(_with_odd(filled(total, 0.0), *(filled(each, 0) > 0 for each in odd)))
+        return pc.if_else(there, total, pa.scalar(None, total.type))
+
+
+@dataclass(frozen=True)
+class SignedAvg(SignedSum):
+    def output(self, types: Types) -> pa.DataType:
+        return Avg().output(types[:1])
+
+    def _total(self, type_: pa.DataType) -> pa.DataType:
+        return Sum().output([type_]) if pa.types.is_decimal(type_) else pa.float64()
+
+    def result(self, partials: Columns) -> pa.Array:
+        total, count = super().result(partials), filled(partials[1], 0)
+        if pa.types.is_decimal(total.type):
+            return quotients(total, count)
+        return pc.divide(total, pa.array(np.maximum(count, 1).astype(np.float64)))
+
+
+def _counted(columns: Sequence[pa.Array], which: np.ndarray, groups: Groups) -> pa.Array:
+    """The weights of these rows, added up."""
+    return pa.array(groups.reduced(np.add, np.where(which, filled(columns[-1], 0), 0)))
+
+
+def _with_odd(total: np.ndarray, nan: np.ndarray, above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    found = np.where(above, np.inf, np.where(below, -np.inf, total))
+    return np.where(nan | (above & below), np.nan, found)

@@ -1,0 +1,151 @@
+"""Aggregates of the rows of a key that hold now, where rows may be taken back.
+
+Counts, sums and averages are kept as numbers that add up. Whatever else is aggregated is made anew, of the values that hold, in
+keys that have changes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.errors import BadInput
+from floodplain.operators.aggregates.aggregation import Aggregation, Partials
+from floodplain.operators.aggregates.base import Aggregate
+from floodplain.operators.aggregates.combiner import AggregateCombiner, Partial, partials_of
+from floodplain.operators.aggregates.retractable_scalar import SignedRows, signed
+from floodplain.operators.aggregates.running import RunningProcess
+from floodplain.operators.changelog.changelog import WEIGHT, Mode, check_mode, plain_rows, same, weights_in
+from floodplain.operators.changelog.multiset import Copies, copies_state
+from floodplain.operators.kernel.batch import Batch
+from floodplain.operators.kernel.definition import Described, Given, Written, free
+from floodplain.operators.kernel.per_batch import BatchContext
+from floodplain.operators.kernel.process import KeyedBatchProcess
+from floodplain.operators.kernel.segments import Groups, filled, groups_of
+from floodplain.state.descriptors import State, Value
+from floodplain.state.row_structs import field_of
+
+ROWS_NOW, VALUES_NOW = "rows_now", "values_now"
+"""The states with how many rows a key has, and with the values of those aggregates that are made anew."""
+
+
+@dataclass(frozen=True)
+class HeldAggregate(KeyedBatchProcess):
+    """What was asked for."""
+
+    aggregates: Mapping[str, Aggregate]
+    mode: Mode = "update"
+    partial: Partial = "auto"
+
+    @property
+    def gives_changes(self) -> bool:  # type: ignore[override]
+        return self.mode == "retract"
+
+    def described(self, written: Written) -> Described:
+        aggregates = tuple(aggregate.described(name, written) for name, aggregate in self.aggregates.items())
+        mode = Given("mode", self.mode, f"mode {self.mode}", free)
+        return Described("retractable aggregate", (Given("rows", "all", "of all rows that hold"), mode), aggregates)
+
+    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "HeldAggregates":
+        check_mode("agg", self.mode, "update", "retract")
+        for name in self.aggregates:
+            if name in (*keys, ROWS_NOW, VALUES_NOW, WEIGHT):
+                raise BadInput(f"an aggregate cannot be called {name}: a key or a column of the operator has this name")
+        asked = Aggregation(self.aggregates).fitted(plain_rows(rows), event_time)
+        adding = {name: found for name, each in asked.named.items() if (found := signed(each)) is not None}
+        sums = Aggregation({**adding, ROWS_NOW: SignedRows((WEIGHT,))}).fitted(rows, event_time)
+        others = {name: each for name, each in asked.named.items() if name not in adding}
+        for name, each in others.items():
+            if not each.arguments:
+                raise BadInput(f"aggregate {name} has no arguments: it cannot be told what of it is taken back")
+        process = HeldAggregates(
+            asked, sums, Aggregation(others).fitted(rows, event_time) if others else None, rows, keys, self.mode
+        )
+        if self.partial and not others:
+            process.combiner = AggregateCombiner(sums, keys, event_time and rows.field(event_time), None, self.partial)
+        return process
+
+
+class HeldAggregates(RunningProcess):
+    """Aggregates whose columns are known."""
+
+    needs_all_changes = True
+
+    def __init__(
+        self,
+        asked: Aggregation,
+        sums: Aggregation,
+        others: Aggregation | None,
+        rows: pa.Schema,
+        keys: tuple[str, ...],
+        mode: Mode,
+    ) -> None:
+        super().__init__(sums, rows, keys, mode)
+        self._asked, self._others = asked, others
+        weight = [pa.field(WEIGHT, pa.int64())] if mode == "retract" else []
+        self.output = pa.schema([*(rows.field(key) for key in self.keys), *asked.output, *weight])
+        named = [] if others is None else others.named.values()
+        wanted = dict.fromkeys(name for each in named for name in (*each.arguments, *filter(None, [each.where])))
+        self._kept = pa.struct([rows.field(name) for name in wanted])
+
+    def states(self) -> dict[str, State]:
+        sums: dict[str, State] = {
+            name: Value(type_, nullable=False, beside=self._beside[name], whole=True) for name, type_ in self._values
+        }
+        return sums if self._others is None else {**sums, VALUES_NOW: copies_state("agg", self._kept, whole=True)}
+
+    def process(self, batch: Batch, ctx: BatchContext) -> pa.Table | None:  # noqa: ARG002
+        if not len(batch.keys):
+            return None
+        before = [batch.state(name) for name, _ in self._values]
+        now = self._added(batch, before)
+        copies = None if self._others is None else self._changed(batch)
+        new = self._made(now, copies, now=True)
+        has = filled(now[-1], 0) > 0
+        for (name, type_), column in zip(self._values, now, strict=True):
+            batch.set(name, pc.if_else(pa.array(has), column, pa.scalar(None, type_)))
+        if self.mode == "update":
+            return self._rows(batch, np.arange(len(has)), new)
+        old, had = self._made(before, copies, now=False), filled(before[-1], 0) > 0
+        changed = ~(had & has & same(old, new))
+        gone, there = np.flatnonzero(had & changed), np.flatnonzero(has & changed)
+        taken_back = self._rows(batch, gone, old.take(pa.array(gone)), -1)
+        return pa.concat_tables([taken_back, self._rows(batch, there, new.take(pa.array(there)), 1)])
+
+    def _added(self, batch: Batch, before: Partials) -> Partials:
+        groups = Groups(batch.starts[:-1], int(batch.starts[-1]))
+        fresh, _ = partials_of(self.aggregation, batch, groups, None)
+        number = np.arange(len(groups))
+        now = self.aggregation.merged([(number, before), (number, fresh)], len(groups))
+        wrong = np.flatnonzero(filled(now[-1], 0) < 0)
+        if len(wrong):
+            key = batch.keys.slice(wrong[0], 1).to_pylist()[0]
+            raise BadInput(f"key {key}: more rows are taken back than came")
+        return now
+
+    def _changed(self, batch: Batch) -> Copies:
+        fields = list(self._kept)
+        values = pa.StructArray.from_arrays([batch.column(field.name) for field in fields], fields=fields)
+        return Copies.changed(batch, VALUES_NOW, batch.key_of_row, values, weights_in(batch.column(WEIGHT)))
+
+    def _made(self, sums: Partials, copies: Copies | None, *, now: bool) -> pa.StructArray:
+        """The results of all keys; of keys that have no rows, those of nothing."""
+        results = self.aggregation.results(sums)
+        if copies is not None:
+            results |= self._anew(copies, copies.now if now else copies.before, len(sums[0]))
+        fields = self._asked.output
+        return pa.StructArray.from_arrays([results[field.name].cast(field.type) for field in fields], fields=fields)
+
+    def _anew(self, copies: Copies, counts: np.ndarray, keys: int) -> dict[str, pa.Array]:
+        """Of these values, each so many times. A key without any has one row of nulls, which no aggregate sees."""
+        assert self._others is not None
+        some = np.repeat(np.arange(len(counts)), counts)
+        none = np.setdiff1d(np.arange(keys), copies.owner[some])
+        owner = np.concatenate([copies.owner[some], none])
+        order = np.argsort(owner, kind="stable")
+        at = np.concatenate([some, np.full(len(none), -1)])[order]
+        place = pa.array(at, mask=at < 0)
+        partials = self._others.of(lambda name: field_of(copies.values, name).take(place), groups_of(owner[order]))
+        return self._others.results(partials)

@@ -1,0 +1,181 @@
+"""Joins of two streams: rows of a key are joined with those of the other side that are near enough in time.
+
+Both sides come as one table (``join_columns``). A row looks for its partners among those that came with it and those that wait,
+and then waits itself until no partner can come: then it expires, which nothing has to be read for. Where rows without a partner
+come out, a key that has some waiting has a timer at the first of their ends.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.operators.changelog.changelog import WEIGHT
+from floodplain.operators.joins.bounds import Bound
+from floodplain.operators.joins.buffer import Came, SideRows, SideState, distinct, wake
+from floodplain.operators.joins.columns import JoinColumns, join_columns, time_name
+from floodplain.operators.joins.match import partners
+from floodplain.operators.kernel.batch import Batch
+from floodplain.operators.kernel.definition import Described, Given, Written, free
+from floodplain.operators.kernel.late_rows import LATE
+from floodplain.operators.kernel.per_batch import BatchContext
+from floodplain.operators.kernel.process import KeyedBatchProcess
+from floodplain.state.descriptors import State
+
+How: TypeAlias = Literal["inner", "left", "right", "full", "semi", "anti"]
+PADDED: dict[str, tuple[str, ...]] = {"left": ("left",), "right": ("right",), "full": ("left", "right"), "anti": ("left",)}
+"""The sides whose rows come out without a partner, too."""
+
+
+@dataclass(frozen=True)
+class Join(KeyedBatchProcess):
+    """What was asked for."""
+
+    how: How
+    bound: Bound
+    times: tuple[str | None, str | None]
+    """The time column of each side, as it comes out."""
+    suffixes: tuple[str, str] | None = None
+    output_time: str | None = field(init=False, default=None)
+    """Set where a column is never older than the watermark when its row comes out."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "output_time", self._output_time())
+
+    def _output_time(self) -> str | None:
+        if self.bound.fields:
+            return self.bound.fields[-1].name
+        left, right = self.times
+        if self.how != "inner" or left is None or right is None or self.bound.low < 0 < self.bound.high or not self.bound.ends:
+            return None
+        return time_name((left, right), self.suffixes, 0 if self.bound.low < 0 else 1)
+
+    def described(self, written: Written) -> Described:  # noqa: ARG002
+        how = Given("how", self.how, f"{self.how} join")
+        times = Given("times", self.times)
+        return Described("join", (how, self.bound.described(), times, Given("suffixes", self.suffixes, rule=free)))
+
+    @property
+    def gives_changes(self) -> bool:  # type: ignore[override]
+        return self.how in PADDED and not self.bound.ends
+
+    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RunningJoin":  # noqa: ARG002
+        return RunningJoin(self, join_columns(rows, keys, self.times, self.suffixes))
+
+
+class RunningJoin(KeyedBatchProcess):
+    """A join of sides whose columns are known."""
+
+    def __init__(self, asked: Join, columns: JoinColumns) -> None:
+        self._columns, self._bound, self.output_time = columns, asked.bound, asked.output_time
+        self._padded = PADDED.get(asked.how, ())
+        self._alone = asked.how in ("semi", "anti")
+        """Whether only the left side comes out."""
+        self._emits_pairs = asked.how != "anti"
+        self._weighted = asked.gives_changes
+        weight = [pa.field(WEIGHT, pa.int64())] if self._weighted else []
+        self.output = columns.output(asked.bound.fields, weight, with_right=not self._alone)
+        self.side_outputs = {LATE: columns.late()}
+        self.drops_late = asked.bound.ends
+        self._left = SideState(columns.left, asked.bound, "left" in self._padded and not self._alone)
+        self._right = SideState(columns.right, asked.bound, "right" in self._padded)
+
+    def states(self) -> dict[str, State]:
+        return {side.name: side.state for side in (self._left, self._right)}
+
+    def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
+        return self._bound.on_time(event_time, late_ms)
+
+    def late_rows(self, rows: pa.Table) -> pa.Table:
+        return self._columns.late_rows(rows)
+
+    def process(self, batch: Batch, ctx: BatchContext) -> pa.Table:
+        came = Came.of(batch, timed=self._bound.dated)
+        left, right = self._sides(batch, came, ctx.late_ms)
+        hits = np.zeros(len(left), bool), np.zeros(len(right), bool)
+        made = [self._pairs(batch, left, right, *hits)]
+        for state, rows, hit in ((self._left, left, hits[0]), (self._right, right, hits[1])):
+            made += self._settled(batch, state, rows, hit, ctx.watermark_ms)
+            if state.name in self._padded:
+                made += self._hopeless(batch, state, came, ctx.late_ms)
+        return pa.concat_tables(made)
+
+    def on_timers(self, batch: Batch, due: pa.Table, ctx: BatchContext) -> None:
+        """What they are due for was done with the rows: only then was it known which had partners."""
+
+    def _sides(self, batch: Batch, came: Came, late_ms: int) -> tuple[SideRows, SideRows]:
+        """Of each side what came, and what waits for keys that the other side came with or that are due."""
+        due = batch.keys_due() if self._padded and self._bound.ends else np.empty(0, np.int64)
+        found = []
+        for state, mine, others in ((self._left, came.left, came.right), (self._right, came.right, came.left)):
+            wanted = batch.key_of_row[others], due if state.name in self._padded else due[:0]
+            found.append(state.rows(batch, mine, came.at[mine], distinct(len(batch.keys), *wanted), late_ms))
+        return found[0], found[1]
+
+    def _pairs(self, batch: Batch, left: SideRows, right: SideRows, left_hit: np.ndarray, right_hit: np.ndarray) -> pa.Table:
+        """What comes out for rows with partners, each pair once: at least one of the two came now. Notes who had one."""
+        low, high, new = self._bound.low, self._bound.high, left.new
+        came = partners(left.of[:new], left.on[:new], right.of, right.on, low, high)
+        waited = partners(left.of[new:], left.on[new:], right.of[: right.new], right.on[: right.new], low, high)
+        left_hit[:new], left_hit[new:] = came.found, waited.found
+        if self._alone:
+            rows = np.flatnonzero(left_hit) if self._emits_pairs else np.empty(0, np.int64)
+            return self._made(batch, left, rows, left.take(rows), [])
+        pairs, others = came.pairs(), waited.pairs()
+        one, other = np.concatenate([pairs[0], others[0] + new]), np.concatenate([pairs[1], others[1]])
+        right_hit[other] = True
+        return self._made(batch, left, one, left.take(one), right.take(other))
+
+    def _settled(self, batch: Batch, state: SideState, rows: SideRows, hit: np.ndarray, watermark_ms: int) -> list[pa.Table]:
+        """Rows go on waiting or are done with; those that come out without a partner, or are taken back."""
+        new = np.arange(len(rows)) < rows.new
+        done = rows.ends <= watermark_ms if self._bound.ends else np.zeros(len(rows), bool)
+        newly = hit & ~rows.matched
+        if self._alone and state is self._left:
+            keep = new & ~hit & ~done
+            state.forget(batch, rows, np.flatnonzero(~new & hit & ~done))
+        else:
+            keep = new & ~done
+            if state.tracked:
+                state.mark(batch, rows, np.flatnonzero(~new & newly & ~done))
+        state.keep(batch, rows, np.flatnonzero(keep), hit)
+        if state.name not in self._padded:
+            return []
+        if self._weighted:
+            return [
+                self._lonely(batch, state, rows, np.flatnonzero(new & ~hit), 1),
+                self._lonely(batch, state, rows, np.flatnonzero(~new & newly), -1),
+            ]
+        woken = np.zeros(len(batch.keys), bool)
+        woken[batch.keys_due()] = True
+        waiting = ~done & ~hit & ~rows.matched & (new | woken[rows.of])
+        wake(batch, rows.of[waiting], rows.ends[waiting])
+        return [self._lonely(batch, state, rows, np.flatnonzero(done & ~hit & ~rows.matched), 1)]
+
+    def _hopeless(self, batch: Batch, state: SideState, came: Came, late_ms: int) -> list[pa.Table]:
+        """Rows that no partner can have, as they come: without a time, or with null in their key."""
+        which = came.hopeless[came.of_right[came.hopeless] == (state is self._right)]
+        if not len(which):
+            return []
+        timeless = came.timeless[which]
+        given = [
+            state.timeless(batch, which[timeless]),
+            state.rows(batch, which[~timeless], came.at[which[~timeless]], np.empty(0, np.int64), late_ms),
+        ]
+        return [self._lonely(batch, state, rows, np.arange(len(rows)), 1) for rows in given]
+
+    def _lonely(self, batch: Batch, state: SideState, rows: SideRows, which: np.ndarray, weight: int) -> pa.Table:
+        columns, none = rows.take(which), len(which)
+        left, right = (
+            (columns, self._columns.right.nulls(none)) if state is self._left else (self._columns.left.nulls(none), columns)
+        )
+        return self._made(batch, rows, which, left, [] if self._alone else right, weight)
+
+    def _made(
+        self, batch: Batch, rows: SideRows, which: np.ndarray, left: list[pa.Array], right: list[pa.Array], weight: int = 1
+    ) -> pa.Table:
+        keys = [column.take(pa.array(rows.of[which])) for column in batch.keys.columns]
+        more = self._bound.made(rows.ends[which] if self._bound.ends else rows.ends)
+        weights = [pa.repeat(pa.scalar(weight, pa.int64()), len(which))] if self._weighted else []
+        return pa.Table.from_arrays([*keys, *more, *left, *right, *weights], schema=self.output)

@@ -1,0 +1,128 @@
+"""Process functions on Python values, called key by key."""
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from operator import itemgetter
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.errors import UserError, place_of
+from floodplain.eventtime.times import NONE_MS, as_ms
+from floodplain.operators.kernel.context import Context
+from floodplain.operators.kernel.error_attribution import is_users_fault
+from floodplain.operators.kernel.key_grouping import Grouped
+from floodplain.operators.kernel.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
+from floodplain.operators.kernel.outputs import Target
+from floodplain.operators.kernel.process import give_handle
+from floodplain.operators.kernel.row_cursor import Rows, failed_at, tuple_type
+from floodplain.state.python_values import in_form
+
+
+class EachKey:
+    """Calls a ``KeyedProcess`` key by key."""
+
+    def __init__(self, operator: KeyedOperator, grouped: Grouped, handles: Mapping[str, Any], context: Context) -> None:
+        self._operator = operator
+        self._process: Any = operator.process
+        self._grouped = grouped
+        self._handles = list(handles.values())
+        self._timers = [handles[EVENT_TIMERS], handles[PROCESSING_TIMERS]]
+        self._context = context
+        self._target = Target(operator.name, operator.output)
+        self._out: list[Any] = []
+        self._ends: list[int] = []
+        """How much was given out after each key."""
+        self._timer_ends: list[tuple[int, int, int]] = []
+        """How much was given out after each timer, the number of its key, and its time."""
+        for name, handle in handles.items():
+            give_handle(self._process, name, handle)
+
+    def run(self) -> pa.Table:
+        keys = keys_of(self._operator, self._grouped)
+        self._rows(keys)
+        for timers in self._timers:
+            for number, at_ms in timers.fire():
+                self._point(number, at_ms)
+                self._timer(keys[number], at_ms)
+                self._timer_ends.append((len(self._out), number, at_ms))
+        return self._target.table(self._out, self._whose)
+
+    def _point(self, number: int, event_ms: int | None) -> None:
+        for handle in self._handles:
+            handle.i = number
+        self._context.event_time = event_ms
+
+    def _given(self) -> tuple[list[Any], list[int], list[int | None]]:
+        """All rows, where those of each key start, and the newest event time of each key."""
+        table = self._grouped.rows
+        row = tuple_type("Row", table.column_names)
+        rows = list(map(row._make, zip(*map(in_form, table.columns), strict=True)))
+        return rows, self._grouped.starts.tolist(), self._newest()
+
+    def _rows(self, keys: list[Any]) -> None:
+        rows, starts, newest = self._given()
+        process, context, handles = self._process.process, self._context, self._handles
+        out, extend, end = self._out, self._out.extend, self._ends.append
+        for number in range(len(starts) - 1):
+            for handle in handles:
+                handle.i = number
+            given = rows[starts[number] : starts[number + 1]]
+            if len(given) > 1:
+                given = Rows(given)
+            context.event_time = newest[number]
+            try:
+                made = process(keys[number], given, context)
+                if made is not None:
+                    extend(made)
+                end(len(out))
+            except Exception as error:
+                self._blame(error, keys[number], given)
+
+    def _timer(self, key: Any, at_ms: int) -> None:
+        try:
+            made = self._process.on_timer(key, at_ms, self._context)
+            if made is not None:
+                self._out.extend(made)
+        except Exception as error:
+            self._blame(error, key, [], at_ms)
+
+    def _blame(self, error: Exception, key: Any, rows: list[Any], timer_ms: int | None = None) -> NoReturn:
+        if not is_users_fault(error):
+            raise error
+        at = failed_at(rows)
+        row, among = (None, 1) if not rows else (rows[0], len(rows)) if at is None else (rows[at], 1)
+        name, epoch = self._operator.name, self._context.epoch
+        raise UserError.of(name, epoch, key, row, error, among=among, timer_ms=timer_ms) from error
+
+    def _whose(self, at: int) -> str:
+        """In words, which call gave out this row."""
+        number = bisect_right(self._ends, at)
+        if number < len(self._ends):
+            rows, among = self._rows_of(number)
+            return place_of(self._context.epoch, keys_of(self._operator, self._grouped)[number], rows, among=among)
+        _, number, at_ms = self._timer_ends[bisect_right(self._timer_ends, at, key=itemgetter(0))]
+        return place_of(self._context.epoch, keys_of(self._operator, self._grouped)[number], None, timer_ms=at_ms)
+
+    def _rows_of(self, number: int) -> tuple[Any, int]:
+        """The first row of a key, and how many it has."""
+        low, high = self._grouped.starts[number : number + 2].tolist()
+        table = self._grouped.rows.slice(low, 1)
+        return tuple_type("Row", table.column_names)(*(in_form(column)[0] for column in table.columns)), high - low
+
+    def _newest(self) -> list[int | None]:
+        count = len(self._grouped.starts) - 1
+        if self._operator.event_time is None or not count:
+            return [self._context.watermark] * count
+        event_ms = as_ms(self._grouped.rows.column(self._operator.event_time))
+        values = pc.fill_null(event_ms, self._context.watermark_ms).to_numpy()
+        newest: list[int | None] = np.maximum.reduceat(values, self._grouped.starts[:-1]).tolist()
+        return [None if at == NONE_MS else at for at in newest] if event_ms.null_count else newest
+
+
+def keys_of(operator: KeyedOperator, grouped: Grouped) -> list[Any]:
+    """The keys of a task as users get them."""
+    key = tuple_type("Key", list(operator.keys))
+    return list(map(key._make, zip(*map(in_form, grouped.space.keys.columns), strict=True)))

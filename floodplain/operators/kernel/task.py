@@ -1,0 +1,287 @@
+"""The keyed kernel: one task's share of an epoch, from rows and state to rows and a delta."""
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floodplain.errors import FloodplainError, UserError, place_of
+from floodplain.eventtime.times import EpochTimes, as_ms
+from floodplain.operators.kernel.context import Context
+from floodplain.operators.kernel.dead_letters import DeadLetters
+from floodplain.operators.kernel.error_attribution import is_users_fault
+from floodplain.operators.kernel.event_order import Ordered, Reorder
+from floodplain.operators.kernel.key_grouping import Grouped, group
+from floodplain.operators.kernel.late_rows import LATE, with_reasons
+from floodplain.operators.kernel.operator import (
+    EVENT_TIMERS,
+    NO_WATERMARK,
+    PROCESSING_TIMERS,
+    KeyedOperator,
+    Outcome,
+    declared_states,
+)
+from floodplain.operators.kernel.outputs import Sides
+from floodplain.operators.kernel.per_batch import BatchCall
+from floodplain.operators.kernel.per_key import EachKey, keys_of
+from floodplain.operators.kernel.per_key_guarded import GuardedKeys
+from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess, Process
+from floodplain.operators.kernel.reserved_columns import rows_in
+from floodplain.operators.kernel.task_state import TaskLevel
+from floodplain.state.descriptors import EVENT_TIME, Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Timers, Value
+from floodplain.state.handles import OneEntry, ReducingHandle, ValueHandle, write_values
+from floodplain.state.keyspace import Clocks, TableCursor
+from floodplain.state.lists import ListHandle
+from floodplain.state.maps import MapHandle, SetHandle
+from floodplain.state.nested import copying
+from floodplain.state.row_expressions import ALL, LAZY
+from floodplain.state.tables import OperatorTables
+from floodplain.state.timers import TimersHandle
+from floodplain.store.read.snapshot import Snapshot
+from floodplain.store.rows.layout import BEGINNING
+from floodplain.store.write.task_writer import TaskWriter
+from floodplain.versions.records.edit import GroupRanges
+from floodplain.versions.records.schema import PROCESSING_TIME
+
+
+class KeyedTask:
+    """Runs an operator for the key groups of one slot in one epoch."""
+
+    def __init__(
+        self,
+        operator: KeyedOperator,
+        snapshot: Snapshot,
+        writer: TaskWriter,
+        times: EpochTimes,
+        groups: GroupRanges,
+        level: TaskLevel | None = None,
+    ) -> None:
+        """``level``: the state of the task that belongs to no key; none of it is set if it is not given."""
+        self._operator = operator
+        self._tables = operator.tables
+        self._snapshot = snapshot
+        self._writer = writer
+        self._told_ms = times.late_ms
+        """What late rows are told that the watermark was."""
+        self._times = times.behind(operator.lateness_ms, operator.lateness_before)
+        self._groups = groups
+        self._level = level or TaskLevel(operator, snapshot)
+        # As a row may be as old as what is not late, so may the state that it is to find.
+        self._now_ms = {PROCESSING_TIME: times.processing_ms, EVENT_TIME: times.late_ms}
+        self._until = {EVENT_TIMERS: self._times.watermark_ms, PROCESSING_TIMERS: times.processing_ms}
+
+    def run(self, rows: pa.Table) -> Outcome:
+        """Process the rows, fire what is due, and hand the delta to the writer."""
+        with _cycle_collector_off():
+            return self._run(rows)
+
+    def _run(self, rows: pa.Table) -> Outcome:
+        operator, epoch = self._operator, self._writer.epoch
+        rows, late, newest = self._on_time(rows)
+        ordered = Ordered(rows, None, 0) if operator.in_order is None else self._in_order(rows)
+        rows, order_by = ordered.rows, () if operator.in_order is not None else operator.process.order_by
+        self._level.begin(epoch, self._times)
+        due = {name: self._due(name) for name in self._until}
+        grouped = group(rows, self._tables.key_columns, order_by, _keys_of(due, self._tables))
+        handles = self._handles(grouped, due)
+        if operator.process.caller is not None:
+            _trust(handles)
+        sides = Sides(operator.name, operator.sides, closely=operator.on_error == "dead_letter")
+        naive = operator.event_time is not None and _is_naive(grouped.given.schema.field(operator.event_time).type)
+        timers = {name: handles[name] for name in self._until}
+        context = Context(epoch, self._times, timers, sides, self._level.resource, naive=naive)
+        letters = DeadLetters(operator.name, grouped.space, self._writer, self._times.processing_ms)
+        output = self._call(grouped, handles, context, letters)
+        self._write(grouped, handles)
+        letters.write()
+        self._level.write(self._writer)
+        return Outcome(
+            output=output,
+            late=rows_in(late) + len(ordered.late or ()),
+            rows=rows_in(rows),
+            received=len(rows),
+            keys=len(grouped.space),
+            max_event_ms=newest,
+            sides=sides.tables(self._reasoned(late, ordered.late), self._whose(grouped)),
+            dead=len(letters),
+            early=ordered.early,
+            ignored=context.ignored,
+            task_values=self._level.changed(),
+        )
+
+    def _call(self, grouped: Grouped, handles: Mapping[str, Any], context: Context, letters: DeadLetters) -> pa.Table:
+        operator = self._operator
+        if operator.on_error == "dead_letter":
+            return GuardedKeys(operator, grouped, {**handles, **self._level.handles}, context, letters).run()
+        usual = BatchCall if isinstance(operator.process, KeyedBatchProcess) else EachKey
+        made: pa.Table = (operator.process.caller or usual)(operator, grouped, handles, context).run()
+        return made
+
+    def _on_time(self, rows: pa.Table) -> tuple[pa.Table, pa.Table, int | None]:
+        column = self._operator.event_time
+        if column is None or not len(rows):
+            return rows, rows.slice(0, 0), None
+        event_ms = as_ms(rows.column(column))
+        newest = pc.max(event_ms).as_py()
+        strict = self._operator.in_order is not None
+        if not (strict or self._operator.judges_rows):
+            return rows, rows.slice(0, 0), newest
+        process = self._operator.process
+        kept = process.on_time(rows.column(column), self._times.late_ms)
+        if strict:
+            # What the watermark had passed was processed already: no lateness can be allowed where rows come in order.
+            kept = pc.and_(kept, Process().on_time(rows.column(column), self._times.late_ms))
+        if pc.all(kept).as_py():
+            return rows, rows.slice(0, 0), newest
+        return rows.filter(kept), rows.filter(pc.invert(kept)), newest
+
+    def _in_order(self, rows: pa.Table) -> Ordered:
+        operator = self._operator
+        assert operator.in_order is not None and operator.event_time is not None
+        reorder = Reorder(operator.name, operator.in_order, self._tables, operator.event_time, operator.process.order_by)
+        return reorder.run(rows, self._snapshot, self._writer, self._times, self._groups)
+
+    def _reasoned(self, late: pa.Table, overtaken: pa.Table | None) -> pa.Table:
+        if LATE not in self._operator.sides:
+            return late
+        reasoned = with_reasons(late, self._operator.name, self._operator.event_time, self._told_ms)
+        if overtaken is not None:
+            reasoned = pa.concat_tables([reasoned.select(overtaken.column_names), overtaken])
+        return self._operator.process.late_rows(reasoned)
+
+    def _due(self, name: str) -> pa.Table:
+        place = self._tables.places[name]
+        view = self._snapshot.table(place.table)
+        found = list(view.scan(groups=self._groups, times=(-(1 << 63), self._until[name] + 1)))
+        return pa.concat_tables([view.empty(), *found])
+
+    def _handles(self, grouped: Grouped, due: Mapping[str, pa.Table]) -> dict[str, Any]:
+        cursors: dict[str, TableCursor] = {}
+        clocks = Clocks(self._now_ms, cache(partial(self._newest_ms, grouped)), self._operator.lateness_ms)
+        handles: dict[str, Any] = {}
+        offset = 0
+        # A caller of its own makes what users see of what handles hold.
+        kind: Any = copying if self._operator.process.caller is None else _as_it_is
+        for name, state in declared_states(self._operator.process).items():
+            if isinstance(state, TaskValue | Broadcast):
+                continue
+            place = self._tables.places[name]
+            if place.table not in cursors:
+                cursors[place.table] = TableCursor(place.table, grouped.space, self._snapshot, self._writer, clocks)
+            cursor = cursors[place.table]
+            match state:
+                case Value():
+                    handles[name] = kind(ValueHandle, state)(state, place, cursor)
+                case Reducing() | Aggregating():
+                    handles[name] = kind(ReducingHandle, state)(state, place, cursor)
+                case List():
+                    handles[name] = kind(ListHandle, state)(state, place, cursor, self._writer.epoch)
+                case Set():
+                    handles[name] = kind(SetHandle, state)(state, place, cursor, _named_by(state, grouped), grouped.starts)
+                case Map():
+                    handles[name] = kind(MapHandle, state)(state, place, cursor, _named_by(state, grouped), grouped.starts)
+                case Timers():
+                    numbers = grouped.more[offset : offset + len(due[name])]
+                    offset += len(numbers)
+                    times = due[name].column(place.subkey).to_numpy()
+                    handles[name] = TimersHandle(place, cursor, (numbers, times), self._until[name])
+                    handles[name].refusal = self._refusal(name)
+        self._cursors = cursors
+        return handles
+
+    def _refusal(self, timers: str) -> str | None:
+        """Why no timer of this clock can be set, if none can: it would never be heard of again."""
+        if not _hears_timers(self._operator.process):
+            return "there is no on_timer(self, key, at, ctx) to be called then: add it"
+        # A caller of its own is Spark's API, where a timer that waits for ever is no error.
+        if timers == EVENT_TIMERS and not (self._operator.has_watermark or self._times.ends or self._operator.process.caller):
+            return f"it would never fire: {NO_WATERMARK}, or set a processing timer"
+        return None
+
+    def _whose(self, grouped: Grouped) -> Callable[[int], str] | None:
+        """For a row that a call for a key gave out, in words: which key that was. None if calls are not for one key."""
+        if not isinstance(self._operator.process, KeyedProcess):
+            return None
+        return lambda number: place_of(self._writer.epoch, keys_of(self._operator, grouped)[number], None)
+
+    def _newest_ms(self, grouped: Grouped) -> np.ndarray:
+        """Per key, the newest event time among its rows."""
+        newest, column = np.full(len(grouped.space), BEGINNING), self._operator.event_time
+        if column is not None and len(grouped.order):
+            times = as_ms(pa.chunked_array([grouped.column(column)])).fill_null(BEGINNING).to_numpy(zero_copy_only=False)
+            newest[: len(grouped.starts) - 1] = np.maximum.reduceat(times, grouped.starts[:-1])
+        return newest
+
+    def _write(self, grouped: Grouped, handles: Mapping[str, Any]) -> None:
+        values: dict[str, list[OneEntry]] = {}
+        try:
+            for handle in handles.values():
+                if isinstance(handle, OneEntry):
+                    values.setdefault(handle.place.table, []).append(handle)
+                else:
+                    handle.write()
+            for table, together in values.items():
+                write_values(self._cursors[table], together)
+        except Exception as error:
+            if is_users_fault(error):
+                self._blame(error, grouped, handles)
+            raise
+
+    def _blame(self, error: Exception, grouped: Grouped, handles: Mapping[str, Any]) -> None:
+        """Name the key whose state was given something that does not fit, or that a function of the user's cannot take; which
+        one shows only when all is written."""
+        operator, epoch = self._operator.name, self._writer.epoch
+        for name, handle in handles.items():
+            for number in range(len(grouped.space)):
+                handle.i = number
+                try:
+                    handle.check()
+                except Exception as reason:
+                    key = keys_of(self._operator, grouped)[number]
+                    raise UserError.of(operator, epoch, key, None, reason, state=name) from error
+        if not isinstance(error, FloodplainError):
+            raise UserError.of(operator, epoch, None, None, error) from error
+
+
+def _hears_timers(process: Process) -> bool:
+    return not isinstance(process, KeyedProcess) or type(process).on_timer is not KeyedProcess.on_timer
+
+
+def _is_naive(type_: pa.DataType) -> bool:
+    return pa.types.is_timestamp(type_) and type_.tz is None
+
+
+def _as_it_is(kind: type, state: object) -> type:  # noqa: ARG001
+    return kind
+
+
+def _trust(handles: Mapping[str, Any]) -> None:
+    for handle in handles.values():
+        if not isinstance(handle, TimersHandle):
+            handle.trust()
+
+
+def _named_by(state: Map | Set, grouped: Grouped) -> pa.Table:
+    """The rows, if they name the entries that are wanted; sorting them all for nothing is dear."""
+    return grouped.given.slice(0, 0) if state.prefetch in (ALL, LAZY) else grouped.rows
+
+
+@contextmanager
+def _cycle_collector_off() -> Iterator[None]:
+    """A task makes millions of objects that live until its end; Python would look for cycles among them over and over."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _keys_of(due: Mapping[str, pa.Table], tables: OperatorTables) -> pa.Table:
+    return pa.concat_tables([rows.select(list(tables.key_columns.values())) for rows in due.values()])

@@ -1,0 +1,123 @@
+"""The first row of each key, and none that repeats it."""
+
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+
+from floodplain.errors import BadInput
+from floodplain.eventtime.times import NONE_MS, as_us
+from floodplain.operators.changelog.changelog import NO_COLUMNS, no_changes
+from floodplain.operators.kernel.definition import Described, Given, Written, fixed, free
+from floodplain.operators.kernel.process import KeyedBatchProcess
+from floodplain.operators.ranking.sort_order import Order, check_order, leaders, nulls_last, parse_order, the_rest
+from floodplain.state.descriptors import State, Value
+from floodplain.state.durations import duration
+
+_NONE, _NEVER = -(1 << 61), -(1 << 62)
+"""In microseconds: a row without a time, before all others, and that none was given out."""
+
+
+@dataclass(frozen=True)
+class Dedup(KeyedBatchProcess):
+    """Gives out a row if none of its key came before it.
+
+    Of the rows of one epoch it is the first by ``by`` (event time, if not given), then by all other columns. With ``within_ms``,
+    a row of that much later event time than the last one given out does not repeat it, whether or not the state has been
+    forgotten by then; a row without a time counts as the earliest, and is remembered for as long from the watermark on.
+    """
+
+    by: str | None = None
+    within_ms: int | None = None
+    output_time: str | None = None
+    output: pa.Schema = NO_COLUMNS
+    order: Order = ()
+    event_time: str | None = None
+
+    def described(self, written: Written) -> Described:  # noqa: ARG002
+        by = Given("by", self.by, f"first row by {self.by or 'event time'}", free if self.within_ms is None else fixed)
+        told = "" if self.within_ms is None else f"within {duration(self.within_ms)}"
+        return Described("deduplicate", (by, Given("within", self.within_ms, told)))
+
+    def goes_by_time(self) -> bool:
+        return self.within_ms is not None
+
+    def for_changes(self, name: str) -> NoReturn:
+        raise no_changes(name, "what it has given out stays", "use first(mode='retract') or last(mode='retract')")
+
+    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Dedup":
+        if self.within_ms is not None and event_time is None:
+            raise BadInput("dedup: within is a length of event time, and the rows have none: call watermark, or leave within out")
+        by = self.by or (event_time and f"`{event_time}`")
+        order = nulls_last(parse_order(by)) if by else ()
+        check_order(order, rows, "dedup")
+        order += the_rest(order, rows, keys)
+        return replace(self, output=rows, order=order, event_time=event_time, output_time=event_time)
+
+    def states(self) -> dict[str, State]:
+        if self.within_ms is None:
+            return {"seen": Value("boolean", nullable=False)}
+        return {"at_ms": Value("long", nullable=False), "at_us": Value("long", nullable=False)}
+
+    @property
+    def drops_late(self) -> bool:  # type: ignore[override]
+        """What a late row repeats may be forgotten, whoever made it."""
+        return self.within_ms is not None
+
+    def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
+        """Without a bound nothing is forgotten, and no row is too late to be judged."""
+        return pa.repeat(True, len(event_time)) if self.within_ms is None else super().on_time(event_time, late_ms)
+
+    def process(self, batch: Any, ctx: Any) -> pa.Table | None:
+        if not len(batch.key_of_row):
+            return None
+        return batch.take(self._once(batch) if self.within_ms is None else self._again(batch, self.within_ms, ctx.watermark_ms))
+
+    def _once(self, batch: Any) -> np.ndarray:
+        seen = np.asarray(batch.exists("seen"))
+        found = self._leaders(batch, np.flatnonzero(~seen[batch.key_of_row]))
+        batch.set("seen", np.ones(len(found), bool), batch.key_of_row[found])
+        return found
+
+    def _again(self, batch: Any, within_ms: int, watermark_ms: int) -> np.ndarray:
+        """Round by round: each settles one row per key, and leaves those that are far enough from it."""
+        owner = batch.key_of_row
+        times = as_us(pa.chunked_array([batch.column(self.event_time)])).fill_null(_NONE).to_numpy()
+        at, within = self._given_out(batch), within_ms * 1000
+        found = [np.empty(0, np.int64)]
+        alive = np.flatnonzero((times >= at[owner] + within) | (at[owner] == _NEVER))
+        while len(alive):
+            best = self._leaders(batch, alive)
+            found.append(best)
+            at[owner[best]] = times[best]
+            alive = alive[times[alive] >= at[owner[alive]] + within]
+        given = np.sort(np.concatenate(found))
+        changed = np.unique(owner[given])
+        timeless, at = at[changed] == _NONE, at[changed]
+        at_ms = np.where(timeless, NONE_MS, at // 1000)
+        batch.set("at_ms", at_ms, changed)
+        batch.set("at_us", np.where(timeless, 0, at % 1000), changed)
+        # Before there is a watermark, nothing says when a row without a time was there.
+        known = ~timeless | (watermark_ms > NONE_MS)
+        until_ms = np.where(timeless, watermark_ms, at_ms) + within_ms
+        batch.timer(until_ms[known], changed[known])
+        return given
+
+    def _given_out(self, batch: Any) -> np.ndarray:
+        """Per key, the time of the last row that was given out, in microseconds. An older state has whole milliseconds."""
+        at_ms, rest = (batch.state(name).fill_null(0).to_numpy() for name in ("at_ms", "at_us"))
+        at = np.where(at_ms == NONE_MS, _NONE, np.where(at_ms == NONE_MS, 0, at_ms) * 1000 + rest)
+        return np.where(batch.exists("at_ms"), at, _NEVER)
+
+    def _leaders(self, batch: Any, rows: np.ndarray) -> np.ndarray:
+        return rows[leaders(batch.key_of_row[rows], self.order, lambda name, at: batch.take(rows[at], [name]).column(0))]
+
+    def on_timers(self, batch: Any, due: pa.Table, ctx: Any) -> None:  # noqa: ARG002
+        """Forget what no row that can still come could repeat."""
+        numbers, times = due["key_of"].to_numpy(), due["time"].to_numpy()
+        at_ms = batch.state("at_ms").fill_null(NONE_MS).to_numpy()
+        assert self.within_ms is not None
+        over = numbers[at_ms[numbers] + self.within_ms <= times]
+        batch.clear("at_ms", over)
+        batch.clear("at_us", over)

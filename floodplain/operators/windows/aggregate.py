@@ -1,0 +1,109 @@
+"""Windows as users ask for them."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import NoReturn, get_args
+
+import pyarrow as pa
+
+from floodplain.errors import BadInput
+from floodplain.eventtime.windows import CountWindows, Firing, SessionWindows, TimeWindows, Windows, told
+from floodplain.operators.aggregates.aggregation import Aggregation
+from floodplain.operators.aggregates.base import Aggregate
+from floodplain.operators.aggregates.combiner import AggregateCombiner, Partial
+from floodplain.operators.changelog.changelog import WEIGHT, no_changes
+from floodplain.operators.kernel.definition import Described, Given, Written
+from floodplain.operators.kernel.process import KeyedBatchProcess, Process
+from floodplain.operators.kernel.reserved_columns import check_keys
+from floodplain.operators.windows.base import WindowProcess
+from floodplain.operators.windows.count import CountWindowProcess
+from floodplain.operators.windows.session import SessionProcess
+from floodplain.operators.windows.sliding import SlidingProcess
+from floodplain.operators.windows.time import TimeWindowProcess
+from floodplain.operators.windows.triggers import END, START, Rules
+
+
+@dataclass(frozen=True)
+class WindowAggregate(KeyedBatchProcess):
+    """Aggregates by key and window; ``fitted`` says which process runs."""
+
+    windows: Windows
+    aggregates: Mapping[str, Aggregate]
+    rules: Rules = field(default_factory=Rules)
+    partial: Partial = "auto"
+    of_windows: bool = False
+    """Whether the times of rows are ends of windows."""
+
+    output_time = END
+
+    @property
+    def gives_changes(self) -> bool:  # type: ignore[override]
+        return self.rules.firing == "retracting"
+
+    @property
+    def needs_end(self) -> bool:  # type: ignore[override]
+        """The global window ends with the input."""
+        return isinstance(self.windows, TimeWindows) and self.windows.is_global and self.rules.early is None
+
+    def described(self, written: Written) -> Described:
+        kind = type(self.windows).__name__
+        windows = Given("windows", {"kind": kind, **asdict(self.windows)}, told(self.windows))
+        ends = Given("of_windows", self.of_windows)
+        rules = () if isinstance(self.windows, CountWindows) else self.rules.described()
+        aggregates = tuple(aggregate.described(name, written) for name, aggregate in self.aggregates.items())
+        return Described("window aggregate", (windows, *rules, ends), aggregates)
+
+    def goes_by_time(self) -> bool:
+        return not (isinstance(self.windows, TimeWindows) and self.windows.is_global)
+
+    def for_changes(self, name: str) -> NoReturn:
+        raise no_changes(
+            name,
+            "a row may be taken back after its window is over",
+            "make the window a key and aggregate without windows, as in key_by('city', hour=\"date_trunc('hour', ts)\").agg(…)",
+        )
+
+    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
+        if self.rules.firing not in get_args(Firing):
+            raise BadInput(f"firing={self.rules.firing!r} is not known: use {', '.join(map(repr, get_args(Firing)))}")
+        check_keys("window", keys, START, END, *([WEIGHT] if self.rules.firing == "retracting" else []))
+        for name in self.aggregates:
+            if name in (*keys, START, END, WEIGHT):
+                raise BadInput(f"an aggregate cannot be called {name}: a key or a column of the window has this name")
+            if name.startswith("_"):
+                raise BadInput(f"an aggregate cannot be called {name}: in windows such names are kept for what is stored of them")
+        aggregation = Aggregation(self.aggregates).fitted(rows, event_time)
+        process = self._kind(event_time)(self.windows, aggregation, self.rules, rows, keys, event_time)
+        if isinstance(self.windows, TimeWindows):
+            process.inclusive = self.of_windows
+        if self.partial and isinstance(self.windows, TimeWindows):
+            timed = event_time is not None and not self.windows.is_global
+            process.combiner = AggregateCombiner(
+                aggregation,
+                keys,
+                event_time and rows.field(event_time),
+                self.windows if timed else None,
+                self.partial,
+                self.of_windows,
+            )
+        return process
+
+    def _kind(self, event_time: str | None) -> type[WindowProcess]:
+        match self.windows:
+            case CountWindows():
+                if self.rules != Rules():
+                    raise BadInput(
+                        "windows of rows give a result when they are full, and no other: for other results use global_window "
+                        "with early=fp.every_rows(…)"
+                    )
+                return CountWindowProcess
+            case TimeWindows(is_global=True):
+                return TimeWindowProcess
+            case _ if event_time is None:
+                raise BadInput(
+                    "windows of time need an event time: call watermark; behind a step of which it is not known which column of "
+                    "its output has it (a process function, an outer join), name a column with on="
+                )
+            case SessionWindows():
+                return SessionProcess
+        return SlidingProcess if self.windows.per_pane > 1 and self.rules.plain else TimeWindowProcess
