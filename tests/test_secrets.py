@@ -13,9 +13,9 @@ import floodplain as fp
 from floodplain.cli.main import app
 from floodplain.errors import FloodplainError
 from floodplain.settings import RetrySettings
+from floodplain.sinks.registry import open_sink
 from floodplain.spark.contract import Place
 from floodplain.spark.migration import StartChanges
-from floodplain.spark.sinks import open_sink
 from floodplain.spark.stream import StartOptions
 from floodplain.spark.task_store import Work
 from floodplain.store.store import Store

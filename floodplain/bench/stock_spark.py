@@ -28,11 +28,11 @@ from floodplain.clock import SystemChance, SystemClock
 from floodplain.metrics import Counters
 from floodplain.operators.kernel.key_grouping import group
 from floodplain.settings import StoreSettings
+from floodplain.sinks.files import ParquetSink
+from floodplain.sinks.staged import encoding
 from floodplain.spark.exchange import hashed, to_slots
 from floodplain.spark.java import provide_java
 from floodplain.spark.sessions import ToPython, start_light
-from floodplain.spark.sink_files import ParquetSink
-from floodplain.spark.sink_staged import encoding
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.create import create_or_read
 from floodplain.tiers.open import open_blobs

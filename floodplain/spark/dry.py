@@ -10,10 +10,10 @@ import pyarrow as pa
 from floodplain.clock import ManualClock, SeededChance
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
+from floodplain.sinks.memory import MemorySink
 from floodplain.spark.contract import Engine, Place
 from floodplain.spark.epochs import Epochs
 from floodplain.spark.plan import Plan
-from floodplain.spark.sink_memory import MemorySink
 from floodplain.store.store import Store
 from floodplain.tiers.memory import MemoryBlobs, Space
 from floodplain.versions.log.history import History

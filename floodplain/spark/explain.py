@@ -9,6 +9,7 @@ import pyarrow as pa
 from floodplain.eventtime.watermarks import Slack, WatermarkRule
 from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.process import Process
+from floodplain.sinks.base import Sink
 from floodplain.spark.definitions import expression, keyed_by
 from floodplain.spark.explain_operators import (
     Together,
@@ -33,7 +34,6 @@ from floodplain.spark.plan import (
     parents,
     some_of,
 )
-from floodplain.spark.sink import Sink
 from floodplain.state.durations import duration
 from floodplain.versions.records.definition import Definition
 

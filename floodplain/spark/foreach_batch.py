@@ -7,8 +7,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from floodplain.errors import UserError
-from floodplain.spark.sink import Sink
-from floodplain.spark.sink_staged import check_staged, read_staged, staged_path
+from floodplain.sinks.base import Sink
+from floodplain.sinks.staged import check_staged, read_staged, staged_path
 from floodplain.tiers.blobs import Blobs
 
 

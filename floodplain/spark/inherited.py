@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from floodplain.errors import BadInput
 from floodplain.operators.kernel.event_order import WAITING, rows_wait
 from floodplain.operators.kernel.operator import KeyedOperator
-from floodplain.spark.sink_staged import open_staged
+from floodplain.sinks.staged import open_staged
 from floodplain.state.tables import SEPARATOR
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.tiers import paths

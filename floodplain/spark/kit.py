@@ -17,6 +17,8 @@ from floodplain.eventtime.times import NONE_MS, as_ms
 from floodplain.lossless import cast_table
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
+from floodplain.sinks.base import Sink
+from floodplain.sinks.memory import MemorySink
 from floodplain.spark import checkpoint
 from floodplain.spark.contract import Place
 from floodplain.spark.dry import dry_schemas
@@ -27,8 +29,6 @@ from floodplain.spark.kit_engine import LocalEngine
 from floodplain.spark.kit_faults import Captured, CountedBlobs, Crashed, CrashPoint, Steps, crash, witnessed
 from floodplain.spark.kit_time import RowWatermark
 from floodplain.spark.plan import Input, Plan
-from floodplain.spark.sink import Sink
-from floodplain.spark.sink_memory import MemorySink
 from floodplain.spark.static import run_static
 from floodplain.spark.stream import SOURCE, Output, StartOptions, Stream
 from floodplain.state.descriptors import EVENT_TIME

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import time_ms
 from floodplain.scratch import Scratch
+from floodplain.sinks.base import Sink
 from floodplain.spark import checkpoint
 from floodplain.spark.contract import Place
 from floodplain.spark.driver import Driver
@@ -29,7 +30,6 @@ from floodplain.spark.foreach_batch import ForeachBatchSink
 from floodplain.spark.housekeeper import Housekeeper
 from floodplain.spark.plan import Input, Plan
 from floodplain.spark.sessions import SPARKS, start_light
-from floodplain.spark.sink import Sink
 from floodplain.spark.stream import SOURCE, StartOptions, Stream
 from floodplain.spark.takeover import take_over
 from floodplain.spark.workers import prepare_workers

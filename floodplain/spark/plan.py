@@ -12,7 +12,7 @@ from floodplain.operators.kernel.event_order import InOrder
 from floodplain.operators.kernel.late_rows import LATE, WHOLE
 from floodplain.operators.kernel.operator import OnError
 from floodplain.operators.kernel.process import Process
-from floodplain.spark.sink import Sink
+from floodplain.sinks.base import Sink
 
 MAIN = "main"
 """What an operator's own output is called, beside its side outputs."""

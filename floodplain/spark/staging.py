@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from floodplain.errors import BadInput
 from floodplain.expressions.comparison import Comparison
 from floodplain.keys import hash_columns, normalize_keys
-from floodplain.spark.sink_staged import as_parquet, encoding
+from floodplain.sinks.staged import as_parquet, encoding
 from floodplain.spark.task_store import OpenStore, Work
 from floodplain.store.write.task_writer import Ticket
 from floodplain.tiers import paths

@@ -12,8 +12,8 @@ from floodplain.errors import Conflict
 from floodplain.eventtime.times import EpochTimes
 from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.task_state import put_task_values, task_values_at
+from floodplain.sinks.row_checks import Check
 from floodplain.spark.contract import Engine, Place
-from floodplain.spark.fitness import Check
 from floodplain.spark.onepass import one_pass
 from floodplain.spark.partials import Measured, combiner_of
 from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Plan, Select, Side, Transform, Union, some_of

@@ -20,6 +20,9 @@ from floodplain.operators.kernel.operator import OnError, check_on_error, check_
 from floodplain.operators.kernel.process import Process
 from floodplain.operators.kernel.reserved_columns import check_not_reserved
 from floodplain.settings import StoreSettings
+from floodplain.sinks.base import Sink
+from floodplain.sinks.memory import MemorySink
+from floodplain.sinks.registry import open_sink
 from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained
 from floodplain.spark.habits import SparkNames, no_attribute, trigger_of
@@ -27,9 +30,6 @@ from floodplain.spark.habits_table import OUTPUT, STREAM
 from floodplain.spark.migration import StartChanges
 from floodplain.spark.operations import Operations
 from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform
-from floodplain.spark.sink import Sink
-from floodplain.spark.sink_memory import MemorySink
-from floodplain.spark.sinks import open_sink
 from floodplain.spark.weights import check_passed_on, check_unweighted, taken
 from floodplain.spark.writing import Writing
 from floodplain.state.durations import to_ms

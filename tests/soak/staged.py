@@ -13,15 +13,15 @@ from deltalake import DeltaTable
 
 from floodplain.clock import SystemChance
 from floodplain.metrics import Counters
+from floodplain.sinks.base import Sink
 from floodplain.spark.kit import PipelineKit
 from floodplain.spark.kit_faults import CrashPoint
-from floodplain.spark.sink import Sink
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.directory import DirectoryBlobs
 from floodplain.versions.records.edit import SourcePosition
+from tests.sinks.staged_damage import GIVEN, Driver, Named, World, damages, left_unpublished, worlds
+from tests.sinks.staging import memory_blobs
 from tests.soak.outcome import Bag, Trial
-from tests.spark.staged_damage import GIVEN, Driver, Named, World, damages, left_unpublished, worlds
-from tests.spark.staging import memory_blobs
 from tests.spark.test_staged_damage import Summed
 
 SINKS = ("parquet", "parted", "delta", "memory", "kafka")

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from floodplain.spark.sink_files import ParquetSink
-from floodplain.spark.sink_memory import MemorySink
-from floodplain.spark.sink_staged import read_staged
+from floodplain.sinks.files import ParquetSink
+from floodplain.sinks.memory import MemorySink
+from floodplain.sinks.staged import read_staged
 from floodplain.store.run import reader
 from floodplain.versions.records import vouched
 from tests.soak import __main__ as runner

@@ -14,9 +14,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from floodplain.sinks.files import ParquetSink
 from floodplain.spark.driver import Driver
 from floodplain.spark.engine import SparkEngine
-from floodplain.spark.sink_files import ParquetSink
 from floodplain.store.write.epoch import Epoch
 from tests.spark.fault_pipeline import start
 from tests.spark.fault_processes import Fault

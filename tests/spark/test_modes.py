@@ -14,17 +14,17 @@ from floodplain.clock import ManualClock, SeededChance
 from floodplain.errors import BadInput
 from floodplain.metrics import Counters
 from floodplain.settings import CacheSettings, RetentionSettings, StoreSettings
+from floodplain.sinks.files import ParquetSink
 from floodplain.spark.checkpoint import agree
-from floodplain.spark.sink_files import ParquetSink
 from floodplain.store.rows.definition import value_table
 from floodplain.store.store import Store
 from floodplain.tiers.cached import CachedBlobs
 from floodplain.tiers.files.modes import Modes
 from floodplain.tiers.open import open_blobs
 from floodplain.versions.records.edit import SourcePosition
+from tests.sinks.sink_kit import SinkKit
+from tests.sinks.staging import memory_blobs
 from tests.spark.processes import Count
-from tests.spark.sink_kit import SinkKit
-from tests.spark.staging import memory_blobs
 
 MODES = [0o600, 0o640, 0o664, 0o666]
 UMASKS = [0o000, 0o022, 0o077]

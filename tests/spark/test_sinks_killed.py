@@ -21,9 +21,9 @@ from floodplain.errors import StoreNotFound
 from floodplain.spark.pipeline import stream
 from floodplain.store.store import Store
 from tests.kafka_broker import Unfetchable, connector_jars, create_topic
+from tests.sinks.test_kafka import consume
 from tests.spark.processes import Count
 from tests.spark.test_pipeline import FAST, ONCE, expected, source, write_inputs
-from tests.spark.test_sinks_kafka import consume
 
 pytestmark = pytest.mark.spark
 

@@ -14,15 +14,15 @@ from floodplain.clock import SystemChance
 from floodplain.errors import Corrupt
 from floodplain.metrics import Counters
 from floodplain.operators.kernel.process import KeyedProcess
-from floodplain.spark import sink_files
+from floodplain.sinks import files as sink_files
+from floodplain.sinks.memory import MemorySink
 from floodplain.spark.kit import PipelineKit
 from floodplain.spark.kit_faults import CrashPoint
-from floodplain.spark.sink_memory import MemorySink
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.directory import DirectoryBlobs
-from tests.spark.staged_damage import GIVEN, Driver, Named, damages, left_unpublished, worlds
-from tests.spark.staging import local_blobs, memory_blobs
+from tests.sinks.staged_damage import GIVEN, Driver, Named, damages, left_unpublished, worlds
+from tests.sinks.staging import local_blobs, memory_blobs
 
 SINKS = ("parquet", "parted", "delta", "memory", "foreach_batch", "kafka")
 PLACES = {

@@ -8,7 +8,7 @@ from floodplain.clock import SystemChance, SystemClock
 from floodplain.errors import BadInput, Refused, UnsafeStore
 from floodplain.metrics import TIER_WRITTEN_BYTES, Counters
 from floodplain.settings import CacheSettings, StoreSettings
-from floodplain.spark.sink_files import LocalFiles, open_files
+from floodplain.sinks.files import LocalFiles, open_files
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.cached import CachedBlobs
 from floodplain.tiers.open import folder_of, open_blobs

@@ -14,13 +14,13 @@ import pytest
 
 from floodplain.errors import BadInput, SchemaMismatch, UserError
 from floodplain.operators.kernel.process import KeyedProcess
-from floodplain.spark.kafka_records import RECORD_BYTES, Records, RecordSizes
-from floodplain.spark.sink import Sink
-from floodplain.spark.sink_console import ConsoleSink
-from floodplain.spark.sink_delta import DeltaSink
-from floodplain.spark.sink_files import ParquetSink
-from floodplain.spark.sink_memory import MemorySink
-from tests.spark.sink_kit import SinkKit
+from floodplain.sinks.base import Sink
+from floodplain.sinks.console import ConsoleSink
+from floodplain.sinks.delta import DeltaSink
+from floodplain.sinks.files import ParquetSink
+from floodplain.sinks.kafka_records import RECORD_BYTES, Records, RecordSizes
+from floodplain.sinks.memory import MemorySink
+from tests.sinks.sink_kit import SinkKit
 
 FAR_DATE = 4_000_000
 """Days after 1970: in the year 12921."""

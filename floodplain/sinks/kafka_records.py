@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 
 from floodplain.errors import BadInput, short
-from floodplain.spark.fitness import Fitness
+from floodplain.sinks.row_checks import Fitness
 
 BATCH_ROWS = 8192
 RECORD_BYTES = 128

@@ -5,9 +5,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from floodplain.sinks.base import Sink
 from floodplain.spark.kit import PipelineKit
 from floodplain.spark.kit_faults import Captured, Steps
-from floodplain.spark.sink import Sink
 from floodplain.spark.stream import Output
 from floodplain.tiers.blobs import Blobs
 

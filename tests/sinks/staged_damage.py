@@ -12,18 +12,18 @@ from floodplain.clock import ManualClock, SystemChance
 from floodplain.metrics import Counters
 from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.settings import StoreSettings
+from floodplain.sinks.base import Sink
+from floodplain.sinks.delta import DeltaSink
+from floodplain.sinks.files import ParquetSink
+from floodplain.sinks.kafka import KafkaSink
+from floodplain.sinks.kafka_marker import Marker
+from floodplain.sinks.memory import MemorySink
 from floodplain.spark.contract import Place
 from floodplain.spark.epochs import Epochs
 from floodplain.spark.foreach_batch import ForeachBatchSink
-from floodplain.spark.kafka_marker import Marker
 from floodplain.spark.kit import Columns
 from floodplain.spark.kit_engine import LocalEngine
 from floodplain.spark.plan import Input, Outlet, Plan
-from floodplain.spark.sink import Sink
-from floodplain.spark.sink_delta import DeltaSink
-from floodplain.spark.sink_files import ParquetSink
-from floodplain.spark.sink_kafka import KafkaSink
-from floodplain.spark.sink_memory import MemorySink
 from floodplain.spark.stream import Stream
 from floodplain.store.store import Store
 from floodplain.tiers.blobs import Blobs

@@ -9,11 +9,11 @@ import pyarrow.dataset as ds
 import pytest
 
 from floodplain.errors import BadInput, SchemaMismatch
-from floodplain.spark.sink_files import LocalFiles, ParquetSink
-from floodplain.spark.sink_partitions import NOTHING
-from floodplain.spark.sinks import open_sink
+from floodplain.sinks.files import LocalFiles, ParquetSink
+from floodplain.sinks.partitions import NOTHING
+from floodplain.sinks.registry import open_sink
 from floodplain.tiers import paths
-from tests.spark.staging import APP, crash_points, memory_blobs, stage
+from tests.sinks.staging import APP, crash_points, memory_blobs, stage
 
 SCHEMA = pa.schema([("day", pa.date32()), ("place", pa.string()), ("hot", pa.bool_()), ("shelf", pa.int32()), ("n", pa.int64())])
 BY = ["day", "place", "hot", "shelf"]

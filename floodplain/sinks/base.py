@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.errors import BadInput
-from floodplain.spark.fitness import Fitness
+from floodplain.sinks.row_checks import Fitness
 from floodplain.tiers.blobs import Blobs
 
 

@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from floodplain.errors import BadInput
-from floodplain.spark.fitness import value_of
-from floodplain.spark.sink import Sink
-from floodplain.spark.sink_staged import staged_batches
+from floodplain.sinks.base import Sink
+from floodplain.sinks.row_checks import value_of
+from floodplain.sinks.staged import staged_batches
 from floodplain.tiers.blobs import Blobs
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from floodplain.spark.sink import Sink
-from floodplain.spark.sink_staged import read_staged
+from floodplain.sinks.base import Sink
+from floodplain.sinks.staged import read_staged
 from floodplain.tiers.blobs import Blobs
 
 

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from floodplain.errors import BadInput
-from floodplain.spark.sink import Sink
-from floodplain.spark.sink_console import ConsoleSink
-from floodplain.spark.sink_delta import DeltaSink
-from floodplain.spark.sink_files import ParquetSink
-from floodplain.spark.sink_kafka import KafkaSink
-from floodplain.spark.sink_memory import MemorySink
+from floodplain.sinks.base import Sink
+from floodplain.sinks.console import ConsoleSink
+from floodplain.sinks.delta import DeltaSink
+from floodplain.sinks.files import ParquetSink
+from floodplain.sinks.kafka import KafkaSink
+from floodplain.sinks.memory import MemorySink
 
 
 def open_sink(format: str, options: Mapping[str, Any]) -> Sink:  # noqa: A002 — as Spark calls it

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from floodplain.clock import SystemClock
 from floodplain.errors import BadInput, Conflict, SchemaMismatch
-from floodplain.spark.delta_schema import check_names, check_table, must_grow
-from floodplain.spark.delta_stats import stats
-from floodplain.spark.sink import Sink, ahead, as_flag, required
-from floodplain.spark.sink_files import LocalFiles, open_files
-from floodplain.spark.sink_staged import open_staged, staged_batches
+from floodplain.sinks.base import Sink, ahead, as_flag, required
+from floodplain.sinks.delta_schema import check_names, check_table, must_grow
+from floodplain.sinks.delta_stats import stats
+from floodplain.sinks.files import LocalFiles, open_files
+from floodplain.sinks.staged import open_staged, staged_batches
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.redact import without_credentials

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from floodplain.errors import BadInput, Fenced, Refused
-from floodplain.spark import sink_kafka
-from floodplain.spark.kafka_marker import Marker
-from floodplain.spark.kafka_records import Records
-from floodplain.spark.sink_kafka import KafkaSink
+from floodplain.sinks import kafka as sink_kafka
+from floodplain.sinks.kafka import KafkaSink
+from floodplain.sinks.kafka_marker import Marker
+from floodplain.sinks.kafka_records import Records
 from floodplain.tiers.blobs import Blobs
 from tests.kafka_broker import create_topic
-from tests.spark.staging import APP, SCHEMA, crash_points, memory_blobs, rows, stage
+from tests.sinks.staging import APP, SCHEMA, crash_points, memory_blobs, rows, stage
 
 pytestmark = pytest.mark.kafka
 _numbers = itertools.count()

@@ -9,7 +9,7 @@ from typing import Any
 
 from floodplain.clock import SystemClock
 from floodplain.errors import Refused, Unavailable
-from floodplain.spark.sink import required
+from floodplain.sinks.base import required
 
 WAIT_S = 60.0
 _TAIL = 16

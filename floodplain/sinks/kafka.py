@@ -6,11 +6,11 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.errors import BadInput, Fenced, Refused, Unavailable
-from floodplain.spark.fitness import Fitness
-from floodplain.spark.kafka_marker import Marker
-from floodplain.spark.kafka_records import Records, RecordSizes
-from floodplain.spark.sink import Sink, ahead, required
-from floodplain.spark.sink_staged import staged_batches
+from floodplain.sinks.base import Sink, ahead, required
+from floodplain.sinks.kafka_marker import Marker
+from floodplain.sinks.kafka_records import Records, RecordSizes
+from floodplain.sinks.row_checks import Fitness
+from floodplain.sinks.staged import staged_batches
 from floodplain.tiers.blobs import Blobs
 
 TRIES = 5

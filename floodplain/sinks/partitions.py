@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from floodplain.errors import BadInput, SchemaMismatch, short
 from floodplain.operators.kernel.key_grouping import group
-from floodplain.spark.fitness import Fitness, value_of
+from floodplain.sinks.row_checks import Fitness, value_of
 
 NOTHING = "__HIVE_DEFAULT_PARTITION__"
 """Stands for null, and for the empty text, which no name of a folder can tell from it."""

@@ -11,8 +11,8 @@ from floodplain.errors import Corrupt
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.records import vouched
 from floodplain.versions.records.vouched import FileSum, Vouched
-from tests.spark.staged_damage import Unconnected, damages, worlds
-from tests.spark.staging import APP, local_blobs, memory_blobs, stage
+from tests.sinks.staged_damage import Unconnected, damages, worlds
+from tests.sinks.staging import APP, local_blobs, memory_blobs, stage
 
 ROWS = pa.table({"kind": ["a", "b"] * 50, "n": list(range(100))})
 PLACES = {"directory": local_blobs, "objects": lambda _: memory_blobs()}

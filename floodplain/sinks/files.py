@@ -16,10 +16,10 @@ from floodplain.clock import SystemChance, SystemClock
 from floodplain.errors import BadInput
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
-from floodplain.spark.fitness import Fitness
-from floodplain.spark.sink import Sink, ahead
-from floodplain.spark.sink_partitions import PATH_BYTES, FolderNames, check_partitions, partition_columns, parts
-from floodplain.spark.sink_staged import check_staged, encoding, open_staged, staged_path
+from floodplain.sinks.base import Sink, ahead
+from floodplain.sinks.partitions import PATH_BYTES, FolderNames, check_partitions, partition_columns, parts
+from floodplain.sinks.row_checks import Fitness
+from floodplain.sinks.staged import check_staged, encoding, open_staged, staged_path
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.files.errors import as_ours

@@ -15,11 +15,11 @@ from deltalake import DeltaTable, write_deltalake
 
 import floodplain as fp
 from floodplain.errors import BadInput, Conflict, SchemaMismatch
-from floodplain.spark.sink import Sink
-from floodplain.spark.sink_delta import DeltaSink
-from floodplain.spark.sink_files import LocalFiles
+from floodplain.sinks.base import Sink
+from floodplain.sinks.delta import DeltaSink
+from floodplain.sinks.files import LocalFiles
 from floodplain.tiers.blobs import Blobs
-from tests.spark.staging import APP, SCHEMA, crash_points, local_blobs, memory_blobs, rows, stage
+from tests.sinks.staging import APP, SCHEMA, crash_points, local_blobs, memory_blobs, rows, stage
 
 
 @pytest.fixture(params=["linked", "copied"])

@@ -12,14 +12,14 @@ import pytest
 from rich.console import Console
 
 from floodplain.errors import BadInput, Refused
+from floodplain.sinks.console import ConsoleSink
+from floodplain.sinks.files import LocalFiles, ParquetSink, open_files
+from floodplain.sinks.memory import MemorySink
+from floodplain.sinks.registry import open_sink
 from floodplain.spark.foreach_batch import ForeachBatchSink
-from floodplain.spark.sink_console import ConsoleSink
-from floodplain.spark.sink_files import LocalFiles, ParquetSink, open_files
-from floodplain.spark.sink_memory import MemorySink
-from floodplain.spark.sinks import open_sink
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
-from tests.spark.staging import APP, SCHEMA, crash_points, local_blobs, memory_blobs, rows, stage
+from tests.sinks.staging import APP, SCHEMA, crash_points, local_blobs, memory_blobs, rows, stage
 
 
 @pytest.fixture(params=["linked", "copied"])
