@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
 from floodplain.operators.kernel.operator import KeyedOperator
+from floodplain.plan.nodes import Extend, Input, Keyed, Node, Plan, Select, Union, parents
+from floodplain.plan.single_scan import one_pass
 from floodplain.spark.contract import Engine
 from floodplain.spark.exchange import hashed
-from floodplain.spark.onepass import one_pass
-from floodplain.spark.plan import Extend, Input, Keyed, Node, Plan, Select, Union, parents
 from floodplain.spark.steps import derived
 from floodplain.store.rows.layout import HASH
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.operators.aggregates.combiner import Combiner
+from floodplain.plan.single_scan import OnePass
 from floodplain.settings import StoreSettings
-from floodplain.spark.onepass import OnePass
 from floodplain.spark.staging import Staged
 from floodplain.spark.task_store import Work
 from floodplain.spark.worker import Job, StageJob, TaskReport

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user k
 
 from floodplain.errors import BadInput, Conflict
 from floodplain.eventtime.times import NONE_MS
+from floodplain.plan.nodes import Plan
 from floodplain.spark import checkpoint
 from floodplain.spark.ahead import put_ahead
 from floodplain.spark.checkpoint_known import SeenReader
@@ -17,7 +18,6 @@ from floodplain.spark.engine import SparkEngine, tagged, untagged
 from floodplain.spark.epochs import Epochs
 from floodplain.spark.gate import Gate
 from floodplain.spark.migration import NO_CHANGES, StartChanges
-from floodplain.spark.plan import Plan
 from floodplain.spark.sessions import SPARKS
 from floodplain.spark.static import run_static
 

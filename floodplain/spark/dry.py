@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from floodplain.clock import ManualClock, SeededChance
 from floodplain.metrics import Counters
+from floodplain.plan.nodes import Plan
 from floodplain.settings import StoreSettings
 from floodplain.sinks.memory import MemorySink
 from floodplain.spark.contract import Engine, Place
 from floodplain.spark.epochs import Epochs
-from floodplain.spark.plan import Plan
 from floodplain.store.store import Store
 from floodplain.tiers.memory import MemoryBlobs, Space
 from floodplain.versions.log.history import History

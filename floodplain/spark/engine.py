@@ -17,11 +17,11 @@ from floodplain.errors import FloodplainError, UserError
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.expressions.identifiers import quoted
 from floodplain.operators.aggregates.combiner import Combiner
+from floodplain.plan.nodes import Rest
+from floodplain.plan.single_scan import OnePass
 from floodplain.spark.exchange import hashed, to_slots
 from floodplain.spark.failures import carried, ours
 from floodplain.spark.observe import observed
-from floodplain.spark.onepass import OnePass
-from floodplain.spark.plan import Rest
 from floodplain.spark.sessions import SPARKS, ToPython, settings
 from floodplain.spark.staging import Staged, read_staged
 from floodplain.spark.task_entry import REPORT_SCHEMA, work

@@ -14,15 +14,15 @@ from floodplain.expressions.columns import check_there
 from floodplain.operators.kernel.event_order import WAITING
 from floodplain.operators.kernel.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
 from floodplain.operators.kernel.reserved_columns import check_not_reserved
+from floodplain.plan.changelog_checks import check_all_came, check_weight
+from floodplain.plan.nodes import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union, sources_of
 from floodplain.spark import leftout
 from floodplain.spark.contract import Engine, Place
 from floodplain.spark.fitting import fitted_operator
 from floodplain.spark.inherited import check_unpublished, check_waiting, unpublished, vouched
 from floodplain.spark.migration import NO_CHANGES, Migration, StartChanges, migrate
-from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union, sources_of
 from floodplain.spark.steps import Compiled, Steps, checks_of, derived
 from floodplain.spark.timekeeper import Timekeeper
-from floodplain.spark.weights import check_all_came, check_weight
 from floodplain.state import tables
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.store.processing_time import Moment

@@ -9,16 +9,8 @@ import pyarrow as pa
 from floodplain.eventtime.watermarks import Slack, WatermarkRule
 from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.process import Process
-from floodplain.sinks.base import Sink
-from floodplain.spark.definitions import expression, keyed_by
-from floodplain.spark.explain_operators import (
-    Together,
-    column_facts,
-    operator_facts,
-    short,
-    together,
-)
-from floodplain.spark.plan import (
+from floodplain.plan.definitions import expression, keyed_by
+from floodplain.plan.nodes import (
     MAIN,
     Extend,
     Input,
@@ -33,6 +25,14 @@ from floodplain.spark.plan import (
     output_of,
     parents,
     some_of,
+)
+from floodplain.sinks.base import Sink
+from floodplain.spark.explain_operators import (
+    Together,
+    column_facts,
+    operator_facts,
+    short,
+    together,
 )
 from floodplain.state.durations import duration
 from floodplain.versions.records.definition import Definition

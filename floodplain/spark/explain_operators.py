@@ -10,8 +10,8 @@ from floodplain.operators.joins.columns import AT, RIGHT_SIDE
 from floodplain.operators.kernel.process import Process
 from floodplain.operators.kernel.reserved_columns import ALL, PREFIX
 from floodplain.operators.windows.aggregate import WindowAggregate
-from floodplain.spark.definitions import described, expression
-from floodplain.spark.plan import Keyed, Rest
+from floodplain.plan.definitions import described, expression
+from floodplain.plan.nodes import Keyed, Rest
 from floodplain.versions.records.definition import Definition
 
 LONGEST = 70

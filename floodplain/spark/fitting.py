@@ -10,7 +10,7 @@ from floodplain.expressions.columns import hint
 from floodplain.operators.kernel.late_rows import LATE, late_columns
 from floodplain.operators.kernel.operator import KeyedOperator, check_ends, fitted_process
 from floodplain.operators.kernel.reserved_columns import PREFIX
-from floodplain.spark.plan import Keyed, Plan
+from floodplain.plan.nodes import Keyed, Plan
 from floodplain.store.rows.layout import HASH
 
 

@@ -17,7 +17,7 @@ from floodplain.operators.joins.stream_join import How, Join
 from floodplain.operators.joins.stream_join_retractable import HeldJoin
 from floodplain.operators.kernel.late_rows import lateness_asked
 from floodplain.operators.kernel.process import Process
-from floodplain.spark.plan import Keyed, Node, Rest, Select, Union
+from floodplain.plan.nodes import Keyed, Node, Rest, Select, Union
 from floodplain.state.descriptors import TimeKind
 from floodplain.state.durations import to_ms
 

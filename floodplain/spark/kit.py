@@ -16,6 +16,7 @@ from floodplain.eventtime.options import time_ms
 from floodplain.eventtime.times import NONE_MS, as_ms
 from floodplain.lossless import cast_table
 from floodplain.metrics import Counters
+from floodplain.plan.nodes import Input, Plan
 from floodplain.settings import StoreSettings
 from floodplain.sinks.base import Sink
 from floodplain.sinks.memory import MemorySink
@@ -28,7 +29,6 @@ from floodplain.spark.explain_text import Form
 from floodplain.spark.kit_engine import LocalEngine
 from floodplain.spark.kit_faults import Captured, CountedBlobs, Crashed, CrashPoint, Steps, crash, witnessed
 from floodplain.spark.kit_time import RowWatermark
-from floodplain.spark.plan import Input, Plan
 from floodplain.spark.static import run_static
 from floodplain.spark.stream import SOURCE, Output, StartOptions, Stream
 from floodplain.state.descriptors import EVENT_TIME

@@ -15,9 +15,9 @@ from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.operators.aggregates.combiner import Combiner
 from floodplain.operators.resources import Resources
+from floodplain.plan.nodes import Plan, Rest
+from floodplain.plan.single_scan import OnePass, Part
 from floodplain.spark.kit_expressions import evaluated, holds, rest
-from floodplain.spark.onepass import OnePass, Part
-from floodplain.spark.plan import Plan, Rest
 from floodplain.spark.staging import Staged, read_staged
 from floodplain.spark.stream import SOURCE
 from floodplain.spark.task_store import Work

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from floodplain.plan.nodes import Plan
 from floodplain.sinks.base import Sink
 from floodplain.sinks.row_checks import Fitness
 from floodplain.sinks.staged import read_staged
-from floodplain.spark.plan import Plan
 from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range, Writable
 from floodplain.versions.log.history import History
 

@@ -13,10 +13,10 @@ from floodplain.eventtime.watermarks import NEWEST
 from floodplain.operators.kernel.definition import PROCESS
 from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.windows.storage import WINDOWS
+from floodplain.plan.definitions import described
+from floodplain.plan.nodes import Keyed
 from floodplain.spark.compatibility import Refusal, compare, refuse
-from floodplain.spark.definitions import described
 from floodplain.spark.inherited_states import Inherited, StateChanges, declared_states, with_kept
-from floodplain.spark.plan import Keyed
 from floodplain.state.python_values import in_form
 from floodplain.state.tables import SEPARATOR, evolved
 from floodplain.store.compaction.rewrite import rewrite

@@ -22,12 +22,12 @@ from floodplain.operators.ranking.latest import Latest
 from floodplain.operators.ranking.pivot import Pivot, Repeats
 from floodplain.operators.ranking.top import Top
 from floodplain.operators.windows.triggers import rules_asked
+from floodplain.plan.changelog_checks import taken
+from floodplain.plan.nodes import Keyed, Node
 from floodplain.spark.agg_named import all_named
 from floodplain.spark.aggregating import WindowedStream, running
 from floodplain.spark.habits import check_side
 from floodplain.spark.joins import JoinAsked, On, Span, key_pairs
-from floodplain.spark.plan import Keyed, Node
-from floodplain.spark.weights import taken
 from floodplain.state.descriptors import TimeKind
 from floodplain.state.durations import to_ms
 

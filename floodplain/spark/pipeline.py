@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import time_ms
+from floodplain.plan.nodes import Input, Plan
 from floodplain.scratch import Scratch
 from floodplain.sinks.base import Sink
 from floodplain.spark import checkpoint
@@ -28,7 +29,6 @@ from floodplain.spark.explain_running import explain_running
 from floodplain.spark.explain_text import Form
 from floodplain.spark.foreach_batch import ForeachBatchSink
 from floodplain.spark.housekeeper import Housekeeper
-from floodplain.spark.plan import Input, Plan
 from floodplain.spark.sessions import SPARKS, start_light
 from floodplain.spark.stream import SOURCE, StartOptions, Stream
 from floodplain.spark.takeover import take_over

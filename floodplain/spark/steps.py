@@ -12,11 +12,11 @@ from floodplain.errors import Conflict
 from floodplain.eventtime.times import EpochTimes
 from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.task_state import put_task_values, task_values_at
+from floodplain.plan.nodes import MAIN, Extend, Input, Keyed, Node, Plan, Select, Side, Transform, Union, some_of
+from floodplain.plan.single_scan import one_pass
 from floodplain.sinks.row_checks import Check
 from floodplain.spark.contract import Engine, Place
-from floodplain.spark.onepass import one_pass
 from floodplain.spark.partials import Measured, combiner_of
-from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Plan, Select, Side, Transform, Union, some_of
 from floodplain.spark.staging import Staged, StagedFile
 from floodplain.spark.task_store import Work
 from floodplain.spark.worker import Job, StageJob, TaskReport

@@ -19,6 +19,8 @@ from floodplain.operators.kernel.late_rows import LATE, lateness_asked
 from floodplain.operators.kernel.operator import OnError, check_on_error, check_process
 from floodplain.operators.kernel.process import Process
 from floodplain.operators.kernel.reserved_columns import check_not_reserved
+from floodplain.plan.changelog_checks import check_passed_on, check_unweighted, taken
+from floodplain.plan.nodes import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform
 from floodplain.settings import StoreSettings
 from floodplain.sinks.base import Sink
 from floodplain.sinks.memory import MemorySink
@@ -29,8 +31,6 @@ from floodplain.spark.habits import SparkNames, no_attribute, trigger_of
 from floodplain.spark.habits_table import OUTPUT, STREAM
 from floodplain.spark.migration import StartChanges
 from floodplain.spark.operations import Operations
-from floodplain.spark.plan import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform
-from floodplain.spark.weights import check_passed_on, check_unweighted, taken
 from floodplain.spark.writing import Writing
 from floodplain.state.durations import to_ms
 from floodplain.tiers.open import folder_of

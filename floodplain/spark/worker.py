@@ -16,9 +16,9 @@ from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.spill import Spill, run_buckets
 from floodplain.operators.kernel.task_state import TaskLevel
 from floodplain.operators.resources import HERE, Resources
+from floodplain.plan.nodes import MAIN
 from floodplain.sinks.row_checks import Check, check_fits
 from floodplain.spark.failures import Failure
-from floodplain.spark.plan import MAIN
 from floodplain.spark.staging import Split, Staged, StagedFile, stage, staged_batches
 from floodplain.spark.task_store import OpenStore, Work, open_for
 from floodplain.store.read.snapshot import Snapshot

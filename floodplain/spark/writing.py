@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from floodplain.errors import BadInput
+from floodplain.plan.nodes import Extend, Keyed, Select, Transform
 from floodplain.spark.habits_table import OUTPUT
-from floodplain.spark.plan import Extend, Keyed, Select, Transform
 
 if TYPE_CHECKING:
     from floodplain.spark.stream import Output, Stream

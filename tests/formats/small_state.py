@@ -15,12 +15,12 @@ import pyarrow as pa
 
 import floodplain as fp
 from floodplain.clock import ManualClock, SeededChance
+from floodplain.plan.nodes import Input, Outlet, Plan
 from floodplain.settings import StoreSettings
 from floodplain.spark.contract import Place
 from floodplain.spark.epochs import Epochs
 from floodplain.spark.kit_engine import LocalEngine
 from floodplain.spark.kit_faults import Captured, Steps
-from floodplain.spark.plan import Input, Outlet, Plan
 from floodplain.spark.stream import Output, Stream
 from floodplain.store.store import Store
 from floodplain.versions.records.edit import SourcePosition

@@ -11,6 +11,7 @@ import pyarrow as pa
 from floodplain.clock import ManualClock, SystemChance
 from floodplain.metrics import Counters
 from floodplain.operators.kernel.process import KeyedProcess
+from floodplain.plan.nodes import Input, Outlet, Plan
 from floodplain.settings import StoreSettings
 from floodplain.sinks.base import Sink
 from floodplain.sinks.delta import DeltaSink
@@ -23,7 +24,6 @@ from floodplain.spark.epochs import Epochs
 from floodplain.spark.foreach_batch import ForeachBatchSink
 from floodplain.spark.kit import Columns
 from floodplain.spark.kit_engine import LocalEngine
-from floodplain.spark.plan import Input, Outlet, Plan
 from floodplain.spark.stream import Stream
 from floodplain.store.store import Store
 from floodplain.tiers.blobs import Blobs

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
 import floodplain as fp
+from floodplain.plan.nodes import Extend, Input, Select, Union
 from floodplain.spark.pipeline import stream
-from floodplain.spark.plan import Extend, Input, Select, Union
 from floodplain.spark.stream import Stream
 from floodplain.store.rows.layout import HASH
 from tests.spark.files import put_table

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import floodplain as fp
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import ingestion_time
+from floodplain.plan.nodes import Input, Union
 from floodplain.spark.explain import About, Arrow, Box, Picture
 from floodplain.spark.explain_layout import laid_out
 from floodplain.spark.kit import Columns, PipelineKit
-from floodplain.spark.plan import Input, Union
 from floodplain.spark.stream import Stream
 from tests.spark.processes import ByCount, Count, Priced, Tally
 

@@ -21,12 +21,12 @@ from floodplain.cli.main import app
 from floodplain.clock import ManualClock, SeededChance
 from floodplain.errors import NoSpace
 from floodplain.operators.kernel.spill import Spill
+from floodplain.plan.nodes import Input, Outlet, Plan
 from floodplain.settings import RetentionSettings, RetrySettings, StoreSettings
 from floodplain.sinks.files import LocalFiles, ParquetSink
 from floodplain.spark.contract import Place
 from floodplain.spark.epochs import Epochs
 from floodplain.spark.kit_engine import LocalEngine
-from floodplain.spark.plan import Input, Outlet, Plan
 from floodplain.spark.stream import Stream
 from floodplain.store.store import Store
 from floodplain.tiers import paths

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from floodplain.errors import BadInput, BadName
+from floodplain.plan.nodes import Input
 from floodplain.spark.kit import Columns, PipelineKit
-from floodplain.spark.plan import Input
 from floodplain.spark.stream import Output, Stream
 from tests.spark.processes import LastSeen, Sightings
 

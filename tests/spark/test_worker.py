@@ -14,9 +14,9 @@ from floodplain.errors import Refused
 from floodplain.eventtime.times import EpochTimes
 from floodplain.metrics import Counters
 from floodplain.operators.kernel.operator import KeyedOperator
+from floodplain.plan.nodes import MAIN
 from floodplain.settings import StoreSettings
 from floodplain.spark import task_entry, task_store
-from floodplain.spark.plan import MAIN
 from floodplain.spark.task_store import Work
 from floodplain.spark.worker import Job, TaskReport, run_task
 from floodplain.state.tables import define

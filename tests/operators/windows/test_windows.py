@@ -7,7 +7,7 @@ import pytest
 import floodplain as fp
 from floodplain.operators.kernel.late_rows import WHOLE
 from floodplain.operators.windows.triggers import Rules
-from floodplain.spark.plan import Select
+from floodplain.plan.nodes import Select
 from tests.operators.windows.window_model import Model, Window, at, result, script
 
 AGGREGATES = {

@@ -7,9 +7,9 @@ from floodplain.errors import BadInput
 from floodplain.expressions.comparison import Comparison, comparison
 from floodplain.operators.joins.columns import PACKED
 from floodplain.operators.kernel.process import KeyedProcess
+from floodplain.plan.nodes import Extend, Input, Select, Union
+from floodplain.plan.single_scan import OnePass, one_pass
 from floodplain.spark.kit import PipelineKit
-from floodplain.spark.onepass import OnePass, one_pass
-from floodplain.spark.plan import Extend, Input, Select, Union
 from floodplain.spark.stream import Stream
 from tests.spark.processes import Tally
 

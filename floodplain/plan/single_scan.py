@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from floodplain.expressions.identifiers import literal, quoted
-from floodplain.spark.plan import Extend, Node, Rest, Select, Union
+from floodplain.plan.nodes import Extend, Node, Rest, Select, Union
 
 Made: TypeAlias = str | tuple[tuple[str, str], ...]
 """An expression, or those of the fields of a struct by name."""

@@ -8,7 +8,7 @@ from floodplain.expressions.identifiers import unquoted
 from floodplain.operators.joins.columns import AT
 from floodplain.operators.kernel.definition import PROCESS, Described, Given, Rule, canonical, fixed, free, not_less
 from floodplain.operators.kernel.reserved_columns import ALL
-from floodplain.spark.plan import Extend, Keyed, Select
+from floodplain.plan.nodes import Extend, Keyed, Select
 from floodplain.state.durations import duration
 
 
