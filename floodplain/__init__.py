@@ -58,7 +58,6 @@ from floodplain.operators.changelog.changelog import fold_changes
 from floodplain.operators.kernel.event_order import in_order
 from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess
 from floodplain.operators.kernel.segments import Groups
-from floodplain.operators.kit import ProcessKit
 from floodplain.settings import CacheSettings, RetentionSettings, RetrySettings, StoreSettings
 from floodplain.state.descriptors import Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Timers, Value
 from floodplain.store.read.snapshot import Lookup, Snapshot, TableView
@@ -68,19 +67,20 @@ from floodplain.store.rows.merge_functions import register_merge
 from floodplain.store.store import Store, Writer
 from floodplain.store.verify import Verdict
 from floodplain.store.write.epoch import Epoch
+from floodplain.testing.process_kit import ProcessKit
 
 open = Store.open  # noqa: A001 — read as fp.open(path), never imported by name
 
 
 _LATER = {
-    "CrashPoint": "floodplain.spark.kit_faults",
-    "Crashed": "floodplain.spark.kit_faults",
-    "KitEpoch": "floodplain.spark.kit",
-    "PipelineKit": "floodplain.spark.kit",
+    "CrashPoint": "floodplain.testing.faults",
+    "Crashed": "floodplain.testing.faults",
+    "KitEpoch": "floodplain.testing.pipeline_kit",
+    "PipelineKit": "floodplain.testing.pipeline_kit",
     "Query": "floodplain.spark.pipeline",
     "Stream": "floodplain.spark.stream",
     "stream": "floodplain.spark.pipeline",
-    "survives_every_crash": "floodplain.spark.kit",
+    "survives_every_crash": "floodplain.testing.pipeline_kit",
     "transform_with_state": "floodplain.spark.compat",
     "transform_with_state_in_pandas": "floodplain.spark.compat",
 }

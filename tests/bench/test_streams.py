@@ -19,7 +19,7 @@ from floodplain.bench.frame import Bench
 from floodplain.bench.visits import EPOCH_MS, Visits, closing, processed_right, window_end
 from floodplain.bench.visits import events as visits
 from floodplain.clock import ManualClock, SystemClock
-from floodplain.operators.kit import ProcessKit
+from floodplain.testing.process_kit import ProcessKit
 
 TINY_COUNTER = counter.Sizes(
     keys=300,

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from examples.ad_join import START_MS, WITHIN_MS, AdJoin, exit_code
-from floodplain.operators.kit import ProcessKit
+from floodplain.testing.process_kit import ProcessKit
 
 ROWS = "kind string, ad long, at_ms long"
 

@@ -19,10 +19,10 @@ from floodplain.plan.nodes import Input, Outlet, Plan
 from floodplain.settings import StoreSettings
 from floodplain.spark.contract import Place
 from floodplain.spark.epochs import Epochs
-from floodplain.spark.kit_engine import LocalEngine
-from floodplain.spark.kit_faults import Captured, Steps
 from floodplain.spark.stream import Output, Stream
 from floodplain.store.store import Store
+from floodplain.testing.faults import Captured, Steps
+from floodplain.testing.local_engine import LocalEngine
 from floodplain.versions.records.edit import SourcePosition
 from floodplain.versions.records.frame import VERSION
 

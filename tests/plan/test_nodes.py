@@ -9,8 +9,8 @@ from floodplain.operators.joins.columns import PACKED
 from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.plan.nodes import Extend, Input, Select, Union
 from floodplain.plan.single_scan import OnePass, one_pass
-from floodplain.spark.kit import PipelineKit
 from floodplain.spark.stream import Stream
+from floodplain.testing.pipeline_kit import PipelineKit
 from tests.spark.processes import Tally
 
 USERS = [f"user{number}" for number in range(40)]

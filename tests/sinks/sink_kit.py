@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.sinks.base import Sink
-from floodplain.spark.kit import PipelineKit
-from floodplain.spark.kit_faults import Captured, Steps
 from floodplain.spark.stream import Output
+from floodplain.testing.faults import Captured, Steps
+from floodplain.testing.pipeline_kit import PipelineKit
 from floodplain.tiers.blobs import Blobs
 
 

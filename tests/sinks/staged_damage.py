@@ -22,10 +22,10 @@ from floodplain.sinks.memory import MemorySink
 from floodplain.spark.contract import Place
 from floodplain.spark.epochs import Epochs
 from floodplain.spark.foreach_batch import ForeachBatchSink
-from floodplain.spark.kit import Columns
-from floodplain.spark.kit_engine import LocalEngine
 from floodplain.spark.stream import Stream
 from floodplain.store.store import Store
+from floodplain.testing.local_engine import LocalEngine
+from floodplain.testing.pipeline_kit import Columns
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.log.history import History
 from floodplain.versions.records.edit import SourcePosition

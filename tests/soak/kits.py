@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from floodplain.errors import Fenced
 from floodplain.settings import StoreSettings
-from floodplain.spark.kit import KitEpoch, PipelineKit, _play, _points
-from floodplain.spark.kit_faults import CrashPoint
+from floodplain.testing.faults import CrashPoint
+from floodplain.testing.pipeline_kit import KitEpoch, PipelineKit, _play, _points
 from tests.soak.outcome import Trial
 from tests.spark.processes import Count
-from tests.spark.test_kit_crashes import SCRIPTS
+from tests.testing.test_crashes import SCRIPTS
 
 ROWS = "user string, amount long"
 STATE = "select user, count(*), sum(amount)::bigint from given group by user"

@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from floodplain.clock import SystemChance
 from floodplain.metrics import Counters
 from floodplain.sinks.base import Sink
-from floodplain.spark.kit import PipelineKit
-from floodplain.spark.kit_faults import CrashPoint
+from floodplain.testing.faults import CrashPoint
+from floodplain.testing.pipeline_kit import PipelineKit
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.directory import DirectoryBlobs
 from floodplain.versions.records.edit import SourcePosition

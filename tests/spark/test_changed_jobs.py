@@ -12,9 +12,9 @@ from floodplain.cli import render
 from floodplain.cli.inspection import inspect_store
 from floodplain.errors import BadInput, IncompatibleChange, SchemaMismatch, UserError
 from floodplain.operators.kernel.definition import canonical
-from floodplain.spark.kit import KitEpoch, PipelineKit
-from floodplain.spark.kit_faults import Crashed, CrashPoint
 from floodplain.store.store import Store
+from floodplain.testing.faults import Crashed, CrashPoint
+from floodplain.testing.pipeline_kit import KitEpoch, PipelineKit
 from tests.spark.files import put_table
 
 ROWS = "user string, v long, w long, big boolean, odd boolean, s struct<a: long, b: long>, ts timestamp"

@@ -5,7 +5,7 @@ import pytest
 import floodplain as fp
 from floodplain.errors import IncompatibleChange
 from floodplain.spark.compatibility import KEPT
-from floodplain.spark.kit import PipelineKit
+from floodplain.testing.pipeline_kit import PipelineKit
 
 FIRST = {"k": 1, "t": 5, "a": 1, "b": 2, "c": 3}
 OLDER = {"k": 1, "t": 4, "a": 7, "b": 8, "c": 9}

@@ -12,7 +12,7 @@ from floodplain.clock import ManualClock
 from floodplain.errors import BadInput, NotFound
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
-from floodplain.spark.kit import PipelineKit
+from floodplain.testing.pipeline_kit import PipelineKit
 from floodplain.tiers.memory import MemoryBlobs, Space
 from floodplain.versions.records.schema import PROCESSING_TIME
 

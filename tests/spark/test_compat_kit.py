@@ -30,11 +30,11 @@ from pyspark.sql.types import (
 )
 
 from floodplain.errors import UserError
-from floodplain.operators.kit import ProcessKit
 from floodplain.spark.compat_handle import table_names
 from floodplain.spark.compat_process import Shape, StatefulProcess, declared_by
 from floodplain.spark.compat_types import Codec
-from floodplain.spark.kit import PipelineKit
+from floodplain.testing.pipeline_kit import PipelineKit
+from floodplain.testing.process_kit import ProcessKit
 from tests.spark.tws_programs import LONG, Wrong
 
 ROWS = StructType().add("user", StringType()).add("n", LongType()).add("at", LongType())

@@ -14,10 +14,10 @@ from floodplain.settings import StoreSettings
 from floodplain.spark.contract import Place
 from floodplain.spark.driver import Driver, Interrupted
 from floodplain.spark.housekeeper import Housekeeper
-from floodplain.spark.kit import LocalEngine, PipelineKit
 from floodplain.spark.migration import StartChanges
 from floodplain.spark.takeover import take_over
 from floodplain.store.compaction.policy import TieredPolicy
+from floodplain.testing.pipeline_kit import LocalEngine, PipelineKit
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.records.edit import SourcePosition
 from tests.faults import FaultyBlobs, Op, Plan

@@ -13,10 +13,10 @@ from floodplain.errors import BadInput
 from floodplain.eventtime.options import WatermarkOptions
 from floodplain.operators.ranking.latest import Latest
 from floodplain.spark.joins import JoinAsked
-from floodplain.spark.kit import PipelineKit
 from floodplain.spark.stream import Output, Stream
 from floodplain.state.descriptors import Value
 from floodplain.state.durations import to_ms
+from floodplain.testing.pipeline_kit import PipelineKit
 
 NAMED = {"delay", "idle", "lateness", "ttl", "within", "time", "size", "slide", "offset", "gap", "interval"}
 """What options that are lengths of time are called."""

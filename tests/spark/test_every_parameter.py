@@ -18,11 +18,11 @@ import floodplain as fp
 from floodplain.errors import BadInput
 from floodplain.operators.aggregates import functions as aggregates
 from floodplain.spark.aggregating import WindowedStream
-from floodplain.spark.kit import PipelineKit
 from floodplain.spark.operations import Operations
 from floodplain.spark.stream import Stream
 from floodplain.state import descriptors
 from floodplain.store.store import Store
+from floodplain.testing.pipeline_kit import PipelineKit
 
 ROWS = "user string, v long, w long, big boolean, odd boolean, s struct<a: long, b: long>, ts timestamp, at timestamp"
 START = datetime(2026, 1, 1, tzinfo=UTC)

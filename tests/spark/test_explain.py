@@ -16,8 +16,8 @@ from floodplain.eventtime.options import ingestion_time
 from floodplain.plan.nodes import Input, Union
 from floodplain.spark.explain import About, Arrow, Box, Picture
 from floodplain.spark.explain_layout import laid_out
-from floodplain.spark.kit import Columns, PipelineKit
 from floodplain.spark.stream import Stream
+from floodplain.testing.pipeline_kit import Columns, PipelineKit
 from tests.spark.processes import ByCount, Count, Priced, Tally
 
 ROWS = "user string, amount long, ts timestamp"

@@ -26,9 +26,9 @@ from floodplain.settings import RetentionSettings, RetrySettings, StoreSettings
 from floodplain.sinks.files import LocalFiles, ParquetSink
 from floodplain.spark.contract import Place
 from floodplain.spark.epochs import Epochs
-from floodplain.spark.kit_engine import LocalEngine
 from floodplain.spark.stream import Stream
 from floodplain.store.store import Store
+from floodplain.testing.local_engine import LocalEngine
 from floodplain.tiers import paths
 from floodplain.tiers.files import reserve
 from floodplain.versions.log import lease

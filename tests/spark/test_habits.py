@@ -12,8 +12,8 @@ from floodplain.errors import BadInput, NoSuchMethod, UserError
 from floodplain.operators.kernel.row_cursor import tuple_type
 from floodplain.spark.habits import trigger_of
 from floodplain.spark.habits_table import OUTPUT, STREAM
-from floodplain.spark.kit import Columns
 from floodplain.spark.writing import Writing
+from floodplain.testing.pipeline_kit import Columns
 
 ROWS = "user string, v long, w double, ts timestamp"
 FIRST = {"user": "a", "v": 1, "w": 0.5, "ts": None}

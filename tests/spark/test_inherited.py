@@ -9,9 +9,9 @@ import pytest
 from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.operators.kernel.event_order import in_order
 from floodplain.operators.kernel.process import KeyedProcess
-from floodplain.spark.kit import PipelineKit
-from floodplain.spark.kit_faults import Crashed, CrashPoint
 from floodplain.state.descriptors import List, Value
+from floodplain.testing.faults import Crashed, CrashPoint
+from floodplain.testing.pipeline_kit import PipelineKit
 from tests.spark.processes import Sightings
 
 ROWS = "user string, at long"

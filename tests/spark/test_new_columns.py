@@ -6,9 +6,9 @@ import pytest
 import floodplain as fp
 from floodplain.errors import IncompatibleChange, SchemaMismatch
 from floodplain.operators.kernel.process import KeyedProcess
-from floodplain.spark.kit import Columns, PipelineKit
 from floodplain.state.descriptors import List, Map, Value
 from floodplain.state.types import as_fields
+from floodplain.testing.pipeline_kit import Columns, PipelineKit
 
 ROWS = "user string, at long, n int"
 MORE = "user string, at long, extra struct<x: int, y: string>, n long"

@@ -1,8 +1,8 @@
 """A pipeline goes back: state, timers, time and input are those of then, and what is given again comes out again."""
 
 from floodplain.operators.kernel.process import KeyedProcess
-from floodplain.spark.kit import PipelineKit
 from floodplain.state.descriptors import Value
+from floodplain.testing.pipeline_kit import PipelineKit
 
 ROWS = "user string, at long"
 

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from floodplain.errors import BadInput
-from floodplain.spark.kit import PipelineKit
+from floodplain.testing.pipeline_kit import PipelineKit
 from tests.spark.processes import Tally
 
 ROWS = "user string, amount long, ok boolean, inner struct<x: int>"

@@ -16,8 +16,8 @@ from floodplain.metrics import Counters
 from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.sinks import files as sink_files
 from floodplain.sinks.memory import MemorySink
-from floodplain.spark.kit import PipelineKit
-from floodplain.spark.kit_faults import CrashPoint
+from floodplain.testing.faults import CrashPoint
+from floodplain.testing.pipeline_kit import PipelineKit
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.directory import DirectoryBlobs

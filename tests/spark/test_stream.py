@@ -5,8 +5,8 @@ import pytest
 
 from floodplain.errors import BadInput, BadName
 from floodplain.plan.nodes import Input
-from floodplain.spark.kit import Columns, PipelineKit
 from floodplain.spark.stream import Output, Stream
+from floodplain.testing.pipeline_kit import Columns, PipelineKit
 from tests.spark.processes import LastSeen, Sightings
 
 ROWS = "user string, at long"

@@ -7,9 +7,9 @@ import pytest
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import ingestion_time
-from floodplain.spark.kit import KitEpoch, PipelineKit, survives_every_crash
-from floodplain.spark.kit_faults import Crashed, CrashPoint
 from floodplain.state.descriptors import EVENT_TIME
+from floodplain.testing.faults import Crashed, CrashPoint
+from floodplain.testing.pipeline_kit import KitEpoch, PipelineKit, survives_every_crash
 from tests.spark.processes import LastSeen
 
 ROWS = "user string, at long"

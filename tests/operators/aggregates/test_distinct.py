@@ -12,7 +12,7 @@ from floodplain.operators.aggregates.aggregation import Aggregation, merged
 from floodplain.operators.aggregates.base import Aggregate
 from floodplain.operators.aggregates.running import RunningAggregate
 from floodplain.operators.kernel.segments import groups_of
-from floodplain.operators.kit import ProcessKit
+from floodplain.testing.process_kit import ProcessKit
 
 OWNERS = 9
 DAY = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

@@ -5,9 +5,9 @@ import pytest
 
 import floodplain as fp
 from floodplain.plan.nodes import Input
-from floodplain.spark.kit import Columns, PipelineKit
 from floodplain.spark.stream import Stream
 from floodplain.state.types import as_fields
+from floodplain.testing.pipeline_kit import Columns, PipelineKit
 from tests.operators.changelog.test_retractions import COLUMNS, chained, newest, on
 
 REFUSED = {

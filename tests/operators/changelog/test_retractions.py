@@ -10,7 +10,7 @@ import pytest
 
 import floodplain as fp
 from floodplain.operators.changelog.changelog import fold_changes
-from floodplain.spark.kit import PipelineKit
+from floodplain.testing.pipeline_kit import PipelineKit
 from tests.operators.shaken import NAN, bag
 
 COLUMNS = "user string, page string, price double, cost decimal(10,2), seq int, good boolean, at long"

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from floodplain.operators.joins.stream_join import How
-from floodplain.spark.kit import PipelineKit
 from floodplain.spark.stream import Output, Stream
+from floodplain.testing.pipeline_kit import PipelineKit
 
 ROWS = {"shown": "ad long, at long, width int", "clicks": "id long, at long, user string"}
 HOWS: list[How] = ["inner", "left", "right", "full", "semi", "anti"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from floodplain.errors import BadInput
 from floodplain.eventtime.windows import TimeWindows, session, sliding, tumbling
 from floodplain.operators.joins.stream_join import How
-from floodplain.spark.kit import KitEpoch, PipelineKit, survives_every_crash
+from floodplain.testing.pipeline_kit import KitEpoch, PipelineKit, survives_every_crash
 from tests.operators.joins.joining import (
     END_MS,
     HOWS,

@@ -13,9 +13,9 @@ from floodplain.errors import BadInput
 from floodplain.metrics import LOOKUPS
 from floodplain.operators.aggregates import functions
 from floodplain.operators.joins import state_lookup
-from floodplain.spark.kit import KitEpoch, PipelineKit, survives_every_crash
 from floodplain.store.rows.definition import map_table, value_table
 from floodplain.store.store import Store
+from floodplain.testing.pipeline_kit import KitEpoch, PipelineKit, survives_every_crash
 from floodplain.versions.retention import pins
 
 ROWS = "user string, amount long"

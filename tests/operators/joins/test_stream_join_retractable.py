@@ -7,7 +7,7 @@ import pytest
 
 import floodplain as fp
 from floodplain.operators.changelog.changelog import fold_changes
-from floodplain.spark.kit import PipelineKit
+from floodplain.testing.pipeline_kit import PipelineKit
 from tests.operators.changelog.test_retractions import COLUMNS, events, on, run
 from tests.operators.joins.joining import HOWS
 from tests.operators.shaken import bag

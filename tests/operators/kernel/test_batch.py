@@ -13,8 +13,8 @@ from floodplain.errors import BadInput, UserError
 from floodplain.metrics import LOOKUPS
 from floodplain.operators.kernel import frames
 from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess
-from floodplain.operators.kit import ProcessKit
 from floodplain.state.descriptors import Aggregating, List, Map, Reducing, Set, Value
+from floodplain.testing.process_kit import ProcessKit
 from tests.operators.kernel.test_task import add, average, lift
 
 ROWS = "user string, page string, at long"

@@ -7,8 +7,8 @@ import pytest
 
 from floodplain.errors import BadInput, BadName, Corrupt
 from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess
-from floodplain.operators.kit import ProcessKit
 from floodplain.state.descriptors import List, Map, Reducing, Set, Value
+from floodplain.testing.process_kit import ProcessKit
 
 ROWS = "user string, page string, at long"
 

@@ -8,9 +8,9 @@ import pytest
 import floodplain as fp
 from floodplain.errors import BadInput, BadName, UserError
 from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess
-from floodplain.operators.kit import ProcessKit
 from floodplain.state.descriptors import Value
 from floodplain.state.tables import define
+from floodplain.testing.process_kit import ProcessKit
 
 ROWS = "user string, at long, tags array<long>"
 

@@ -7,9 +7,9 @@ import pytest
 
 from floodplain.errors import UserError
 from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess
-from floodplain.operators.kit import ProcessKit
 from floodplain.state import handles, maps
 from floodplain.state.descriptors import Aggregating, Map, Reducing, Value
+from floodplain.testing.process_kit import ProcessKit
 
 ROWS = "user string, op string"
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from floodplain.errors import BadInput, BadName
 from floodplain.operators.kernel.event_order import in_order
 from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess
-from floodplain.operators.kit import ProcessKit
-from floodplain.spark.kit import KitEpoch, PipelineKit, survives_every_crash
 from floodplain.state.descriptors import Value
+from floodplain.testing.pipeline_kit import KitEpoch, PipelineKit, survives_every_crash
+from floodplain.testing.process_kit import ProcessKit
 
 ROWS = "user string, at long, n long"
 

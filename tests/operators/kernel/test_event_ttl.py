@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import floodplain as fp
 from floodplain.errors import BadInput
-from floodplain.operators.kit import ProcessKit
-from floodplain.spark.kit import PipelineKit
+from floodplain.testing.pipeline_kit import PipelineKit
+from floodplain.testing.process_kit import ProcessKit
 from tests.operators.joins.joining import HOWS, ROWS, SOME, Row, ads, click, expected, in_order, play, published, same_key, shown
 
 T0 = 1_700_000_000_000

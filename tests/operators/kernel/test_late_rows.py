@@ -9,8 +9,8 @@ from floodplain.errors import BadInput
 from floodplain.eventtime.times import END_MS, NONE_MS
 from floodplain.operators.kernel.late_rows import with_reasons
 from floodplain.operators.kernel.process import KeyedProcess
-from floodplain.operators.kit import ProcessKit
-from floodplain.spark.kit import KitEpoch, PipelineKit, survives_every_crash
+from floodplain.testing.pipeline_kit import KitEpoch, PipelineKit, survives_every_crash
+from floodplain.testing.process_kit import ProcessKit
 
 ROWS = "user string, at timestamp, page string"
 REASON = "late for counts by 500 ms: the watermark was 1970-01-01T00:00:02.000Z"

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 import floodplain as fp
 from floodplain.eventtime.times import END_MS, NONE_MS, joined_us, split_us
 from floodplain.operators.kernel.process import KeyedProcess
-from floodplain.operators.kit import ProcessKit
 from floodplain.operators.ranking.deduplicate import Dedup
 from floodplain.operators.windows.aggregate import WindowAggregate
-from floodplain.spark.kit import PipelineKit
 from floodplain.state.tables import tables_for
 from floodplain.store.rows.evolution import evolve
+from floodplain.testing.pipeline_kit import PipelineKit
+from floodplain.testing.process_kit import ProcessKit
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ROWS = "k string, at timestamp, n long"

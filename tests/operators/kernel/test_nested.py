@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess
-from floodplain.operators.kit import ProcessKit
 from floodplain.state.descriptors import Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Value
+from floodplain.testing.process_kit import ProcessKit
 
 ROWS = "user string, op string, tags map<string, long>, place struct<x: long, y: array<long>>"
 ANY = "struct<a: map<string, long>, b: array<long>>"

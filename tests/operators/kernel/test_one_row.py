@@ -11,8 +11,8 @@ import pytest
 import floodplain as fp
 from floodplain.operators.aggregates.aggregation import Aggregation
 from floodplain.operators.aggregates.running import RunningAggregate
-from floodplain.operators.kit import ProcessKit
 from floodplain.operators.windows.aggregate import WindowAggregate
+from floodplain.testing.process_kit import ProcessKit
 from tests.operators.aggregates.test_functions import aggregated
 from tests.operators.windows.window_model import at, script
 

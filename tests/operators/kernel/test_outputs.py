@@ -8,8 +8,8 @@ import pytest
 
 from floodplain.errors import UserError
 from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess
-from floodplain.operators.kit import ProcessKit
 from floodplain.state.descriptors import Value
+from floodplain.testing.process_kit import ProcessKit
 
 ROWS = "user string, page string, at long"
 

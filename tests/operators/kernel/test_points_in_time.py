@@ -12,8 +12,8 @@ from floodplain.errors import BadInput, UserError
 from floodplain.eventtime.points import point_ms
 from floodplain.eventtime.times import END_MS, NONE_MS
 from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess
-from floodplain.operators.kit import ProcessKit
-from floodplain.spark.kit import PipelineKit
+from floodplain.testing.pipeline_kit import PipelineKit
+from floodplain.testing.process_kit import ProcessKit
 
 ROWS = "user string, at timestamp"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

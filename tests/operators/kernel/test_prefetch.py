@@ -10,9 +10,9 @@ import pytest
 from floodplain.errors import BadInput
 from floodplain.metrics import LOOKUP_ROWS, LOOKUPS
 from floodplain.operators.kernel.process import KeyedProcess
-from floodplain.operators.kit import ProcessKit
 from floodplain.settings import StoreSettings
 from floodplain.state.descriptors import List, Map, Set
+from floodplain.testing.process_kit import ProcessKit
 
 ROWS = "user string, op string, page string, n long"
 

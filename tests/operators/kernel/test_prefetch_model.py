@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floodplain.operators.kernel.process import KeyedProcess
-from floodplain.operators.kit import ProcessKit
 from floodplain.settings import StoreSettings
 from floodplain.state.descriptors import List, Map, Set
+from floodplain.testing.process_kit import ProcessKit
 
 ROWS = "user string, op string, page string, n long"
 SMALL = StoreSettings(key_groups=16, prefetch_bytes=1, chunk_bytes=1, window_bytes=1000)

@@ -10,10 +10,10 @@ from floodplain.errors import Conflict, UserError
 from floodplain.keys import hash_columns, key_group
 from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.operators.kernel.spill import Spill
-from floodplain.operators.kit import ProcessKit
 from floodplain.settings import StoreSettings
 from floodplain.state.descriptors import Broadcast, List, Map, TaskValue, Value
 from floodplain.store.rows.layout import HASH
+from floodplain.testing.process_kit import ProcessKit
 
 KEY_GROUPS = 64
 SCHEMA = pa.schema({"user": pa.int64(), "n": pa.int64(), HASH: pa.int64()})

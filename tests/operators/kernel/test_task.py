@@ -9,8 +9,8 @@ import pytest
 
 from floodplain.errors import Corrupt, UserError
 from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess
-from floodplain.operators.kit import ProcessKit
 from floodplain.state.descriptors import Aggregating, List, Map, Reducing, Set, Value
+from floodplain.testing.process_kit import ProcessKit
 
 ROWS = "user string, page string, at long"
 

@@ -8,8 +8,8 @@ import pytest
 
 from floodplain.errors import SchemaMismatch, UserError
 from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess
-from floodplain.operators.kit import ProcessKit
 from floodplain.state.descriptors import Broadcast, TaskValue, Value
+from floodplain.testing.process_kit import ProcessKit
 
 ROWS = "user string, n long"
 USERS = [f"u{number}" for number in range(40)]

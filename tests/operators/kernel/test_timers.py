@@ -5,7 +5,7 @@ import pyarrow.compute as pc
 import pytest
 
 from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess
-from floodplain.operators.kit import ProcessKit
+from floodplain.testing.process_kit import ProcessKit
 
 ROWS = "user string, at long"
 MOST = 100

@@ -13,10 +13,10 @@ import pytest
 from floodplain import lossless
 from floodplain.errors import SchemaMismatch, UserError
 from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess
-from floodplain.operators.kit import ProcessKit
 from floodplain.state.descriptors import Broadcast, List, Map, Reducing, Set, TaskValue, Value
 from floodplain.state.types import as_arrow
 from floodplain.state.value_check import array_of
+from floodplain.testing.process_kit import ProcessKit
 
 ROWS = "user string, n long"
 NAIVE = datetime(2026, 1, 1, 12)  # noqa: DTZ001

@@ -8,7 +8,7 @@ import pytest
 from floodplain.operators.kernel.reserved_columns import ROWS
 from floodplain.operators.ranking.latest import Latest
 from floodplain.operators.ranking.top import Top
-from floodplain.spark.kit import PipelineKit
+from floodplain.testing.pipeline_kit import PipelineKit
 from tests.operators.shaken import COLUMNS, bag, events
 
 BY = "price desc, seq"

@@ -3,7 +3,7 @@
 import pytest
 
 from floodplain.errors import BadInput
-from floodplain.spark.kit import PipelineKit, survives_every_crash
+from floodplain.testing.pipeline_kit import PipelineKit, survives_every_crash
 from tests.operators.shaken import COLUMNS, bag, cell, content, events, on_time, run, script
 
 

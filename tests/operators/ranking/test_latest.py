@@ -5,7 +5,7 @@ import pytest
 
 from floodplain.errors import BadInput
 from floodplain.operators.changelog.changelog import fold_changes
-from floodplain.spark.kit import PipelineKit, survives_every_crash
+from floodplain.testing.pipeline_kit import PipelineKit, survives_every_crash
 from tests.operators.shaken import COLUMNS, bag, cell, content, events, run, script
 
 SCHEMA = pa.schema(

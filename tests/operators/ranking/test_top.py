@@ -7,7 +7,7 @@ from floodplain.errors import BadInput
 from floodplain.eventtime.windows import tumbling
 from floodplain.operators.aggregates.functions import count
 from floodplain.operators.changelog.changelog import fold_changes
-from floodplain.spark.kit import PipelineKit, survives_every_crash
+from floodplain.testing.pipeline_kit import PipelineKit, survives_every_crash
 from tests.operators.shaken import COLUMNS, Epoch, bag, cell, content, events, run, script
 
 SCHEMA = pa.schema(

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import floodplain as fp
 from floodplain.errors import BadInput
 from floodplain.eventtime.windows import tumbling
-from floodplain.operators.kit import ProcessKit
-from floodplain.spark.kit import PipelineKit
+from floodplain.testing.pipeline_kit import PipelineKit
+from floodplain.testing.process_kit import ProcessKit
 from tests.operators.joins.joining import ROWS, SOME, ads, click, expected, in_order, play, published, shown, within
 from tests.operators.joins.test_join_kinds import as_of, in_windows, with_ms
 from tests.operators.ranking.test_deduplicate import naive

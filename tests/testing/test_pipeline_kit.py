@@ -8,10 +8,10 @@ import pyarrow.compute as pc
 import pytest
 
 from floodplain.errors import BadInput, Fenced
-from floodplain.operators.kit import ProcessKit
 from floodplain.settings import StoreSettings
-from floodplain.spark.kit import PipelineKit
-from floodplain.spark.kit_faults import Crashed, CrashPoint
+from floodplain.testing.faults import Crashed, CrashPoint
+from floodplain.testing.pipeline_kit import PipelineKit
+from floodplain.testing.process_kit import ProcessKit
 from floodplain.tiers import paths
 from tests.spark.processes import ByCount, BySource, Count, Echo, LastSeen, Picky, Priced, Tally
 

@@ -26,9 +26,6 @@ from floodplain.spark.dry import dry_schemas
 from floodplain.spark.epochs import EpochProgress, Epochs
 from floodplain.spark.explain_running import explain_running
 from floodplain.spark.explain_text import Form
-from floodplain.spark.kit_engine import LocalEngine
-from floodplain.spark.kit_faults import Captured, CountedBlobs, Crashed, CrashPoint, Steps, crash, witnessed
-from floodplain.spark.kit_time import RowWatermark
 from floodplain.spark.static import run_static
 from floodplain.spark.stream import SOURCE, Output, StartOptions, Stream
 from floodplain.state.descriptors import EVENT_TIME
@@ -36,6 +33,9 @@ from floodplain.state.python_values import rows_in_form
 from floodplain.state.types import as_fields
 from floodplain.state.value_check import table_of
 from floodplain.store.store import Store
+from floodplain.testing.faults import Captured, CountedBlobs, Crashed, CrashPoint, Steps, crash, witnessed
+from floodplain.testing.local_engine import LocalEngine
+from floodplain.testing.local_watermark import RowWatermark
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.memory import MemoryBlobs, Space

@@ -17,12 +17,12 @@ from floodplain.operators.aggregates.combiner import Combiner
 from floodplain.operators.resources import Resources
 from floodplain.plan.nodes import Plan, Rest
 from floodplain.plan.single_scan import OnePass, Part
-from floodplain.spark.kit_expressions import evaluated, holds, rest
 from floodplain.spark.staging import Staged, read_staged
 from floodplain.spark.stream import SOURCE
 from floodplain.spark.task_store import Work
 from floodplain.spark.worker import Job, StageJob, TaskReport, run_task, stage_task
 from floodplain.store.write.task_writer import Ticket
+from floodplain.testing.local_expressions import evaluated, holds, rest
 from floodplain.versions.records.assignment import slot_of_each_group, slots_of
 from floodplain.versions.records.edit import Assignment
 

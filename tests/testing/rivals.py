@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from floodplain.errors import Fenced
-from floodplain.spark.kit import KitEpoch, PipelineKit
-from floodplain.spark.kit_faults import CrashPoint
+from floodplain.testing.faults import CrashPoint
+from floodplain.testing.pipeline_kit import KitEpoch, PipelineKit
 from floodplain.tiers import paths
 
 Make = Callable[[], PipelineKit]

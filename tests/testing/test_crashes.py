@@ -8,10 +8,10 @@ import pytest
 
 from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.settings import StoreSettings
-from floodplain.spark.kit import Columns, KitEpoch, PipelineKit, survives_every_crash
+from floodplain.testing.pipeline_kit import Columns, KitEpoch, PipelineKit, survives_every_crash
 from tests.spark.processes import Echo
-from tests.spark.rivals import refused_everywhere, superseded_everywhere
-from tests.spark.test_kit import ROWS, branching, counting, picky, priced, rows, waiting
+from tests.testing.rivals import refused_everywhere, superseded_everywhere
+from tests.testing.test_pipeline_kit import ROWS, branching, counting, picky, priced, rows, waiting
 
 TIMED = "user string, at long"
 A, B = ({"user": user, "at": at} for user, at in (("a", 1000), ("b", 1500)))
