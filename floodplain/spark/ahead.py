@@ -19,9 +19,9 @@ from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user k
 from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.plan.nodes import Extend, Input, Keyed, Node, Plan, Select, Union, parents
 from floodplain.plan.single_scan import one_pass
-from floodplain.spark.contract import Engine
+from floodplain.runtime.engine import Engine
+from floodplain.runtime.epoch_plan import derived
 from floodplain.spark.exchange import hashed
-from floodplain.spark.steps import derived
 from floodplain.store.rows.layout import HASH
 
 _STATELESS = {"Project", "Filter", "Generate"}

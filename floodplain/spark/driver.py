@@ -10,16 +10,16 @@ from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user k
 from floodplain.errors import BadInput, Conflict
 from floodplain.eventtime.times import NONE_MS
 from floodplain.plan.nodes import Plan
-from floodplain.spark import checkpoint
+from floodplain.runtime.checkpoint import spark_checkpoint
+from floodplain.runtime.checkpoint.known_files import SeenReader
+from floodplain.runtime.compatibility.migration import NO_CHANGES, StartChanges
+from floodplain.runtime.drain_lock import Gate
+from floodplain.runtime.engine import Place
+from floodplain.runtime.epoch_runner import Epochs
+from floodplain.runtime.static_input import run_static
 from floodplain.spark.ahead import put_ahead
-from floodplain.spark.checkpoint_known import SeenReader
-from floodplain.spark.contract import Place
 from floodplain.spark.engine import SparkEngine, tagged, untagged
-from floodplain.spark.epochs import Epochs
-from floodplain.spark.gate import Gate
-from floodplain.spark.migration import NO_CHANGES, StartChanges
 from floodplain.spark.sessions import SPARKS
-from floodplain.spark.static import run_static
 
 NOTING_S = 5.0
 """How long a stop waits for Spark to note the last batch. That takes it some milliseconds."""
@@ -98,9 +98,9 @@ class Driver:
     def _run_batch(self, rows: DataFrame, batch_id: int) -> None:
         assert self._checkpoint is not None
         self._engine.use(rows.sparkSession)
-        entry = checkpoint.batch_entry(self._checkpoint, batch_id, self.store.head.source, self.seen)
+        entry = spark_checkpoint.batch_entry(self._checkpoint, batch_id, self.store.head.source, self.seen)
         self.epochs.publish()
-        if not checkpoint.is_replay(self.store.head.source, entry.position):
+        if not spark_checkpoint.is_replay(self.store.head.source, entry.position):
             self.epochs.run(untagged(rows, self._tags), entry.position, entry.timestamp_ms, entry.watermark_ms)
             self.after_epoch()
 
@@ -123,7 +123,7 @@ class Driver:
         """
         with self._gate.alone() as may_begin:
             batch_id = self.store.head.source.batch_id
-            given_ms = checkpoint.next_watermark(self._checkpoint, batch_id) if self._checkpoint else 0
+            given_ms = spark_checkpoint.next_watermark(self._checkpoint, batch_id) if self._checkpoint else 0
             return may_begin and self.epochs.tick(given_ms, self.store.history.clock.now_ms())
 
     def heartbeat(self, source: str | None, at_ms: int) -> None:
@@ -150,7 +150,7 @@ class Driver:
         self._gate.drain()
         clock, batch_id = self.store.history.clock, self.store.head.source.batch_id
         until_s = clock.monotonic_s() + NOTING_S
-        while self._checkpoint is not None and not checkpoint.is_noted(self._checkpoint, batch_id):
+        while self._checkpoint is not None and not spark_checkpoint.is_noted(self._checkpoint, batch_id):
             if self._turned_away or clock.monotonic_s() > until_s or not self.running():
                 return
             clock.sleep_s(0.01)

@@ -19,14 +19,14 @@ from floodplain.expressions.identifiers import quoted
 from floodplain.operators.aggregates.combiner import Combiner
 from floodplain.plan.nodes import Rest
 from floodplain.plan.single_scan import OnePass
+from floodplain.runtime.staging import Staged, read_staged
+from floodplain.runtime.task import Job, StageJob, TaskReport
+from floodplain.runtime.task_errors import carried, ours
+from floodplain.runtime.task_store import Work, open_for
 from floodplain.spark.exchange import hashed, to_slots
-from floodplain.spark.failures import carried, ours
 from floodplain.spark.observe import observed
 from floodplain.spark.sessions import SPARKS, ToPython, settings
-from floodplain.spark.staging import Staged, read_staged
 from floodplain.spark.task_entry import REPORT_SCHEMA, work
-from floodplain.spark.task_store import Work, open_for
-from floodplain.spark.worker import Job, StageJob, TaskReport
 from floodplain.store.rows.layout import HASH
 from floodplain.versions.records.edit import Assignment
 

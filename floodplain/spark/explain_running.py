@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from floodplain.spark.epochs import Epochs
+from floodplain.runtime.epoch_plan import together_next
+from floodplain.runtime.epoch_runner import Epochs
 from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained
-from floodplain.spark.steps import together_next
 
 
 def explain_running(epochs: Epochs, described: About, form: Form) -> str:

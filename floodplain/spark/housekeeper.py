@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from floodplain.runtime.store_upkeep import Upkeep
 from floodplain.spark.driver import Driver
-from floodplain.spark.upkeep import Upkeep
 
 NICENESS = 10
 """Of compaction: it runs in what time epochs leave."""

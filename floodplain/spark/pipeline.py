@@ -15,15 +15,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import time_ms
 from floodplain.plan.nodes import Input, Plan
+from floodplain.runtime.checkpoint import spark_checkpoint
+from floodplain.runtime.engine import Place
+from floodplain.runtime.epoch_runner import EpochProgress
+from floodplain.runtime.lease_takeover import take_over
+from floodplain.runtime.schema_inference import dry_schemas
 from floodplain.scratch import Scratch
 from floodplain.sinks.base import Sink
-from floodplain.spark import checkpoint
-from floodplain.spark.contract import Place
 from floodplain.spark.driver import Driver
-from floodplain.spark.dry import dry_schemas
 from floodplain.spark.ending import Ending
 from floodplain.spark.engine import SparkEngine
-from floodplain.spark.epochs import EpochProgress
 from floodplain.spark.explain import About
 from floodplain.spark.explain_running import explain_running
 from floodplain.spark.explain_text import Form
@@ -31,7 +32,6 @@ from floodplain.spark.foreach_batch import ForeachBatchSink
 from floodplain.spark.housekeeper import Housekeeper
 from floodplain.spark.sessions import SPARKS, start_light
 from floodplain.spark.stream import SOURCE, StartOptions, Stream
-from floodplain.spark.takeover import take_over
 from floodplain.spark.workers import prepare_workers
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.durations import to_ms
@@ -128,7 +128,7 @@ def _follow(driver: Driver, inputs: dict[str, DataFrame], options: StartOptions,
     modes = Modes(options.settings.mode)
     if options.settings.mode is not None:
         modes.make_folder(folder)
-    checkpoint.agree(folder, head.source, head.watermarks.get(EVENT_TIME, 0), head.left, driver.seen)
+    spark_checkpoint.agree(folder, head.source, head.watermarks.get(EVENT_TIME, 0), head.left, driver.seen)
     modes.set_all(folder)
     rows = driver.follow(folder, inputs)
     writing = rows.writeStream.foreachBatch(driver.on_batch).option("checkpointLocation", str(folder))

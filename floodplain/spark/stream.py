@@ -21,6 +21,7 @@ from floodplain.operators.kernel.process import Process
 from floodplain.operators.kernel.reserved_columns import check_not_reserved
 from floodplain.plan.changelog_checks import check_passed_on, check_unweighted, taken
 from floodplain.plan.nodes import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform
+from floodplain.runtime.compatibility.migration import StartChanges
 from floodplain.settings import StoreSettings
 from floodplain.sinks.base import Sink
 from floodplain.sinks.memory import MemorySink
@@ -29,7 +30,6 @@ from floodplain.spark.explain import About, picture
 from floodplain.spark.explain_text import Form, explained
 from floodplain.spark.habits import SparkNames, no_attribute, trigger_of
 from floodplain.spark.habits_table import OUTPUT, STREAM
-from floodplain.spark.migration import StartChanges
 from floodplain.spark.operations import Operations
 from floodplain.spark.writing import Writing
 from floodplain.state.durations import to_ms

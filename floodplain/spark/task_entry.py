@@ -9,9 +9,9 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 
-from floodplain.operators.resources import close_when_spark_ends, opens
-from floodplain.spark.failures import FINAL, Failure, carried
-from floodplain.spark.worker import Job, StageJob, TaskReport, run_task, stage_task
+from floodplain.runtime.resources import close_when_spark_ends, opens
+from floodplain.runtime.task import Job, StageJob, TaskReport, run_task, stage_task
+from floodplain.runtime.task_errors import FINAL, Failure, carried
 
 REPORT_SCHEMA = "report binary"
 

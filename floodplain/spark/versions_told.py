@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-MODULES = {"pyspark": "pyspark", "pyarrow": "pyarrow", "floodplain": "floodplain.spark.worker"}
+MODULES = {"pyspark": "pyspark", "pyarrow": "pyarrow", "floodplain": "floodplain.runtime.task"}
 """What tasks need, and a module that shows whether it is there, with all that it needs itself."""
 
 

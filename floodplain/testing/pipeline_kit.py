@@ -17,16 +17,16 @@ from floodplain.eventtime.times import NONE_MS, as_ms
 from floodplain.lossless import cast_table
 from floodplain.metrics import Counters
 from floodplain.plan.nodes import Input, Plan
+from floodplain.runtime.checkpoint import spark_checkpoint
+from floodplain.runtime.engine import Place
+from floodplain.runtime.epoch_runner import EpochProgress, Epochs
+from floodplain.runtime.schema_inference import dry_schemas
+from floodplain.runtime.static_input import run_static
 from floodplain.settings import StoreSettings
 from floodplain.sinks.base import Sink
 from floodplain.sinks.memory import MemorySink
-from floodplain.spark import checkpoint
-from floodplain.spark.contract import Place
-from floodplain.spark.dry import dry_schemas
-from floodplain.spark.epochs import EpochProgress, Epochs
 from floodplain.spark.explain_running import explain_running
 from floodplain.spark.explain_text import Form
-from floodplain.spark.static import run_static
 from floodplain.spark.stream import SOURCE, Output, StartOptions, Stream
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.python_values import rows_in_form
@@ -233,7 +233,7 @@ class PipelineKit:
 
     def _deliver(self, inputs: dict[str, pa.Table], position: SourcePosition, now_ms: int, watermark_ms: int) -> None:
         self._epochs.publish()
-        if not checkpoint.is_replay(self.store.head.source, position):
+        if not spark_checkpoint.is_replay(self.store.head.source, position):
             self._epochs.run(inputs, position, now_ms, watermark_ms)
 
     def static(

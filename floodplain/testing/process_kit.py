@@ -21,7 +21,7 @@ from floodplain.operators.kernel.operator import KeyedOperator, OnError, Outcome
 from floodplain.operators.kernel.process import Process
 from floodplain.operators.kernel.spill import Spill, run_buckets
 from floodplain.operators.kernel.task_state import TaskLevel, put_task_values, task_values_at
-from floodplain.operators.resources import Resources
+from floodplain.runtime.resources import Resources
 from floodplain.settings import StoreSettings
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.durations import to_ms

@@ -9,7 +9,7 @@ import xxhash
 
 import floodplain as fp
 from floodplain.errors import IncompatibleChange, NewerFormat
-from floodplain.spark.migration import StartChanges
+from floodplain.runtime.compatibility.migration import StartChanges
 from floodplain.store.store import Store
 from floodplain.versions.records.frame import VERSION
 from tests.formats.small_state import BATCHES, Running, archive, content, holds, make, unpacked

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 FILES = {
-    "batch_entries": "floodplain/spark/checkpoint_faults.py",
+    "batch_entries": "floodplain/runtime/checkpoint/damage.py",
     "chunks": "floodplain/store/run/reader.py",
     "commit": "floodplain/versions/log/commit.py",
     "compactor": "floodplain/store/compaction/compactor.py",
@@ -11,13 +11,13 @@ FILES = {
     "delta_sink": "floodplain/sinks/delta.py",
     "directory": "floodplain/tiers/directory.py",
     "epoch": "floodplain/store/write/epoch.py",
-    "epochs": "floodplain/spark/epochs.py",
+    "epochs": "floodplain/runtime/epoch_runner.py",
     "file_sink": "floodplain/sinks/files.py",
     "footer": "floodplain/store/run/footer.py",
     "frame": "floodplain/versions/records/frame.py",
     "garbage": "floodplain/versions/retention/garbage.py",
     "history": "floodplain/versions/log/history.py",
-    "inherited": "floodplain/spark/inherited.py",
+    "inherited": "floodplain/runtime/compatibility/inherited_output.py",
     "keyed": "floodplain/operators/kernel/task.py",
     "lease": "floodplain/versions/log/lease.py",
     "lookup": "floodplain/store/read/lookup.py",
@@ -33,12 +33,12 @@ FILES = {
     "retention": "floodplain/versions/retention/policy.py",
     "scan": "floodplain/store/read/scan.py",
     "sources": "floodplain/versions/records/sources.py",
-    "spark_checkpoint": "floodplain/spark/checkpoint.py",
-    "spark_files": "floodplain/spark/checkpoint_files.py",
+    "spark_checkpoint": "floodplain/runtime/checkpoint/spark_checkpoint.py",
+    "spark_files": "floodplain/runtime/checkpoint/files.py",
     "store": "floodplain/store/store.py",
     "timers": "floodplain/state/timers.py",
     "vouched": "floodplain/versions/records/vouched.py",
-    "worker": "floodplain/spark/worker.py",
+    "worker": "floodplain/runtime/task.py",
 }
 """Where each file is: the one place to change when a module moves."""
 
@@ -56,7 +56,7 @@ TESTS = {
     "folds": "tests/store/rows/test_merge_functions.py",
     "frames": "tests/versions/records/test_frame.py",
     "hostile": "tests/store/test_hostile.py",
-    "inheriting": "tests/spark/test_inherited.py",
+    "inheriting": "tests/runtime/compatibility/test_inherited.py",
     "kit": "tests/testing/test_pipeline_kit.py",
     "leases": "tests/versions/log/test_lease.py",
     "lookups": "tests/store/read/test_lookup.py",
@@ -70,13 +70,13 @@ TESTS = {
     "retained": "tests/versions/retention/test_policy.py",
     "sinks": "tests/sinks/test_registry.py",
     "sinks_vouched": "tests/sinks/test_vouched_output.py",
-    "spark_damage": "tests/spark/test_checkpoint_damage.py",
-    "spark_place": "tests/spark/test_checkpoint.py",
-    "staged": "tests/spark/test_staged_damage.py",
-    "takeovers": "tests/spark/test_takeover.py",
+    "spark_damage": "tests/runtime/checkpoint/test_damage.py",
+    "spark_place": "tests/runtime/checkpoint/test_spark_checkpoint.py",
+    "staged": "tests/runtime/test_staged_damage.py",
+    "takeovers": "tests/runtime/test_lease_takeover.py",
     "timed": "tests/operators/kernel/test_timers.py",
     "ttl": "tests/store/test_ttl.py",
-    "watermarked": "tests/spark/test_watermarks_kit.py",
+    "watermarked": "tests/runtime/test_watermark_clock.py",
 }
 """Where each file of tests is."""
 

@@ -12,6 +12,8 @@ from floodplain.clock import ManualClock, SystemChance
 from floodplain.metrics import Counters
 from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.plan.nodes import Input, Outlet, Plan
+from floodplain.runtime.engine import Place
+from floodplain.runtime.epoch_runner import Epochs
 from floodplain.settings import StoreSettings
 from floodplain.sinks.base import Sink
 from floodplain.sinks.delta import DeltaSink
@@ -19,8 +21,6 @@ from floodplain.sinks.files import ParquetSink
 from floodplain.sinks.kafka import KafkaSink
 from floodplain.sinks.kafka_marker import Marker
 from floodplain.sinks.memory import MemorySink
-from floodplain.spark.contract import Place
-from floodplain.spark.epochs import Epochs
 from floodplain.spark.foreach_batch import ForeachBatchSink
 from floodplain.spark.stream import Stream
 from floodplain.store.store import Store

@@ -3,10 +3,10 @@
 import shutil
 from pathlib import Path
 
-from floodplain.spark.checkpoint import agree
-from floodplain.spark.checkpoint_files import write
+from floodplain.runtime.checkpoint.files import write
+from floodplain.runtime.checkpoint.spark_checkpoint import agree
+from tests.runtime.checkpoint.test_damage import DAMAGES, SCENES, WATERMARK_MS, Scene, check_sound, load
 from tests.soak.outcome import Trial
-from tests.spark.test_checkpoint_damage import DAMAGES, SCENES, WATERMARK_MS, Scene, check_sound, load
 
 
 def damage(trial: Trial) -> None:

@@ -12,7 +12,7 @@ from unittest import mock
 
 from floodplain.clock import ManualClock
 from floodplain.errors import AlreadyExists, Conflict, FloodplainError, SnapshotExpired, Unavailable
-from floodplain.spark.takeover import take_over
+from floodplain.runtime.lease_takeover import take_over
 from floodplain.store.store import Writer
 from floodplain.tiers import directory
 from floodplain.tiers.blobs import Blobs, Data

@@ -19,10 +19,10 @@ from floodplain.testing.pipeline_kit import PipelineKit
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.directory import DirectoryBlobs
 from floodplain.versions.records.edit import SourcePosition
+from tests.runtime.test_staged_damage import Summed
 from tests.sinks.staged_damage import GIVEN, Driver, Named, World, damages, left_unpublished, worlds
 from tests.sinks.staging import memory_blobs
 from tests.soak.outcome import Bag, Trial
-from tests.spark.test_staged_damage import Summed
 
 SINKS = ("parquet", "parted", "delta", "memory", "kafka")
 NAMED = "select user, 'kind' || (amount % 3) as kind, amount * 7919 as n from given"

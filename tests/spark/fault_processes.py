@@ -17,7 +17,7 @@ from pyspark import TaskContext
 
 from floodplain.errors import Unavailable
 from floodplain.operators.kernel.process import KeyedProcess
-from floodplain.spark import task_store
+from floodplain.runtime import task_store
 from floodplain.state.descriptors import Map, Value
 from floodplain.tiers import paths
 from tests.waiting import wait_for

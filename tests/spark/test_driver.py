@@ -10,12 +10,12 @@ import pytest
 from floodplain.clock import Clock, ManualClock, SystemClock
 from floodplain.errors import BadInput, Conflict, LeaseHeld, Refused, Unavailable
 from floodplain.operators.kernel.process import Process
+from floodplain.runtime.compatibility.migration import StartChanges
+from floodplain.runtime.engine import Place
+from floodplain.runtime.lease_takeover import take_over
 from floodplain.settings import StoreSettings
-from floodplain.spark.contract import Place
 from floodplain.spark.driver import Driver, Interrupted
 from floodplain.spark.housekeeper import Housekeeper
-from floodplain.spark.migration import StartChanges
-from floodplain.spark.takeover import take_over
 from floodplain.store.compaction.policy import TieredPolicy
 from floodplain.testing.pipeline_kit import LocalEngine, PipelineKit
 from floodplain.tiers.blobs import Blobs

@@ -1,0 +1,56 @@
+"""What epochs are given: an engine that runs their steps, and the place of their state."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from floodplain.eventtime.watermarks import Seen, WatermarkRule
+from floodplain.operators.aggregates.combiner import Combiner
+from floodplain.plan.single_scan import OnePass
+from floodplain.runtime.staging import Staged
+from floodplain.runtime.task import Job, StageJob, TaskReport
+from floodplain.runtime.task_store import Work
+from floodplain.settings import StoreSettings
+from floodplain.store.store import Store, Writer
+from floodplain.tiers.blobs import Blobs
+from floodplain.versions.records.edit import Assignment
+
+
+class Engine(Protocol):
+    """What runs steps: Spark, or the test kit in the process itself. ``Rows`` are its own kind of table."""
+
+    def schema(self, rows: Any) -> pa.Schema: ...
+    def empty(self, schema: pa.Schema) -> Any: ...
+    def transform(self, rows: Any, function: Any) -> Any: ...
+    def select(self, rows: Any, columns: Sequence[tuple[str, Any]], only: tuple[str, str] | None) -> Any: ...
+    def extend(self, rows: Any, columns: Sequence[tuple[str, Any]], where: Any) -> Any: ...
+    def combined(self, rows: Any, combiner: Combiner, slots: int) -> Any:
+        """Rows put together, to be run on so many slots."""
+
+    def union(self, members: Sequence[Any]) -> Any: ...
+    def parted(self, rows: Any, parts: OnePass) -> Any: ...
+    def read(self, staged: Staged, place: Work) -> Any: ...
+    def run(
+        self, rows: Any | Staged, keys: Sequence[str], assignment: Assignment, job: Job, row_bytes: float | None
+    ) -> list[TaskReport]:
+        """One report per slot. ``row_bytes``: what a row had in the last epoch, if that is known."""
+
+    def stage(self, rows: Any, job: StageJob) -> list[TaskReport]: ...
+    def collect(self, rows: Any) -> pa.Table: ...
+    def measure(self, rows: Any, rule: WatermarkRule, now_ms: int) -> tuple[Any, Callable[[], Mapping[str, Seen]]]:
+        """The rows as operators get them, and what they show of their sources, to be asked once a job has read them."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The state that a pipeline runs on, opened and leased, and how its tasks open it."""
+
+    store: Store
+    writer: Writer
+    location: str = field(repr=False)
+    settings: StoreSettings
+    options: Mapping[str, str] = field(repr=False)
+    blobs: Blobs | None = None
+    """Where tasks run in the driver's process: what they read and write through."""

@@ -1,0 +1,232 @@
+"""The task side: rows of one slot come in as Arrow batches, one report goes out."""
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+import pyarrow as pa
+
+from floodplain.clock import Clock
+from floodplain.eventtime.times import EpochTimes
+from floodplain.operators.kernel.operator import KeyedOperator
+from floodplain.operators.kernel.spill import Spill, run_buckets
+from floodplain.operators.kernel.task_state import TaskLevel
+from floodplain.plan.nodes import MAIN
+from floodplain.runtime.resources import HERE, Resources
+from floodplain.runtime.staging import Split, Staged, StagedFile, stage, staged_batches
+from floodplain.runtime.task_errors import Failure
+from floodplain.runtime.task_store import OpenStore, Work, open_for
+from floodplain.sinks.row_checks import Check, check_fits
+from floodplain.store.read.snapshot import Snapshot
+from floodplain.store.write.task_writer import Report, TaskWriter, Ticket
+from floodplain.versions.log.history import Format, History
+from floodplain.versions.records.assignment import slot_of_each_group
+from floodplain.versions.records.edit import GroupRanges
+from floodplain.versions.records.manifest import Manifest
+
+
+class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a task of an operator returns."""
+
+    slot: int
+    state: Report = Report()
+    outputs: dict[str, StagedFile] = {}
+    """Of the outputs that somebody reads, those that have rows."""
+    rows: int = 0
+    keys: int = 0
+    received: int = 0
+    """What rows came as: fewer, if some were put together before."""
+    received_bytes: int = 0
+    late: int = 0
+    dead: int = 0
+    early: int = 0
+    ignored: int = 0
+    task_values: bytes = b""
+    """As ``operators/kernel/task_state.py`` encodes them."""
+    warnings: tuple[str, ...] = ()
+    max_event_ms: int | None = None
+    busy_ms: int = 0
+    failure: Failure | None = None
+    """What the task ended with instead of all the rest, where trying it again would not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """All that the tasks of one operator in one epoch need."""
+
+    work: Work
+    manifest: bytes
+    operator: KeyedOperator
+    times: EpochTimes
+    slots: tuple[GroupRanges, ...]
+    rows: bytes
+    """The Arrow schema of the rows."""
+    outputs: Mapping[str, tuple[str, ...]]
+    """The outputs that somebody reads → the key columns to split them by for the next operator, if it reads them directly."""
+    task_values: tuple[bytes, ...]
+    """Slot → the task values that it begins with."""
+    broadcast: bytes
+    """The rows of the broadcast input, as an Arrow stream."""
+    staged: Staged | None = None
+    """Where the rows are, if they come straight from another operator."""
+    checks: Mapping[str, tuple[Check, ...]] = field(default_factory=dict)
+    """Output → what its sinks ask of rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageJob:
+    """Rows that no operator of ours made are staged as they are."""
+
+    work: Work
+    name: str
+    rows: bytes
+    checks: tuple[Check, ...] = ()
+    """What the sinks ask of rows."""
+
+
+def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch], resources: Resources = HERE) -> TaskReport:
+    """One task of an operator. ``part`` tells it from every other attempt at the same slot. ``resources``: those of the process
+    that it runs in."""
+    ticket = msgspec.msgpack.decode(job.work.ticket, type=Ticket)
+    place = open_for(job.work)
+    started_s = place.clock.monotonic_s()
+    schema = pa.ipc.read_schema(pa.py_buffer(job.rows))
+    waiting = _Waiting(batches if job.staged is None else staged_batches(job.staged, place.blobs, slot), place.clock)
+    snapshot = _snapshot(job, ticket, place)
+    spill = Spill(job.work.settings.epoch_bytes, Path(tempfile.gettempdir()), ticket.key_groups, list(job.operator.keys))
+    level = TaskLevel(
+        job.operator,
+        snapshot,
+        slot=slot,
+        values=job.task_values[slot],
+        broadcast=pa.ipc.open_stream(job.broadcast).read_all(),
+        resource=resources.of(job.operator, ticket.store, ticket.token),
+    )
+
+    def writer(bucket: int) -> TaskWriter:
+        name = job.operator.name
+        return TaskWriter(
+            ticket, place.blobs, job.work.settings, place.clock, place.chance, operator=name, part=f"{part}-{bucket}"
+        )
+
+    with _Beside(apart=job.work.blobs is None) as beside:
+        outcome, state = run_buckets(
+            job.operator, snapshot, job.times, spill.buckets(waiting, schema, job.slots[slot]), level, writer, beside.start
+        )
+        made = {MAIN: outcome.output, **outcome.sides}
+        for output, checks in job.checks.items():
+            check_fits(made[output], checks, ticket.epoch)
+        outputs = {
+            output: stage(
+                made[output], _split(job, keys, ticket.key_groups), job.work, ticket, place, (job.operator.name, output, part)
+            )
+            for output, keys in job.outputs.items()
+            if len(made[output])
+        }
+    return TaskReport(
+        slot=slot,
+        state=state,
+        outputs=outputs,
+        task_values=outcome.task_values,
+        rows=outcome.rows,
+        keys=outcome.keys,
+        received=outcome.received,
+        received_bytes=waiting.bytes,
+        late=outcome.late,
+        dead=outcome.dead,
+        early=outcome.early,
+        ignored=outcome.ignored,
+        max_event_ms=outcome.max_event_ms,
+        busy_ms=int((place.clock.monotonic_s() - started_s - waiting.waited_s) * 1000),
+        warnings=outcome.warnings,
+    )
+
+
+class _Beside:
+    """Has runs written while the task goes on: syncing is mostly waiting. All is written when the block is left without error.
+
+    ``apart``: in a thread of its own; else at once, so that steps have one order and a fault can be put between any two.
+    """
+
+    def __init__(self, apart: bool) -> None:
+        self._apart = apart
+        self._pool = ThreadPoolExecutor(1)
+        self._running: Future[None] | None = None
+
+    def start(self, write: Callable[[], None]) -> None:
+        """One at a time, so that runs do not pile up in memory."""
+        if not self._apart:
+            write()
+            return
+        self._settle()
+        self._running = self._pool.submit(write)
+
+    def _settle(self) -> None:
+        if self._running is not None:
+            self._running.result()
+
+    def __enter__(self) -> "_Beside":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._pool.shutdown()
+        if error is None:
+            self._settle()
+
+
+class _Waiting:
+    """Batches, their size, and how long the task waited for them: that is not its own work."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch], clock: Clock) -> None:
+        self._batches = iter(batches)
+        self._clock = clock
+        self.waited_s = 0.0
+        self.bytes = 0
+
+    def __iter__(self) -> "_Waiting":
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        asked_s = self._clock.monotonic_s()
+        try:
+            batch = next(self._batches)
+            self.bytes += batch.nbytes
+            return batch
+        finally:
+            self.waited_s += self._clock.monotonic_s() - asked_s
+
+
+def _snapshot(job: Job, ticket: Ticket, place: OpenStore) -> Snapshot:
+    manifest = msgspec.msgpack.decode(job.manifest, type=Manifest)
+    history = History(
+        place.blobs,
+        Format(ticket.store, ticket.key_groups, 0),
+        settings=job.work.settings,
+        clock=place.clock,
+        chance=place.chance,
+    )
+    history.advance(manifest)
+    place.readers.keep_only(run for runs in manifest.runs.values() for run in runs)
+    return Snapshot(manifest, place.readers, history)
+
+
+def stage_task(job: StageJob, slot: int, part: str, batches: Iterable[pa.RecordBatch]) -> TaskReport:
+    """Stage the rows of one partition."""
+    ticket = msgspec.msgpack.decode(job.work.ticket, type=Ticket)
+    place = open_for(job.work)
+    started_s = place.clock.monotonic_s()
+    schema = pa.ipc.read_schema(pa.py_buffer(job.rows))
+    held = list(batches)
+    rows = pa.Table.from_batches(held).cast(schema) if held else schema.empty_table()
+    check_fits(rows, job.checks, ticket.epoch)
+    outputs = {MAIN: stage(rows, None, job.work, ticket, place, (job.name, MAIN, part))} if len(rows) else {}
+    busy_ms = int((place.clock.monotonic_s() - started_s) * 1000)
+    return TaskReport(slot=slot, outputs=outputs, rows=len(rows), busy_ms=busy_ms)
+
+
+def _split(job: Job, keys: tuple[str, ...], key_groups: int) -> Split | None:
+    return Split(keys, slot_of_each_group(job.slots, key_groups), len(job.slots)) if keys else None
