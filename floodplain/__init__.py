@@ -78,7 +78,7 @@ _LATER = {
     "KitEpoch": "floodplain.testing.pipeline_kit",
     "PipelineKit": "floodplain.testing.pipeline_kit",
     "Query": "floodplain.spark.pipeline",
-    "Stream": "floodplain.spark.stream",
+    "Stream": "floodplain.pipeline.stream",
     "stream": "floodplain.spark.pipeline",
     "survives_every_crash": "floodplain.testing.pipeline_kit",
     "transform_with_state": "floodplain.spark.compat",

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 import floodplain as fp
 from floodplain.cli.main import app
 from floodplain.errors import FloodplainError
+from floodplain.pipeline.stream import StartOptions
 from floodplain.runtime.compatibility.migration import StartChanges
 from floodplain.runtime.engine import Place
 from floodplain.runtime.task_store import Work
 from floodplain.settings import RetrySettings
 from floodplain.sinks.registry import open_sink
-from floodplain.spark.stream import StartOptions
 from floodplain.store.store import Store
 from floodplain.tiers.redact import without_credentials, without_values
 

@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from floodplain.errors import BadInput
+from floodplain.pipeline.stream import Output, Stream
 from floodplain.runtime.lease_takeover import take_over
 from floodplain.scratch import Scratch
 from floodplain.spark.compat_query import StatefulQuery
-from floodplain.spark.stream import Output, Stream
 from floodplain.state.tables import SEPARATOR
 from floodplain.store.store import Store
 from floodplain.tiers.open import folder_of

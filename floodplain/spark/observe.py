@@ -15,7 +15,7 @@ from floodplain.eventtime.measure import more_columns
 from floodplain.eventtime.times import NONE_MS
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.expressions.identifiers import literal, quoted
-from floodplain.spark.stream import SOURCE
+from floodplain.pipeline.stream import SOURCE
 from floodplain.state.row_expressions import Path
 
 _LOOK_MS, _LOOKS = 20, 500

@@ -14,6 +14,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import time_ms
+from floodplain.pipeline.explain.graph import About
+from floodplain.pipeline.explain.running import explain_running
+from floodplain.pipeline.explain.text import Form
+from floodplain.pipeline.stream import SOURCE, StartOptions, Stream
 from floodplain.plan.nodes import Input, Plan
 from floodplain.runtime.checkpoint import spark_checkpoint
 from floodplain.runtime.engine import Place
@@ -25,13 +29,9 @@ from floodplain.sinks.base import Sink
 from floodplain.spark.driver import Driver
 from floodplain.spark.ending import Ending
 from floodplain.spark.engine import SparkEngine
-from floodplain.spark.explain import About
-from floodplain.spark.explain_running import explain_running
-from floodplain.spark.explain_text import Form
 from floodplain.spark.foreach_batch import ForeachBatchSink
 from floodplain.spark.housekeeper import Housekeeper
 from floodplain.spark.sessions import SPARKS, start_light
-from floodplain.spark.stream import SOURCE, StartOptions, Stream
 from floodplain.spark.workers import prepare_workers
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.durations import to_ms

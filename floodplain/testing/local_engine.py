@@ -14,13 +14,13 @@ from floodplain.eventtime.measure import seen_in, timed
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.operators.aggregates.combiner import Combiner
+from floodplain.pipeline.stream import SOURCE
 from floodplain.plan.nodes import Plan, Rest
 from floodplain.plan.single_scan import OnePass, Part
 from floodplain.runtime.resources import Resources
 from floodplain.runtime.staging import Staged, read_staged
 from floodplain.runtime.task import Job, StageJob, TaskReport, run_task, stage_task
 from floodplain.runtime.task_store import Work
-from floodplain.spark.stream import SOURCE
 from floodplain.store.write.task_writer import Ticket
 from floodplain.testing.local_expressions import evaluated, holds, rest
 from floodplain.versions.records.assignment import slot_of_each_group, slots_of

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.eventtime.times import as_ms
-from floodplain.spark.stream import SOURCE
+from floodplain.pipeline.stream import SOURCE
 
 
 class RowWatermark:

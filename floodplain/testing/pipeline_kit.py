@@ -16,6 +16,9 @@ from floodplain.eventtime.options import time_ms
 from floodplain.eventtime.times import NONE_MS, as_ms
 from floodplain.lossless import cast_table
 from floodplain.metrics import Counters
+from floodplain.pipeline.explain.running import explain_running
+from floodplain.pipeline.explain.text import Form
+from floodplain.pipeline.stream import SOURCE, Output, StartOptions, Stream
 from floodplain.plan.nodes import Input, Plan
 from floodplain.runtime.checkpoint import spark_checkpoint
 from floodplain.runtime.engine import Place
@@ -25,9 +28,6 @@ from floodplain.runtime.static_input import run_static
 from floodplain.settings import StoreSettings
 from floodplain.sinks.base import Sink
 from floodplain.sinks.memory import MemorySink
-from floodplain.spark.explain_running import explain_running
-from floodplain.spark.explain_text import Form
-from floodplain.spark.stream import SOURCE, Output, StartOptions, Stream
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.python_values import rows_in_form
 from floodplain.state.types import as_fields

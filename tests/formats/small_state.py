@@ -15,11 +15,11 @@ import pyarrow as pa
 
 import floodplain as fp
 from floodplain.clock import ManualClock, SeededChance
+from floodplain.pipeline.stream import Output, Stream
 from floodplain.plan.nodes import Input, Outlet, Plan
 from floodplain.runtime.engine import Place
 from floodplain.runtime.epoch_runner import Epochs
 from floodplain.settings import StoreSettings
-from floodplain.spark.stream import Output, Stream
 from floodplain.store.store import Store
 from floodplain.testing.faults import Captured, Steps
 from floodplain.testing.local_engine import LocalEngine

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from floodplain.spark.stream import Output
+from floodplain.pipeline.stream import Output
 from floodplain.testing.pipeline_kit import KitEpoch, PipelineKit
 
 COLUMNS = "user string, page string, price double, seq int, at long"

@@ -7,9 +7,9 @@ from floodplain.errors import BadInput
 from floodplain.expressions.comparison import Comparison, comparison
 from floodplain.operators.joins.columns import PACKED
 from floodplain.operators.kernel.process import KeyedProcess
+from floodplain.pipeline.stream import Stream
 from floodplain.plan.nodes import Extend, Input, Select, Union
 from floodplain.plan.single_scan import OnePass, one_pass
-from floodplain.spark.stream import Stream
 from floodplain.testing.pipeline_kit import PipelineKit
 from tests.spark.processes import Tally
 

@@ -21,12 +21,12 @@ from floodplain.cli.main import app
 from floodplain.clock import ManualClock, SeededChance
 from floodplain.errors import NoSpace
 from floodplain.operators.kernel.spill import Spill
+from floodplain.pipeline.stream import Stream
 from floodplain.plan.nodes import Input, Outlet, Plan
 from floodplain.runtime.engine import Place
 from floodplain.runtime.epoch_runner import Epochs
 from floodplain.settings import RetentionSettings, RetrySettings, StoreSettings
 from floodplain.sinks.files import LocalFiles, ParquetSink
-from floodplain.spark.stream import Stream
 from floodplain.store.store import Store
 from floodplain.testing.local_engine import LocalEngine
 from floodplain.tiers import paths

@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from floodplain.pipeline.stream import Output
 from floodplain.sinks.base import Sink
-from floodplain.spark.stream import Output
 from floodplain.testing.faults import Captured, Steps
 from floodplain.testing.pipeline_kit import PipelineKit
 from floodplain.tiers.blobs import Blobs

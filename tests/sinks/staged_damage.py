@@ -11,6 +11,7 @@ import pyarrow as pa
 from floodplain.clock import ManualClock, SystemChance
 from floodplain.metrics import Counters
 from floodplain.operators.kernel.process import KeyedProcess
+from floodplain.pipeline.stream import Stream
 from floodplain.plan.nodes import Input, Outlet, Plan
 from floodplain.runtime.engine import Place
 from floodplain.runtime.epoch_runner import Epochs
@@ -22,7 +23,6 @@ from floodplain.sinks.kafka import KafkaSink
 from floodplain.sinks.kafka_marker import Marker
 from floodplain.sinks.memory import MemorySink
 from floodplain.spark.foreach_batch import ForeachBatchSink
-from floodplain.spark.stream import Stream
 from floodplain.store.store import Store
 from floodplain.testing.local_engine import LocalEngine
 from floodplain.testing.pipeline_kit import Columns

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
 import floodplain as fp
+from floodplain.pipeline.stream import Stream
 from floodplain.plan.nodes import Extend, Input, Select, Union
 from floodplain.spark.pipeline import stream
-from floodplain.spark.stream import Stream
 from floodplain.store.rows.layout import HASH
 from tests.spark.files import put_table
 from tests.spark.processes import Sightings

@@ -5,7 +5,7 @@ from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user k
 
 import floodplain as fp
 from floodplain.errors import BadInput
-from floodplain.spark.joins import key_pairs
+from floodplain.pipeline.join import key_pairs
 from floodplain.spark.pipeline import stream
 
 pytestmark = pytest.mark.spark

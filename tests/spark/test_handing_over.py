@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from floodplain.pipeline.stream import Stream
 from floodplain.spark.pipeline import stream
 from floodplain.spark.sessions import SMALL_BATCH_BYTES, ToPython, settings
-from floodplain.spark.stream import Stream
 from tests.spark.files import put_table
 from tests.spark.processes import HandedOver
 

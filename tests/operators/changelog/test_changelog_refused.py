@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 import floodplain as fp
+from floodplain.pipeline.stream import Stream
 from floodplain.plan.nodes import Input
-from floodplain.spark.stream import Stream
 from floodplain.state.types import as_fields
 from floodplain.testing.pipeline_kit import Columns, PipelineKit
 from tests.operators.changelog.test_retractions import COLUMNS, chained, newest, on

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from floodplain.operators.joins.stream_join import How
-from floodplain.spark.stream import Output, Stream
+from floodplain.pipeline.stream import Output, Stream
 from floodplain.testing.pipeline_kit import PipelineKit
 
 ROWS = {"shown": "ad long, at long, width int", "clicks": "id long, at long, user string"}

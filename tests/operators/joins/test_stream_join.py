@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from floodplain.errors import BadInput
 from floodplain.eventtime.windows import tumbling
 from floodplain.operators.aggregates.functions import count
-from floodplain.spark.stream import Output, Stream
+from floodplain.pipeline.stream import Output, Stream
 from floodplain.testing.pipeline_kit import KitEpoch, PipelineKit, survives_every_crash
 from tests.operators.joins.joining import END_MS, HOWS, ROWS, SOME, ads, click, expected, in_order, play, published, shown, within
 

@@ -2,8 +2,8 @@
 
 from xml.sax.saxutils import escape
 
-from floodplain.spark.explain import Arrow, Box, Picture
-from floodplain.spark.explain_layout import Layout, Spot, laid_out
+from floodplain.pipeline.explain.graph import Arrow, Box, Picture
+from floodplain.pipeline.explain.layout import Layout, Spot, laid_out
 
 _CHAR, _LINE, _PAD, _MARGIN = 6.7, 16.0, 10.0, 16.0
 _FILLS = {"input": "#e8f0fb", "step": "#f4f4f4", "operator": "#fdf3df", "sink": "#e6f4ea"}

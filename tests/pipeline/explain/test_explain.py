@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import floodplain as fp
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import ingestion_time
+from floodplain.pipeline.explain.graph import About, Arrow, Box, Picture
+from floodplain.pipeline.explain.layout import laid_out
+from floodplain.pipeline.stream import Stream
 from floodplain.plan.nodes import Input, Union
-from floodplain.spark.explain import About, Arrow, Box, Picture
-from floodplain.spark.explain_layout import laid_out
-from floodplain.spark.stream import Stream
 from floodplain.testing.pipeline_kit import Columns, PipelineKit
 from tests.spark.processes import ByCount, Count, Priced, Tally
 

@@ -19,14 +19,14 @@ from floodplain.operators.kernel.event_order import InOrder
 from floodplain.operators.kernel.reserved_columns import ALL, PREFIX
 from floodplain.operators.windows.aggregate import WindowAggregate
 from floodplain.operators.windows.triggers import END, Rules
+from floodplain.pipeline.aggregate_arguments import all_named
+from floodplain.pipeline.pyspark_methods import GroupedNames, no_attribute
+from floodplain.pipeline.pyspark_renames import STREAM, WINDOWED
 from floodplain.plan.changelog_checks import check_unweighted, taken
 from floodplain.plan.nodes import Extend, Keyed, Node, Select, Transform
-from floodplain.spark.agg_named import all_named
-from floodplain.spark.habits import GroupedNames, no_attribute
-from floodplain.spark.habits_table import STREAM, WINDOWED
 
 if TYPE_CHECKING:
-    from floodplain.spark.stream import Stream
+    from floodplain.pipeline.stream import Stream
 
 
 @dataclass(frozen=True)

@@ -22,17 +22,17 @@ from floodplain.operators.ranking.latest import Latest
 from floodplain.operators.ranking.pivot import Pivot, Repeats
 from floodplain.operators.ranking.top import Top
 from floodplain.operators.windows.triggers import rules_asked
+from floodplain.pipeline.aggregate_arguments import all_named
+from floodplain.pipeline.join import JoinAsked, On, Span, key_pairs
+from floodplain.pipeline.pyspark_methods import check_side
+from floodplain.pipeline.windowed import WindowedStream, running
 from floodplain.plan.changelog_checks import taken
 from floodplain.plan.nodes import Keyed, Node
-from floodplain.spark.agg_named import all_named
-from floodplain.spark.aggregating import WindowedStream, running
-from floodplain.spark.habits import check_side
-from floodplain.spark.joins import JoinAsked, On, Span, key_pairs
 from floodplain.state.descriptors import TimeKind
 from floodplain.state.durations import to_ms
 
 if TYPE_CHECKING:
-    from floodplain.spark.stream import Stream
+    from floodplain.pipeline.stream import Stream
 
 
 class Operations:

@@ -10,12 +10,12 @@ from floodplain.expressions.columns import Given, expression_named, name_of, wri
 from floodplain.expressions.identifiers import quoted
 from floodplain.operators.aggregates import functions
 from floodplain.operators.aggregates.base import Aggregate
-from floodplain.spark.habits_table import STREAM
+from floodplain.pipeline.pyspark_renames import STREAM
 from floodplain.state.durations import to_ms
 
 if TYPE_CHECKING:
-    from floodplain.spark.stream import Stream
-    from floodplain.spark.writing import Writing
+    from floodplain.pipeline.stream import Stream
+    from floodplain.pipeline.writer import Writing
 
 _WINDOWS = {"window": "fp.tumbling('10 minutes')", "session_window": "fp.session('10 minutes')"}
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from floodplain.spark.explain import Arrow, Picture
+from floodplain.pipeline.explain.graph import Arrow, Picture
 
 GAP_X, GAP_Y = 28.0, 58.0
 _SWEEPS = 6

@@ -9,6 +9,13 @@ import pyarrow as pa
 from floodplain.eventtime.watermarks import Slack, WatermarkRule
 from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.process import Process
+from floodplain.pipeline.explain.operators import (
+    Together,
+    column_facts,
+    operator_facts,
+    short,
+    together,
+)
 from floodplain.plan.definitions import expression, keyed_by
 from floodplain.plan.nodes import (
     MAIN,
@@ -27,13 +34,6 @@ from floodplain.plan.nodes import (
     some_of,
 )
 from floodplain.sinks.base import Sink
-from floodplain.spark.explain_operators import (
-    Together,
-    column_facts,
-    operator_facts,
-    short,
-    together,
-)
 from floodplain.state.durations import duration
 from floodplain.versions.records.definition import Definition
 

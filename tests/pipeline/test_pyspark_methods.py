@@ -10,9 +10,9 @@ from pyspark.sql.streaming import DataStreamWriter
 import floodplain as fp
 from floodplain.errors import BadInput, NoSuchMethod, UserError
 from floodplain.operators.kernel.row_cursor import tuple_type
-from floodplain.spark.habits import trigger_of
-from floodplain.spark.habits_table import OUTPUT, STREAM
-from floodplain.spark.writing import Writing
+from floodplain.pipeline.pyspark_methods import trigger_of
+from floodplain.pipeline.pyspark_renames import OUTPUT, STREAM
+from floodplain.pipeline.writer import Writing
 from floodplain.testing.pipeline_kit import Columns
 
 ROWS = "user string, v long, w double, ts timestamp"

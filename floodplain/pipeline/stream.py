@@ -19,6 +19,12 @@ from floodplain.operators.kernel.late_rows import LATE, lateness_asked
 from floodplain.operators.kernel.operator import OnError, check_on_error, check_process
 from floodplain.operators.kernel.process import Process
 from floodplain.operators.kernel.reserved_columns import check_not_reserved
+from floodplain.pipeline.explain.graph import About, picture
+from floodplain.pipeline.explain.text import Form, explained
+from floodplain.pipeline.operators import Operations
+from floodplain.pipeline.pyspark_methods import SparkNames, no_attribute, trigger_of
+from floodplain.pipeline.pyspark_renames import OUTPUT, STREAM
+from floodplain.pipeline.writer import Writing
 from floodplain.plan.changelog_checks import check_passed_on, check_unweighted, taken
 from floodplain.plan.nodes import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform
 from floodplain.runtime.compatibility.migration import StartChanges
@@ -26,12 +32,6 @@ from floodplain.settings import StoreSettings
 from floodplain.sinks.base import Sink
 from floodplain.sinks.memory import MemorySink
 from floodplain.sinks.registry import open_sink
-from floodplain.spark.explain import About, picture
-from floodplain.spark.explain_text import Form, explained
-from floodplain.spark.habits import SparkNames, no_attribute, trigger_of
-from floodplain.spark.habits_table import OUTPUT, STREAM
-from floodplain.spark.operations import Operations
-from floodplain.spark.writing import Writing
 from floodplain.state.durations import to_ms
 from floodplain.tiers.open import folder_of
 from floodplain.tiers.paths import checked_name

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from floodplain.errors import BadInput, BadName
+from floodplain.pipeline.stream import Output, Stream
 from floodplain.plan.nodes import Input
-from floodplain.spark.stream import Output, Stream
 from floodplain.testing.pipeline_kit import Columns, PipelineKit
 from tests.spark.processes import LastSeen, Sightings
 

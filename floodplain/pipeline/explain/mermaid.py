@@ -1,6 +1,6 @@
 """A pipeline explained as a Mermaid flowchart: text that many pages and editors draw."""
 
-from floodplain.spark.explain import Arrow, Box, Picture
+from floodplain.pipeline.explain.graph import Arrow, Box, Picture
 
 _SHAPES = {"input": ("([", "])"), "step": ("(", ")"), "operator": ("[", "]"), "sink": ("[(", ")]")}
 _LINES = {"spark": "-->", "exchange": "==>", "staged": "-.->", "files": "-->", "broadcast": "-.->"}

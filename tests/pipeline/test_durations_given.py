@@ -12,8 +12,8 @@ import floodplain as fp
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import WatermarkOptions
 from floodplain.operators.ranking.latest import Latest
-from floodplain.spark.joins import JoinAsked
-from floodplain.spark.stream import Output, Stream
+from floodplain.pipeline.join import JoinAsked
+from floodplain.pipeline.stream import Output, Stream
 from floodplain.state.descriptors import Value
 from floodplain.state.durations import to_ms
 from floodplain.testing.pipeline_kit import PipelineKit

@@ -3,9 +3,9 @@
 from typing import Literal, TypeAlias
 
 from floodplain.errors import BadInput
-from floodplain.spark.explain import Arrow, Box, Picture
-from floodplain.spark.explain_mermaid import mermaid
-from floodplain.spark.explain_svg import svg
+from floodplain.pipeline.explain.graph import Arrow, Box, Picture
+from floodplain.pipeline.explain.mermaid import mermaid
+from floodplain.pipeline.explain.svg import svg
 
 Form: TypeAlias = Literal["text", "mermaid", "svg"]
 _READS = {

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from floodplain.pipeline.explain.graph import About, picture
+from floodplain.pipeline.explain.text import Form, explained
 from floodplain.runtime.epoch_plan import together_next
 from floodplain.runtime.epoch_runner import Epochs
-from floodplain.spark.explain import About, picture
-from floodplain.spark.explain_text import Form, explained
 
 
 def explain_running(epochs: Epochs, described: About, form: Form) -> str:

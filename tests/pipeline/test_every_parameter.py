@@ -17,9 +17,9 @@ import pytest
 import floodplain as fp
 from floodplain.errors import BadInput
 from floodplain.operators.aggregates import functions as aggregates
-from floodplain.spark.aggregating import WindowedStream
-from floodplain.spark.operations import Operations
-from floodplain.spark.stream import Stream
+from floodplain.pipeline.operators import Operations
+from floodplain.pipeline.stream import Stream
+from floodplain.pipeline.windowed import WindowedStream
 from floodplain.state import descriptors
 from floodplain.store.store import Store
 from floodplain.testing.pipeline_kit import PipelineKit

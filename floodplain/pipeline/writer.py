@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from floodplain.errors import BadInput
+from floodplain.pipeline.pyspark_renames import OUTPUT
 from floodplain.plan.nodes import Extend, Keyed, Select, Transform
-from floodplain.spark.habits_table import OUTPUT
 
 if TYPE_CHECKING:
-    from floodplain.spark.stream import Output, Stream
+    from floodplain.pipeline.stream import Output, Stream
 
 CHECKPOINT = "checkpointLocation"
 _PASSING = ("memory", "console", "foreachBatch")
