@@ -77,12 +77,12 @@ _LATER = {
     "Crashed": "floodplain.testing.faults",
     "KitEpoch": "floodplain.testing.pipeline_kit",
     "PipelineKit": "floodplain.testing.pipeline_kit",
-    "Query": "floodplain.spark.pipeline",
+    "Query": "floodplain.spark.runtime",
     "Stream": "floodplain.pipeline.stream",
-    "stream": "floodplain.spark.pipeline",
+    "stream": "floodplain.spark.runtime",
     "survives_every_crash": "floodplain.testing.pipeline_kit",
-    "transform_with_state": "floodplain.spark.compat",
-    "transform_with_state_in_pandas": "floodplain.spark.compat",
+    "transform_with_state": "floodplain.spark.transform_with_state.api",
+    "transform_with_state_in_pandas": "floodplain.spark.transform_with_state.api",
 }
 
 

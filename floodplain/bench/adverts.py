@@ -12,7 +12,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from floodplain.spark.pipeline import stream
+from floodplain.spark.runtime import stream
 
 ROWS = "kind string, ad long, at_ms long, at timestamp"
 IMPRESSION = "impression"

@@ -22,7 +22,7 @@ from floodplain.bench.frame import Bench, rounded
 from floodplain.bench.lanes import Entry, Files, Lane, Settling, race
 from floodplain.clock import Clock
 from floodplain.errors import BadInput
-from floodplain.spark.pipeline import stream
+from floodplain.spark.runtime import stream
 
 OURS = "floodplain"
 STATELESS = "stateless"

@@ -22,14 +22,14 @@ from floodplain.bench.frame import Bench, rounded
 from floodplain.bench.lanes import Entry, Files, Lane, Laps, race
 from floodplain.bench.visits import EPOCHS_PER_WINDOW, OUTPUT, ROWS, Visits, closing, events, processed_right
 from floodplain.clock import Clock
-from floodplain.spark.pipeline import stream
+from floodplain.spark.runtime import stream
 
 OURS = "floodplain"
 DROPIN = "dropin"
 DROPIN_PANDAS = "dropin_pandas"
 TRANSFORM = "transform_with_state"
 TRANSFORM_PANDAS = "transform_with_state_in_pandas"
-COMPAT = "floodplain.spark.compat"
+COMPAT = "floodplain.spark.transform_with_state.api"
 
 TARGETS = {"vs_transform_with_state": ("at least", 40.0), "dropin_vs_transform_with_state": ("at least", 25.0)}
 

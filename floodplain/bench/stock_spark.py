@@ -32,7 +32,7 @@ from floodplain.sinks.files import ParquetSink
 from floodplain.sinks.staged import encoding
 from floodplain.spark.exchange import hashed, to_slots
 from floodplain.spark.java import provide_java
-from floodplain.spark.sessions import ToPython, start_light
+from floodplain.spark.session_conf import ToPython, start_light
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.create import create_or_read
 from floodplain.tiers.open import open_blobs

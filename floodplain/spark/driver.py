@@ -17,9 +17,9 @@ from floodplain.runtime.drain_lock import Gate
 from floodplain.runtime.engine import Place
 from floodplain.runtime.epoch_runner import Epochs
 from floodplain.runtime.static_input import run_static
-from floodplain.spark.ahead import put_ahead
 from floodplain.spark.engine import SparkEngine, tagged, untagged
-from floodplain.spark.sessions import SPARKS
+from floodplain.spark.pushdown import put_ahead
+from floodplain.spark.session_conf import SPARKS
 
 NOTING_S = 5.0
 """How long a stop waits for Spark to note the last batch. That takes it some milliseconds."""

@@ -24,9 +24,9 @@ from floodplain.runtime.task import Job, StageJob, TaskReport
 from floodplain.runtime.task_errors import carried, ours
 from floodplain.runtime.task_store import Work, open_for
 from floodplain.spark.exchange import hashed, to_slots
-from floodplain.spark.observe import observed
-from floodplain.spark.sessions import SPARKS, ToPython, settings
+from floodplain.spark.session_conf import SPARKS, ToPython, settings
 from floodplain.spark.task_entry import REPORT_SCHEMA, work
+from floodplain.spark.watermark_observer import observed
 from floodplain.store.rows.layout import HASH
 from floodplain.versions.records.edit import Assignment
 

@@ -5,7 +5,7 @@ import pytest
 
 from floodplain.errors import BadInput
 from floodplain.testing.pipeline_kit import PipelineKit
-from tests.spark.processes import Tally
+from tests.processes import Tally
 
 ROWS = "user string, amount long, ok boolean, inner struct<x: int>"
 ROW = {"user": "u", "amount": 3, "ok": True, "inner": {"x": 7}}

@@ -7,7 +7,7 @@ from floodplain.errors import BadInput, BadName
 from floodplain.pipeline.stream import Output, Stream
 from floodplain.plan.nodes import Input
 from floodplain.testing.pipeline_kit import Columns, PipelineKit
-from tests.spark.processes import LastSeen, Sightings
+from tests.processes import LastSeen, Sightings
 
 ROWS = "user string, at long"
 ONE_STREAM = r"do not come of one: begin with fp\.stream\(a=…, b=…\)"

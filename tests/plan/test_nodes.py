@@ -11,7 +11,7 @@ from floodplain.pipeline.stream import Stream
 from floodplain.plan.nodes import Extend, Input, Select, Union
 from floodplain.plan.single_scan import OnePass, one_pass
 from floodplain.testing.pipeline_kit import PipelineKit
-from tests.spark.processes import Tally
+from tests.processes import Tally
 
 USERS = [f"user{number}" for number in range(40)]
 ROWS = [{"user": user, "amount": number % 7} for number, user in enumerate(USERS)]

@@ -22,9 +22,9 @@ from floodplain.tiers.cached import CachedBlobs
 from floodplain.tiers.files.modes import Modes
 from floodplain.tiers.open import open_blobs
 from floodplain.versions.records.edit import SourcePosition
+from tests.processes import Count
 from tests.sinks.sink_kit import SinkKit
 from tests.sinks.staging import memory_blobs
-from tests.spark.processes import Count
 
 MODES = [0o600, 0o640, 0o664, 0o666]
 UMASKS = [0o000, 0o022, 0o077]

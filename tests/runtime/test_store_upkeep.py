@@ -17,7 +17,7 @@ from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.log.renewal import Renewal
 from tests.faults import FaultyBlobs, Op, Plan
-from tests.spark.processes import Count
+from tests.processes import Count
 from tests.spark.test_driver import epoch, started
 from tests.store.world import memory, open_store, settings
 

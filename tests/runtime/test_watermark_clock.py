@@ -10,7 +10,7 @@ from floodplain.eventtime.options import ingestion_time
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.testing.faults import Crashed, CrashPoint
 from floodplain.testing.pipeline_kit import KitEpoch, PipelineKit, survives_every_crash
-from tests.spark.processes import LastSeen
+from tests.processes import LastSeen
 
 ROWS = "user string, at long"
 

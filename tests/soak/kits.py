@@ -10,8 +10,8 @@ from floodplain.errors import Fenced
 from floodplain.settings import StoreSettings
 from floodplain.testing.faults import CrashPoint
 from floodplain.testing.pipeline_kit import KitEpoch, PipelineKit, _play, _points
+from tests.processes import Count
 from tests.soak.outcome import Trial
-from tests.spark.processes import Count
 from tests.testing.test_crashes import SCRIPTS
 
 ROWS = "user string, amount long"

@@ -17,7 +17,7 @@ from floodplain.spark.java import java_home
 from floodplain.store.store import Store
 from tests.soak.checkpoints import damage_files
 from tests.soak.outcome import Bag, Trial
-from tests.spark import test_pipeline
+from tests.spark import test_runtime
 from tests.spark.cluster import Cluster
 from tests.spark.driver_process import POINTS
 from tests.spark.fault_pipeline import check, write_input
@@ -123,20 +123,20 @@ def kill_worker(trial: Trial) -> None:
 def damage_checkpoint(trial: Trial) -> None:
     """Between two runs of a query, with input for the second one."""
     folder, spark = trial.folder, session()
-    test_pipeline.write_inputs(folder, trial.chance.randint(1, 3))
-    test_pipeline.run(spark, folder)
-    test_pipeline.write_inputs(folder, 2, first=3)
+    test_runtime.write_inputs(folder, trial.chance.randint(1, 3))
+    test_runtime.run(spark, folder)
+    test_runtime.write_inputs(folder, 2, first=3)
     checkpoint = folder / "state" / "checkpoint"
     if trial.faulty:
         damage_files(trial, checkpoint)
     with trial.may_refuse(str(checkpoint)):
-        test_pipeline.run(spark, folder)
+        test_runtime.run(spark, folder)
     if trial.refused:
         for path in sorted(checkpoint.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
         checkpoint.rmdir()
-        test_pipeline.run(spark, folder)
-    state = Counter((user, *values) for user, values in test_pipeline.state_of(folder).items())
+        test_runtime.run(spark, folder)
+    state = Counter((user, *values) for user, values in test_runtime.state_of(folder).items())
     trial.compare("state", counted(folder), state)
-    output = Counter((user, *values) for user, values in test_pipeline.last_output(folder).items())
+    output = Counter((user, *values) for user, values in test_runtime.last_output(folder).items())
     trial.compare("output", counted(folder), output)

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from floodplain.spark.pipeline import Query
+from floodplain.spark.runtime import Query
 from tests.spark.fault_pipeline import start
 from tests.spark.fault_processes import Fault
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodplain.settings import RetentionSettings, StoreSettings
-from floodplain.spark.pipeline import Query, stream
+from floodplain.spark.runtime import Query, stream
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.store import Store
 from tests.spark.fault_processes import BUCKETS, Fault, First, Second

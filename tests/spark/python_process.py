@@ -10,8 +10,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from floodplain.errors import BadInput
-from floodplain.spark.pipeline import Query, stream
-from tests.spark.processes import Count
+from floodplain.spark.runtime import Query, stream
+from tests.processes import Count
 from tests.waiting import wait_for
 
 

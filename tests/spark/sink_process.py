@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from floodplain.settings import StoreSettings
 from floodplain.spark.java import provide_java
-from floodplain.spark.pipeline import stream
-from tests.spark.processes import Count
+from floodplain.spark.runtime import stream
+from tests.processes import Count
 
 
 def main(settings: dict[str, Any]) -> None:

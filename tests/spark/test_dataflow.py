@@ -10,10 +10,10 @@ import pytest
 
 from floodplain.errors import BadInput, IncompatibleChange, UserError
 from floodplain.settings import StoreSettings
-from floodplain.spark.pipeline import Query, stream
+from floodplain.spark.runtime import Query, stream
 from floodplain.store.store import Store
+from tests.processes import ByCount, BySource, Count, LastSeen, Picky, Priced, Rearmed, Tally, Whereabouts
 from tests.spark.files import put_table
-from tests.spark.processes import ByCount, BySource, Count, LastSeen, Picky, Priced, Rearmed, Tally, Whereabouts
 
 pytestmark = pytest.mark.spark
 FAST = StoreSettings(lease_ms=1500)

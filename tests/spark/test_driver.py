@@ -15,13 +15,13 @@ from floodplain.runtime.engine import Place
 from floodplain.runtime.lease_takeover import take_over
 from floodplain.settings import StoreSettings
 from floodplain.spark.driver import Driver, Interrupted
-from floodplain.spark.housekeeper import Housekeeper
+from floodplain.spark.maintenance import Housekeeper
 from floodplain.store.compaction.policy import TieredPolicy
 from floodplain.testing.pipeline_kit import LocalEngine, PipelineKit
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.records.edit import SourcePosition
 from tests.faults import FaultyBlobs, Op, Plan
-from tests.spark.processes import Count, Echo, Held
+from tests.processes import Count, Echo, Held
 from tests.store.world import memory, open_store, settings
 from tests.waiting import wait_for
 

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from floodplain.pipeline.stream import Stream
-from floodplain.spark.pipeline import stream
-from floodplain.spark.sessions import SMALL_BATCH_BYTES, ToPython, settings
+from floodplain.spark.runtime import stream
+from floodplain.spark.session_conf import SMALL_BATCH_BYTES, ToPython, settings
+from tests.processes import HandedOver
 from tests.spark.files import put_table
-from tests.spark.processes import HandedOver
 
 pytestmark = pytest.mark.spark
 LIMIT, BUFFER = "spark.sql.execution.arrow.maxBytesPerBatch", "spark.sql.execution.pandas.udf.buffer.size"

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from floodplain.spark.pipeline import stream
+from floodplain.spark.runtime import stream
 from tests.spark.test_dataflow import finish, put_file, rows_of, source
 
 pytestmark = pytest.mark.spark

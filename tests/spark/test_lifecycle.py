@@ -9,10 +9,10 @@ import pytest
 
 from floodplain.errors import BadInput, Fenced, LeaseHeld
 from floodplain.settings import StoreSettings
-from floodplain.spark.pipeline import Query, stream
+from floodplain.spark.runtime import Query, stream
 from floodplain.store.store import Store
-from tests.spark.processes import Count, Echo, Held
-from tests.spark.test_pipeline import FAST, ONCE, expected, last_output, run, source, state_of, write_inputs
+from tests.processes import Count, Echo, Held
+from tests.spark.test_runtime import FAST, ONCE, expected, last_output, run, source, state_of, write_inputs
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.spark

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from floodplain.errors import StoreNotFound
-from floodplain.spark.pipeline import stream
+from floodplain.spark.runtime import stream
 from floodplain.store.rows.definition import value_table
 from floodplain.store.store import Store
 from floodplain.versions.retention import pins

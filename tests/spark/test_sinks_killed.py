@@ -18,12 +18,12 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from floodplain.errors import StoreNotFound
-from floodplain.spark.pipeline import stream
+from floodplain.spark.runtime import stream
 from floodplain.store.store import Store
 from tests.kafka_broker import Unfetchable, connector_jars, create_topic
+from tests.processes import Count
 from tests.sinks.test_kafka import consume
-from tests.spark.processes import Count
-from tests.spark.test_pipeline import FAST, ONCE, expected, source, write_inputs
+from tests.spark.test_runtime import FAST, ONCE, expected, source, write_inputs
 
 pytestmark = pytest.mark.spark
 

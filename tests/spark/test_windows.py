@@ -13,7 +13,7 @@ import floodplain as fp
 from floodplain.operators.aggregates.aggregation import Aggregation
 from floodplain.operators.aggregates.combiner import AggregateCombiner
 from floodplain.spark.engine import SparkEngine
-from floodplain.spark.sessions import settings
+from floodplain.spark.session_conf import settings
 from tests.operators.kernel.test_one_row import BYS, VALUES, alike, same
 from tests.spark.files import put_table
 

@@ -9,7 +9,7 @@ import pytest
 from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.settings import StoreSettings
 from floodplain.testing.pipeline_kit import Columns, KitEpoch, PipelineKit, survives_every_crash
-from tests.spark.processes import Echo
+from tests.processes import Echo
 from tests.testing.rivals import refused_everywhere, superseded_everywhere
 from tests.testing.test_pipeline_kit import ROWS, branching, counting, picky, priced, rows, waiting
 

@@ -13,7 +13,7 @@ from floodplain.testing.faults import Crashed, CrashPoint
 from floodplain.testing.pipeline_kit import PipelineKit
 from floodplain.testing.process_kit import ProcessKit
 from floodplain.tiers import paths
-from tests.spark.processes import ByCount, BySource, Count, Echo, LastSeen, Picky, Priced, Tally
+from tests.processes import ByCount, BySource, Count, Echo, LastSeen, Picky, Priced, Tally
 
 ROWS = "user string, amount long"
 

@@ -18,7 +18,7 @@ from floodplain.pipeline.explain.layout import laid_out
 from floodplain.pipeline.stream import Stream
 from floodplain.plan.nodes import Input, Union
 from floodplain.testing.pipeline_kit import Columns, PipelineKit
-from tests.spark.processes import ByCount, Count, Priced, Tally
+from tests.processes import ByCount, Count, Priced, Tally
 
 ROWS = "user string, amount long, ts timestamp"
 TWO = {"a": ROWS, "b": ROWS}

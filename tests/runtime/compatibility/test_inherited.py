@@ -12,7 +12,7 @@ from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.state.descriptors import List, Value
 from floodplain.testing.faults import Crashed, CrashPoint
 from floodplain.testing.pipeline_kit import PipelineKit
-from tests.spark.processes import Sightings
+from tests.processes import Sightings
 
 ROWS = "user string, at long"
 A = [{"user": "a", "at": 5}]

@@ -11,10 +11,10 @@ import pytest
 
 from floodplain.errors import BadInput, LeaseHeld
 from floodplain.settings import StoreSettings
-from floodplain.spark.pipeline import Query, stream
+from floodplain.spark.runtime import Query, stream
 from floodplain.store.store import Store
 from floodplain.versions.records import sealing
-from tests.spark.processes import ByCount, Count
+from tests.processes import ByCount, Count
 
 pytestmark = pytest.mark.spark
 FAST = StoreSettings(lease_ms=1500)

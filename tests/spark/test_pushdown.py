@@ -12,10 +12,10 @@ from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user k
 import floodplain as fp
 from floodplain.pipeline.stream import Stream
 from floodplain.plan.nodes import Extend, Input, Select, Union
-from floodplain.spark.pipeline import stream
+from floodplain.spark.runtime import stream
 from floodplain.store.rows.layout import HASH
+from tests.processes import Sightings
 from tests.spark.files import put_table
-from tests.spark.processes import Sightings
 
 pytestmark = pytest.mark.spark
 ONCE = {"availableNow": True}

@@ -6,7 +6,7 @@ import pytest
 
 import floodplain as fp
 from floodplain.errors import BadInput
-from tests.spark.tws_programs import Wrong
+from tests.spark.transform_with_state.programs import Wrong
 
 OUTPUT = "user string, what string"
 

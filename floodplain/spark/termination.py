@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pyspark.sql.streaming.query import StreamingQuery
 
 from floodplain.spark.driver import Driver
-from floodplain.spark.housekeeper import Housekeeper
+from floodplain.spark.maintenance import Housekeeper
 
 LOOK_S = 1
 """Between two looks whether the session was stopped. The end of the query itself is seen at once."""

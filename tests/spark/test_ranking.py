@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from floodplain.errors import BadInput
 from floodplain.operators.aggregates import functions as fp
 from floodplain.operators.changelog.changelog import fold_changes
-from floodplain.spark.pipeline import stream
+from floodplain.spark.runtime import stream
 from tests.spark.test_dataflow import finish
 
 pytestmark = pytest.mark.spark

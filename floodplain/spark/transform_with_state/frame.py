@@ -10,10 +10,10 @@ from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user k
 from floodplain.errors import BadInput
 from floodplain.expressions.identifiers import quoted
 from floodplain.pipeline.stream import Stream
-from floodplain.spark.compat_initial import InitialRows
-from floodplain.spark.compat_process import StatefulProcess
-from floodplain.spark.compat_write import StatefulWriter
-from floodplain.spark.pipeline import stream
+from floodplain.spark.runtime import stream
+from floodplain.spark.transform_with_state.initial_state import InitialRows
+from floodplain.spark.transform_with_state.process import StatefulProcess
+from floodplain.spark.transform_with_state.writer import StatefulWriter
 from floodplain.store.store import Store
 
 OPERATOR = "transform_with_state"

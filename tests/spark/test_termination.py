@@ -15,12 +15,12 @@ from pyspark.errors import StreamingQueryException
 import floodplain as fp
 from floodplain.errors import BadInput, Unavailable, UserError
 from floodplain.spark.java import java_home
-from floodplain.spark.pipeline import Query, stream
+from floodplain.spark.runtime import Query, stream
 from floodplain.store.store import Store
+from tests.processes import Count, Grumpy, OutOfReach, Picky
 from tests.spark.cluster import environment
 from tests.spark.files import put_table
-from tests.spark.processes import Count, Grumpy, OutOfReach, Picky
-from tests.spark.tws_programs import Wrong
+from tests.spark.transform_with_state.programs import Wrong
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.spark

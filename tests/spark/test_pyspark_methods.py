@@ -6,7 +6,7 @@ from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user k
 import floodplain as fp
 from floodplain.errors import BadInput
 from floodplain.pipeline.join import key_pairs
-from floodplain.spark.pipeline import stream
+from floodplain.spark.runtime import stream
 
 pytestmark = pytest.mark.spark
 

@@ -16,8 +16,8 @@ from floodplain.operators.kernel.context import Context
 from floodplain.operators.kernel.error_attribution import is_users_fault
 from floodplain.operators.kernel.key_grouping import Grouped
 from floodplain.operators.kernel.operator import KeyedOperator
-from floodplain.spark.compat_handle import EVENT, NO_TIME, LiveHandle, Phase
-from floodplain.spark.compat_types import Codec
+from floodplain.spark.transform_with_state.handle import EVENT, NO_TIME, LiveHandle, Phase
+from floodplain.spark.transform_with_state.types import Codec
 
 
 class Calls:

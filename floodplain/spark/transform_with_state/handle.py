@@ -13,8 +13,8 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 from pyspark.sql.types import StructType
 
-from floodplain.spark.compat_states import LiveList, LiveMap, LiveValue, NoKey
-from floodplain.spark.compat_types import Codec
+from floodplain.spark.transform_with_state.states import LiveList, LiveMap, LiveValue, NoKey
+from floodplain.spark.transform_with_state.types import Codec
 from floodplain.state.descriptors import List, Map, State, Value
 from floodplain.state.timers import TimersHandle
 

@@ -30,12 +30,12 @@ from pyspark.sql.types import (
 )
 
 from floodplain.errors import UserError
-from floodplain.spark.compat_handle import table_names
-from floodplain.spark.compat_process import Shape, StatefulProcess, declared_by
-from floodplain.spark.compat_types import Codec
+from floodplain.spark.transform_with_state.handle import table_names
+from floodplain.spark.transform_with_state.process import Shape, StatefulProcess, declared_by
+from floodplain.spark.transform_with_state.types import Codec
 from floodplain.testing.pipeline_kit import PipelineKit
 from floodplain.testing.process_kit import ProcessKit
-from tests.spark.tws_programs import LONG, Wrong
+from tests.spark.transform_with_state.programs import LONG, Wrong
 
 ROWS = StructType().add("user", StringType()).add("n", LongType()).add("at", LongType())
 OUTPUT = StructType().add("user", StringType()).add("what", StringType())

@@ -13,7 +13,7 @@ from pyspark.sql.types import Row, StructType
 
 from floodplain.errors import short
 from floodplain.operators.kernel.key_grouping import Grouped
-from floodplain.spark.compat_initial import INITIAL
+from floodplain.spark.transform_with_state.initial_state import INITIAL
 from floodplain.state.pythonic import to_python
 from floodplain.store.rows.layout import one_array
 

@@ -9,10 +9,10 @@ from pyspark import SparkContext, cloudpickle
 from pyspark.sql import SparkSession
 
 from floodplain.errors import BadInput
-from floodplain.spark import versions_told
+from floodplain.spark import environment_probe
+from floodplain.spark.environment_probe import MODULES, told
 from floodplain.spark.java import OLDEST_JAVA
-from floodplain.spark.sessions import SPARKS
-from floodplain.spark.versions_told import MODULES, told
+from floodplain.spark.session_conf import SPARKS
 
 SUPPORTED = {"pyspark": ((4, 3), (5,)), "pyarrow": ((21,), None)}
 """From, and up to but not including, if there is an end."""
@@ -25,7 +25,7 @@ _NO_PYTHON = re.compile(r'Cannot run program "[^"\n]*"[^\n]*|\[PYTHON_VERSION_MI
 _asked: set[tuple[str, str]] = set()
 """Application and Python that were asked in this process, and fit."""
 
-cloudpickle.register_pickle_by_value(versions_told)  # type: ignore[no-untyped-call]
+cloudpickle.register_pickle_by_value(environment_probe)  # type: ignore[no-untyped-call]
 
 
 def prepare_workers(session: SparkSession) -> None:

@@ -9,11 +9,11 @@ from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user k
 from floodplain.eventtime.measure import seen_in, timed
 from floodplain.eventtime.watermarks import Slack, WatermarkRule
 from floodplain.settings import StoreSettings
-from floodplain.spark.observe import observed
-from floodplain.spark.pipeline import stream
+from floodplain.spark.runtime import stream
+from floodplain.spark.watermark_observer import observed
 from floodplain.state.descriptors import EVENT_TIME
+from tests.processes import LastSeen, Trail
 from tests.spark.files import put_table
-from tests.spark.processes import LastSeen, Trail
 
 pytestmark = pytest.mark.spark
 STAMP = pa.timestamp("us", "UTC")

@@ -15,10 +15,10 @@ from pyspark.sql.types import StructType
 from floodplain.operators.kernel.definition import STATEFUL_PROCESSOR, Described, Given, Written, free
 from floodplain.operators.kernel.operator import EVENT_TIMERS, PROCESSING_TIMERS
 from floodplain.operators.kernel.process import Process
-from floodplain.spark.compat_calls import Calls
-from floodplain.spark.compat_handle import EVENT, Declared, Recorder, table_names
-from floodplain.spark.compat_pandas import PandasFlavour
-from floodplain.spark.compat_rows import RowFlavour
+from floodplain.spark.transform_with_state.calls import Calls
+from floodplain.spark.transform_with_state.handle import EVENT, Declared, Recorder, table_names
+from floodplain.spark.transform_with_state.pandas import PandasFlavour
+from floodplain.spark.transform_with_state.rows import RowFlavour
 from floodplain.state.descriptors import State
 from floodplain.state.tables import safe_names
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
 
-from floodplain.spark.compat_types import Codec
+from floodplain.spark.transform_with_state.types import Codec
 from floodplain.state.handles import ValueHandle
 from floodplain.state.lists import ListHandle
 from floodplain.state.maps import MapHandle

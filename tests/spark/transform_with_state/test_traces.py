@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import floodplain as fp
-from tests.spark.tws_programs import INPUT, OUTPUT, Interpreter, PandasInterpreter
-from tests.spark.tws_traces import Life, lives
+from tests.spark.transform_with_state.programs import INPUT, OUTPUT, Interpreter, PandasInterpreter
+from tests.spark.transform_with_state.traces import Life, lives
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

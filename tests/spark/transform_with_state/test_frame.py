@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import floodplain as fp
 from floodplain.errors import BadInput
-from tests.spark.tws_programs import INPUT, OUTPUT, Interpreter, PandasInterpreter
+from tests.spark.transform_with_state.programs import INPUT, OUTPUT, Interpreter, PandasInterpreter
 
 
 def feed(folder, number, *rows):

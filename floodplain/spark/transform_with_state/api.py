@@ -11,9 +11,9 @@ from pyspark.sql.types import StructType
 from floodplain.errors import BadInput
 from floodplain.expressions.identifiers import quoted
 from floodplain.scratch import Scratch
-from floodplain.spark.compat_frame import Source, StatefulFrame, names_of_keys
-from floodplain.spark.compat_handle import table_names
-from floodplain.spark.compat_process import Shape, StatefulProcess, declared_by
+from floodplain.spark.transform_with_state.frame import Source, StatefulFrame, names_of_keys
+from floodplain.spark.transform_with_state.handle import table_names
+from floodplain.spark.transform_with_state.process import Shape, StatefulProcess, declared_by
 from floodplain.store.store import Store
 
 _SETTINGS = (

@@ -9,8 +9,8 @@ import pytest
 
 from floodplain.errors import BadInput
 from floodplain.spark import java
-from floodplain.spark.versions_told import MODULES, told
-from floodplain.spark.workers import SUPPORTED, check_driver, check_workers
+from floodplain.spark.environment import SUPPORTED, check_driver, check_workers
+from floodplain.spark.environment_probe import MODULES, told
 
 MINE = {"python": "/env/bin/python", "host": "here", "pyspark": "4.3.0", "pyarrow": "25.0.0", "floodplain": "0.1.0"}
 UNFIT = "in /env/bin/python does not fit Floodplain: install"

@@ -27,12 +27,12 @@ from floodplain.runtime.schema_inference import dry_schemas
 from floodplain.scratch import Scratch
 from floodplain.sinks.base import Sink
 from floodplain.spark.driver import Driver
-from floodplain.spark.ending import Ending
 from floodplain.spark.engine import SparkEngine
+from floodplain.spark.environment import prepare_workers
 from floodplain.spark.foreach_batch import ForeachBatchSink
-from floodplain.spark.housekeeper import Housekeeper
-from floodplain.spark.sessions import SPARKS, start_light
-from floodplain.spark.workers import prepare_workers
+from floodplain.spark.maintenance import Housekeeper
+from floodplain.spark.session_conf import SPARKS, start_light
+from floodplain.spark.termination import Ending
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.durations import to_ms
 from floodplain.store.read.snapshot import TableView

@@ -8,7 +8,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from floodplain.errors import FloodplainError
-from floodplain.spark.pipeline import Query
+from floodplain.spark.runtime import Query
 
 
 def as_spark(error: Exception) -> Exception:

@@ -14,8 +14,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from floodplain.operators.kernel.key_grouping import Grouped
-from floodplain.spark.compat_initial import INITIAL
-from floodplain.spark.compat_rows import TIME_ZONE
+from floodplain.spark.transform_with_state.initial_state import INITIAL
+from floodplain.spark.transform_with_state.rows import TIME_ZONE
 from floodplain.store.rows.layout import one_array
 
 _CHUNK_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"

@@ -13,7 +13,7 @@ from floodplain.errors import BadInput
 from floodplain.pipeline.stream import Output, Stream
 from floodplain.runtime.lease_takeover import take_over
 from floodplain.scratch import Scratch
-from floodplain.spark.compat_query import StatefulQuery
+from floodplain.spark.transform_with_state.query import StatefulQuery
 from floodplain.state.tables import SEPARATOR
 from floodplain.store.store import Store
 from floodplain.tiers.open import folder_of
