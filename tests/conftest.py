@@ -18,7 +18,7 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from floodplain.bench.ports import free_ports
+from floodplain.bench.harness.ports import free_ports
 from tests.kafka_broker import Unfetchable, broker
 from tests.spark_session import local_spark
 

@@ -12,8 +12,8 @@ import pyspark
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from floodplain.bench import kafka_broker
-from floodplain.bench.maven import Jars, Module, Unfetchable
+from floodplain.bench.harness import kafka_broker
+from floodplain.bench.harness.maven import Jars, Module, Unfetchable
 
 CLIENTS: tuple[Module, ...] = (("org.apache.kafka", "kafka-clients", "3.9.2"), ("org.apache.commons", "commons-pool2", "2.13.1"))
 """What Spark's connector needs beside its own two jars and what Spark has."""

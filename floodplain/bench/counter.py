@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from floodplain.bench import stock_spark
-from floodplain.bench.counting import OUTPUT, ROWS, Count, counted_right, events
-from floodplain.bench.frame import Bench, rounded
-from floodplain.bench.lanes import Entry, Files, Lane, Settling, race
+from floodplain.bench.contenders import stock_spark
+from floodplain.bench.harness.frame import Bench, rounded
+from floodplain.bench.harness.lanes import Entry, Files, Lane, Settling, race
+from floodplain.bench.workloads.counting import OUTPUT, ROWS, Count, counted_right, events
 from floodplain.clock import Clock
 from floodplain.errors import BadInput
 from floodplain.spark.runtime import stream

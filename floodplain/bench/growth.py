@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.bench import repartition
-from floodplain.bench.frame import Bench, Contestant, Timings, rounded, timed
-from floodplain.bench.memory import lookup_memory, measurable
-from floodplain.bench.ours import SCHEMAS, TABLE, total
-from floodplain.bench.sizes import Sizes
-from floodplain.bench.workloads import VALUE, users, value_batch
+from floodplain.bench.contenders.memory import lookup_memory, measurable
+from floodplain.bench.contenders.ours import SCHEMAS, TABLE, total
+from floodplain.bench.harness.frame import Bench, Contestant, Timings, rounded, timed
+from floodplain.bench.harness.sizes import Sizes
+from floodplain.bench.workloads.state_updates import VALUE, users, value_batch
 from floodplain.store.store import Store, Writer
 
 MEMORY_LIMIT_MB = 100

@@ -22,9 +22,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from floodplain.bench import stock_nexmark, stock_spark
-from floodplain.bench.frame import Bench, rounded, timed
-from floodplain.bench.lanes import Entry, Lane, Laps, Settling, WarmUp, race
+from floodplain.bench.contenders import stock_nexmark, stock_spark
+from floodplain.bench.harness.frame import Bench, rounded, timed
+from floodplain.bench.harness.lanes import Entry, Lane, Laps, Settling, WarmUp, race
 from floodplain.clock import Clock
 from floodplain.errors import BadInput
 from floodplain.store.store import Store

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from floodplain.bench import adverts, counter, counting, stock_spark
-from floodplain.bench.lanes import Lane
+from floodplain.bench import counter
+from floodplain.bench.contenders import stock_spark
+from floodplain.bench.harness.lanes import Lane
+from floodplain.bench.workloads import adverts, counting
 from floodplain.clock import SystemClock
 
 WORKLOADS: dict[str, tuple[str, Callable[[int], Callable[[Any, Path], Any]]]] = {

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from floodplain.bench import stock_spark
-from floodplain.bench.frame import Bench, rounded
-from floodplain.bench.lanes import Entry, Files, Lane, Laps, race
-from floodplain.bench.visits import EPOCHS_PER_WINDOW, OUTPUT, ROWS, Visits, closing, events, processed_right
+from floodplain.bench.contenders import stock_spark
+from floodplain.bench.harness.frame import Bench, rounded
+from floodplain.bench.harness.lanes import Entry, Files, Lane, Laps, race
+from floodplain.bench.workloads.visits import EPOCHS_PER_WINDOW, OUTPUT, ROWS, Visits, closing, events, processed_right
 from floodplain.clock import Clock
 from floodplain.spark.runtime import stream
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from floodplain.bench import sizes
+from floodplain.bench.harness import sizes
 from floodplain.clock import SystemClock
 from floodplain.errors import BadInput
 
@@ -27,7 +27,7 @@ def _nexmark(quick: bool) -> dict[str, Any]:
 
 
 def _peers(quick: bool) -> dict[str, Any]:
-    return _on_spark("floodplain.bench.peers", quick)
+    return _on_spark("floodplain.bench.peer_comparison", quick)
 
 
 def _on_spark(name: str, quick: bool) -> dict[str, Any]:

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 from rocksdict import IngestExternalFileOptions, Rdict, ReadOptions, SstFileWriter
 
-from floodplain.bench import ours, plain, rocks
-from floodplain.bench.frame import Contestant
-from floodplain.bench.workloads import Kind
+from floodplain.bench.contenders import ours, plain, rocks
+from floodplain.bench.harness.frame import Contestant
+from floodplain.bench.workloads.state_updates import Kind
 from floodplain.keys import hash_columns, key_group
 from floodplain.store.read import scan
 from floodplain.store.read.snapshot import epoch_rules

@@ -17,10 +17,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from floodplain.bench import growth, ours, plain, repartition, rocks
-from floodplain.bench.frame import Bench, Contestant, Timings, rounded
-from floodplain.bench.sizes import Sizes
-from floodplain.bench.workloads import KINDS, VALUE, Kind, expected, same_rows
+from floodplain.bench import growth, repartition
+from floodplain.bench.contenders import ours, plain, rocks
+from floodplain.bench.harness.frame import Bench, Contestant, Timings, rounded
+from floodplain.bench.harness.sizes import Sizes
+from floodplain.bench.workloads.state_updates import KINDS, VALUE, Kind, expected, same_rows
 from floodplain.clock import Clock
 from floodplain.errors import BadInput
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from floodplain.bench.frame import Bench, Contestant, interleave
+from floodplain.bench.harness.frame import Bench, Contestant, interleave
 from floodplain.clock import ManualClock
 
 

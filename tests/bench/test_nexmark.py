@@ -5,7 +5,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from floodplain.bench import nexmark, registry, stock_nexmark
+from floodplain.bench import nexmark, registry
+from floodplain.bench.contenders import stock_nexmark
 from floodplain.clock import SystemClock
 from floodplain.errors import BadInput
 

@@ -17,11 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodplain.bench import adverts, peers, registry
-from floodplain.bench.frame import Bench
-from floodplain.bench.peer_environments import READY, Environment, Unavailable, cache_folder, run
-from floodplain.bench.peer_events import CAME, COLUMNS, COUNT, JOIN, WORKERS, WORKLOADS, Answer, Feed, Scale
-from floodplain.bench.peer_list import PEERS, Peer
+from floodplain.bench import peer_comparison, registry
+from floodplain.bench.harness.frame import Bench
+from floodplain.bench.peers.peer_environments import READY, Environment, Unavailable, cache_folder, run
+from floodplain.bench.peers.peer_events import CAME, COLUMNS, COUNT, JOIN, WORKERS, WORKLOADS, Answer, Feed, Scale
+from floodplain.bench.peers.peer_list import PEERS, Peer
+from floodplain.bench.workloads import adverts
 from floodplain.clock import ManualClock
 from floodplain.errors import BadInput
 
@@ -164,11 +165,11 @@ def test_a_command_is_given_up_in_time_with_all_that_it_started(tmp_path: Path) 
 )
 def test_a_program_that_fails_is_unavailable_with_the_reason(script: str, reason: str) -> None:
     with pytest.raises(Unavailable, match=reason):
-        peers.run_program([sys.executable, "-c", script], {}, 60)
+        peer_comparison.run_program([sys.executable, "-c", script], {}, 60)
 
 
 def test_a_program_is_told_all_that_it_needs(feed: Feed, tmp_path: Path) -> None:
-    task = peers.asked(feed, tmp_path, PEERS[-1])
+    task = peer_comparison.asked(feed, tmp_path, PEERS[-1])
     assert json.loads(json.dumps(task)) == task
     assert len(set(task["ports"])) == task["workers"] == WORKERS
     assert 0 < task["warm_progress"] < task["all_progress"]
@@ -193,7 +194,7 @@ def test_peers_that_fail_are_listed_and_the_others_go_on(tmp_path: Path, monkeyp
     ]
     monkeypatch.setattr(Peer, "script", property(lambda peer: _script(tmp_path, peer)))
     bench = Bench("peers", ManualClock())
-    racing = peers._Peers(bench, peers.Sizes(TINY, rounds=2, run_seconds=60), tmp_path / "home", lone)
+    racing = peer_comparison._Peers(bench, peer_comparison.Sizes(TINY, rounds=2, run_seconds=60), tmp_path / "home", lone)
     # Ours is on Spark: here its place is taken by the same program.
     monkeypatch.setattr(racing, "_command", lambda peer: [sys.executable, str(_script(tmp_path, peer or lone[2]))])
     racing.run()
@@ -212,7 +213,7 @@ def test_peers_that_fail_are_listed_and_the_others_go_on(tmp_path: Path, monkeyp
 
 
 def test_without_our_side_there_is_nothing_to_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    racing = peers._Peers(Bench("peers", ManualClock()), peers.Sizes(TINY, rounds=1), tmp_path, [])
+    racing = peer_comparison._Peers(Bench("peers", ManualClock()), peer_comparison.Sizes(TINY, rounds=1), tmp_path, [])
     monkeypatch.setattr(racing, "_command", lambda _: [sys.executable, "-c", "raise OSError('no Java')"])
     with pytest.raises(BadInput, match=r"our own side could not run.*no Java"):
         racing.run()
@@ -233,18 +234,18 @@ print(json.dumps({"seconds": 0.5, "whole_seconds": 1.0, "answer": "parquet"}))
 
 def _script(folder: Path, peer: Peer) -> Path:
     if peer.program != "oracle":
-        return Path(peers.__file__).with_name(f"{peer.program}.py")
+        return Path(peer_comparison.__file__).with_name("peers") / (f"{peer.program}.py")
     (folder / "oracle.py").write_text(ORACLE)
     return folder / "oracle.py"
 
 
 def test_some_can_be_chosen_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [peer.name for peer in peers._chosen(PEERS, quick=True)] == [peer.name for peer in PEERS if peer.quick]
-    monkeypatch.setenv(peers.ONLY, "pathway,flink_sql_rocksdb")
-    assert [peer.name for peer in peers._chosen(PEERS, quick=True)] == ["pathway", "flink_sql_rocksdb"]
-    monkeypatch.setenv(peers.ONLY, "pathways")
+    assert [peer.name for peer in peer_comparison._chosen(PEERS, quick=True)] == [peer.name for peer in PEERS if peer.quick]
+    monkeypatch.setenv(peer_comparison.ONLY, "pathway,flink_sql_rocksdb")
+    assert [peer.name for peer in peer_comparison._chosen(PEERS, quick=True)] == ["pathway", "flink_sql_rocksdb"]
+    monkeypatch.setenv(peer_comparison.ONLY, "pathways")
     with pytest.raises(BadInput, match="there is no peer pathways"):
-        peers._chosen(PEERS, quick=True)
+        peer_comparison._chosen(PEERS, quick=True)
 
 
 @pytest.mark.soak
@@ -257,9 +258,9 @@ def test_the_program_of_a_peer_answers_right_where_its_environment_stands(peer: 
         pytest.skip(reason)
     output = tmp_path / "output"
     output.mkdir()
-    with peers.brokered(peer) as task:
-        task |= peers.asked(feed, output, peer)
-        told = peers.run_program([str(folder / "bin" / "python"), "-P", str(peer.script)], task, 300)
+    with peer_comparison.brokered(peer) as task:
+        task |= peer_comparison.asked(feed, output, peer)
+        told = peer_comparison.run_program([str(folder / "bin" / "python"), "-P", str(peer.script)], task, 300)
     found = Answer(feed, told["answer"], output)
     assert found.right()
     assert (told.get("seconds") or found.seconds()) < told["whole_seconds"]
@@ -270,8 +271,8 @@ def test_the_program_of_a_peer_answers_right_where_its_environment_stands(peer: 
 def test_our_program_answers_right_on_spark(feed: Feed, tmp_path: Path) -> None:
     output = tmp_path / "output"
     output.mkdir()
-    told = peers.run_program(
-        [sys.executable, "-m", "floodplain.bench.peer_floodplain"], peers.asked(feed, output, None), 300, own=True
+    told = peer_comparison.run_program(
+        [sys.executable, "-m", "floodplain.bench.peer_floodplain"], peer_comparison.asked(feed, output, None), 300, own=True
     )
     assert Answer(feed, told["answer"], Path(told["folder"])).right()
     assert 0 < told["seconds"] < told["whole_seconds"]

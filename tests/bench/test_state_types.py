@@ -9,8 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from floodplain.bench import memory, ours, plain, registry, repartition, rocks, sizes, state_types
-from floodplain.bench.workloads import KINDS, VALUE, Kind, expected, same_rows
+from floodplain.bench import registry, repartition, state_types
+from floodplain.bench.contenders import memory, ours, plain, rocks
+from floodplain.bench.harness import sizes
+from floodplain.bench.workloads.state_updates import KINDS, VALUE, Kind, expected, same_rows
 from floodplain.clock import SystemClock
 from floodplain.errors import BadInput
 

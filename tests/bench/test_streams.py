@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodplain.bench import counter, lanes, process, registry
-from floodplain.bench.counting import Count, counted_right, events
-from floodplain.bench.frame import Bench
-from floodplain.bench.visits import EPOCH_MS, Visits, closing, processed_right, window_end
-from floodplain.bench.visits import events as visits
+from floodplain.bench import counter, process, registry
+from floodplain.bench.harness import lanes
+from floodplain.bench.harness.frame import Bench
+from floodplain.bench.workloads.counting import Count, counted_right, events
+from floodplain.bench.workloads.visits import EPOCH_MS, Visits, closing, processed_right, window_end
+from floodplain.bench.workloads.visits import events as visits
 from floodplain.clock import ManualClock, SystemClock
 from floodplain.testing.process_kit import ProcessKit
 

@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from floodplain.bench.counting import Count
+from floodplain.bench.workloads.counting import Count
 from floodplain.clock import ManualClock, SeededChance
 from floodplain.errors import Refused
 from floodplain.eventtime.times import EpochTimes

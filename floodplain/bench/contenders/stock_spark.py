@@ -22,8 +22,8 @@ from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user k
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from floodplain.bench.counting import OUTPUT_SCHEMA
-from floodplain.bench.visits import window_end
+from floodplain.bench.workloads.counting import OUTPUT_SCHEMA
+from floodplain.bench.workloads.visits import window_end
 from floodplain.clock import SystemChance, SystemClock
 from floodplain.metrics import Counters
 from floodplain.operators.kernel.key_grouping import group

@@ -13,7 +13,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from floodplain.bench.workloads import users
+from floodplain.bench.workloads.state_updates import users
 from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.state.descriptors import List, Value
 

@@ -26,15 +26,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from floodplain.bench import adverts
-from floodplain.bench.frame import Bench, rounded
-from floodplain.bench.kafka_broker import broker
-from floodplain.bench.maven import Jars, Unfetchable
-from floodplain.bench.peer_environments import Unavailable, cache_folder, provide
-from floodplain.bench.peer_environments import run as run_command
-from floodplain.bench.peer_events import COUNT, WORKERS, WORKLOADS, Answer, Feed, Scale
-from floodplain.bench.peer_list import PEERS, Peer
-from floodplain.bench.ports import free_ports
+from floodplain.bench.harness.frame import Bench, rounded
+from floodplain.bench.harness.kafka_broker import broker
+from floodplain.bench.harness.maven import Jars, Unfetchable
+from floodplain.bench.harness.ports import free_ports
+from floodplain.bench.peers.peer_environments import Unavailable, cache_folder, provide
+from floodplain.bench.peers.peer_environments import run as run_command
+from floodplain.bench.peers.peer_events import COUNT, WORKERS, WORKLOADS, Answer, Feed, Scale
+from floodplain.bench.peers.peer_list import PEERS, Peer
+from floodplain.bench.workloads import adverts
 from floodplain.clock import Clock
 from floodplain.errors import BadInput
 

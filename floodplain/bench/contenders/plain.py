@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from floodplain.bench.workloads import Kind
+from floodplain.bench.workloads.state_updates import Kind
 
 NAME = "dict"
 

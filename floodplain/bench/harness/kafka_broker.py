@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from floodplain.bench.maven import Jars, Module, Unfetchable
+from floodplain.bench.harness.maven import Jars, Module, Unfetchable
 from floodplain.clock import SystemChance, SystemClock
 
 BROKER: Module = ("org.apache.kafka", "kafka_2.13", "4.3.1")

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.bench.workloads import users
+from floodplain.bench.workloads.state_updates import users
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.state.descriptors import Value
 

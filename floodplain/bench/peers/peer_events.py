@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from floodplain.bench import adverts, counting
-from floodplain.bench.lanes import Files
+from floodplain.bench.harness.lanes import Files
+from floodplain.bench.workloads import adverts, counting
 
 COUNT = "count"
 JOIN = "join"

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.bench.workloads import Kind
+from floodplain.bench.workloads.state_updates import Kind
 from floodplain.clock import Clock
 from floodplain.keys import hash_columns
 from floodplain.store.read.snapshot import TableView

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rocksdict import BlockBasedOptions, Cache, Checkpoint, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
-from floodplain.bench.workloads import Kind
+from floodplain.bench.workloads.state_updates import Kind
 from floodplain.clock import Clock
 
 NAME = "rocksdb"

@@ -1,4 +1,4 @@
-"""Memory of a lookup, measured in a process of its own: ``python -m floodplain.bench.memory STORE TABLE ROWS KEYS``.
+"""Memory of a lookup, measured in a process of its own: ``python -m floodplain.bench.contenders.memory STORE TABLE ROWS KEYS``.
 
 Anonymous memory only (``RssAnon``): pages of mapped runs belong to the page cache, which every process shares and the system
 takes back when it needs it. Linux only.
@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from floodplain.bench.workloads import users
+from floodplain.bench.workloads.state_updates import users
 from floodplain.store.store import Store
 
 _STATUS = Path("/proc/self/status")
@@ -35,7 +35,7 @@ def measurable() -> bool:
 
 def lookup_memory(store: Path, table: str, rows: int, keys: int) -> LookupMemory:
     """Look ``keys`` random users of ``rows`` up in a fresh process."""
-    command = [sys.executable, "-m", "floodplain.bench.memory", str(store), table, str(rows), str(keys)]
+    command = [sys.executable, "-m", "floodplain.bench.contenders.memory", str(store), table, str(rows), str(keys)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     return msgspec.json.decode(done.stdout, type=LookupMemory)
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from floodplain.bench.frame import Bench, rounded
+from floodplain.bench.harness.frame import Bench, rounded
 from floodplain.clock import Clock
 from floodplain.store.compaction.policy import TieredPolicy
 from floodplain.store.store import Store

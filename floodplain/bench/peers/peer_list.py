@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from floodplain.bench.peer_environments import Environment
+from floodplain.bench.peers.peer_environments import Environment
 
 
 @dataclass(frozen=True, slots=True)
