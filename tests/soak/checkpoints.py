@@ -13,8 +13,7 @@ def damage(trial: Trial) -> None:
     """One or two files of a checkpoint, with their checksums or without."""
     scene = SCENES[trial.chance.choice(sorted(SCENES))]
     folder = scene.laid_out(trial.folder / "checkpoint")
-    for _ in range(trial.chance.choice((1, 1, 2))):
-        name = trial.chance.choice(sorted(scene.files))
+    for name in trial.chance.sample(sorted(scene.files), trial.chance.choice((1, 1, 2))):
         if trial.faulty and (folder / name).exists():
             trial.note(f"{name}: {_damaged(trial, scene, folder, name)}")
     with trial.may_refuse(str(folder)):
