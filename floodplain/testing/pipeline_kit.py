@@ -50,6 +50,8 @@ class Columns:
     """Stands for a DataFrame where a pipeline is described: it has columns and no rows."""
 
     schema: pa.Schema
+    sparkSession: None = None  # noqa: N815 — as Spark calls it
+    """The kit runs without a session."""
 
     @property
     def columns(self) -> list[str]:

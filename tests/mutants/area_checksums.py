@@ -60,7 +60,7 @@ PLANTS = (
     ),
     Plant(
         "of_rows_between_operators_only_the_end_is_checked",
-        "worker",
+        "staging",
         "for number in (part, len(self.pieces) - 1):",
         "for number in (len(self.pieces) - 1,):",
         ("staged::test_no_operator_reads_damaged_rows_of_the_one_before[split]",),

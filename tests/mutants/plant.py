@@ -38,7 +38,7 @@ FILES = {
     "store": "floodplain/store/store.py",
     "timers": "floodplain/state/timers.py",
     "vouched": "floodplain/versions/records/vouched.py",
-    "worker": "floodplain/runtime/task.py",
+    "staging": "floodplain/runtime/staging.py",
 }
 """Where each file is: the one place to change when a module moves."""
 

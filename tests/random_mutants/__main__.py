@@ -25,7 +25,7 @@ HOME = ROOT / ".random-mutants"
 TREE = HOME / "tree"
 TOOLS = HOME / "tools"
 TESTER = "mutmut==3.8.1"
-MUTATED = ("floodplain/versions/*", "floodplain/store/*")
+MUTATED = ("floodplain/versions/*/*", "floodplain/store/*", "floodplain/store/*/*")
 TESTS = ("tests/versions", "tests/store", "tests/formats", "tests/cli")
 COPIED = ("floodplain", "tests", "pyproject.toml")
 WITHOUT = "not spark and not soak and not kafka and not s3"

@@ -39,7 +39,7 @@ def test_each_kind_comes_back_with_its_message_and_fields_and_the_trace_behind(k
     found = Failure.of(error).error()
     assert type(found) is kind and str(found) == str(error) and vars(made(kind)).items() <= vars(found).items()
     shown = "".join(traceback.format_exception(found))
-    assert 'test_failures.py", line' in shown and "in users_function" in shown and "ValueError: a user's own" in shown
+    assert 'test_task_errors.py", line' in shown and "in users_function" in shown and "ValueError: a user's own" in shown
     assert shown.index(str(error)) < shown.index("in users_function")
 
 

@@ -276,7 +276,7 @@ def _steps_of_an_epoch(process, until: str) -> list[str]:
 def test_the_kit_needs_no_spark(tmp_path: Path):
     (tmp_path / "pyspark.py").write_text("raise ImportError('no Spark here')")
     root = Path(__file__).resolve().parents[2]
-    program = "from tests.spark import test_kit; test_kit.test_time_is_an_argument(); print('fine')"
+    program = "from tests.testing import test_pipeline_kit; test_pipeline_kit.test_time_is_an_argument(); print('fine')"
     done = subprocess.run(
         [sys.executable, "-c", program], env={"PYTHONPATH": f"{tmp_path}:{root}"}, capture_output=True, text=True, check=False
     )

@@ -183,7 +183,7 @@ def test_states_may_be_called_open_and_close():
 LEAVING = """
 import os, sys
 import floodplain as fp
-from floodplain.operators import resources
+from floodplain.runtime import resources
 from tests.operators.kernel.test_open import Keyed, ROWS, rows
 
 class Telling(Keyed):

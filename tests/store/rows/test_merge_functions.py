@@ -217,7 +217,7 @@ def test_a_fresh_process_says_which_merge_it_lacks(chained: Store, monkeypatch: 
     assert {row["k"]: row["n"] for row in forge.rows(chained, "t")} == {1: 1, 2: 5}
     forge.write(chained, "t", ("merge", {"k": [1], "v": ["b"]}))
     table = chained.snapshot().table("t")
-    with pytest.raises(MergeUnavailable, match="test_folds:chain"):
+    with pytest.raises(MergeUnavailable, match="test_merge_functions:chain"):
         table.to_arrow()
     with pytest.raises(MergeUnavailable, match="table t"):
         table.multi_get(pa.table({"k": [1]}))

@@ -132,7 +132,7 @@ def test_what_readers_refuse_is_not_written(monkeypatch: pytest.MonkeyPatch) -> 
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
-from tests.store import test_hostile_chunks as tests
+from tests.store.run import test_hostile_chunks as tests
 from tests.store import forge
 from floodplain.errors import BadInput, Corrupt
 import struct
