@@ -89,9 +89,9 @@ class Batch:
     clicked: np.ndarray
 
     @classmethod
-    def draw(cls, chance: np.random.Generator) -> "Batch":
-        ads = (ADS * chance.power(0.4, ROWS)).astype(np.int64)
-        return cls(ads, chance.integers(0, len(REGIONS), ROWS), chance.random(ROWS) < 0.03)
+    def draw(cls, rng: np.random.Generator) -> "Batch":
+        ads = (ADS * rng.power(0.4, ROWS)).astype(np.int64)
+        return cls(ads, rng.integers(0, len(REGIONS), ROWS), rng.random(ROWS) < 0.03)
 
     def write(self, epoch: fp.Epoch) -> None:
         """Blind merges: nothing is read, and rows of one ad fold within the epoch."""
@@ -110,7 +110,7 @@ class Demo:
     sabotage: bool
     console: Console = field(default_factory=Console)
     truth: Truth = field(default_factory=Truth)
-    chance: np.random.Generator = field(default_factory=lambda: np.random.default_rng(42))
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(42))
     failed: list[str] = field(default_factory=list)
     shown: deque[tuple[str, ...]] = field(default_factory=lambda: deque(maxlen=SHOWN_EPOCHS))
     written: int = 0
@@ -160,7 +160,7 @@ class Demo:
     def _second_writer(self, store: fp.Store, first: fp.Writer) -> fp.Writer:
         self._title("A second writer takes over; the first one comes back from a pause and tries to commit")
         late = first.epoch()
-        Batch.draw(self.chance).write(late)
+        Batch.draw(self.rng).write(late)
         other = fp.open(self.directory, settings=fp.StoreSettings(sync=False))
         second = other.writer("second", force=True)
         try:
@@ -170,7 +170,7 @@ class Demo:
             self._expect("the first writer is fenced", True, str(fenced))
         self._write(other, second, self.seconds / 2, self.epochs and self.epochs - self.epochs // 2)
         if self.sabotage:
-            self.truth.add(Batch.draw(self.chance))
+            self.truth.add(Batch.draw(self.rng))
         store.snapshot()
         return second
 
@@ -183,7 +183,7 @@ class Demo:
                 live.update(self._epoch_table())
 
     def _write_epoch(self, store: fp.Store, writer: fp.Writer) -> None:
-        batch = Batch.draw(self.chance)
+        batch = Batch.draw(self.rng)
         began = time.perf_counter()
         epoch = writer.epoch()
         batch.write(epoch)
@@ -191,7 +191,7 @@ class Demo:
         wrote_s = time.perf_counter() - began
         self.truth.add(batch)
         self.written += ROWS
-        wanted = self.chance.integers(0, ADS, LOOKUPS)
+        wanted = self.rng.integers(0, ADS, LOOKUPS)
         began = time.perf_counter()
         found = store.snapshot().table("ads").multi_get(pa.table({"ad": AD_NAMES.take(pa.array(wanted))})).aligned()
         read_s = time.perf_counter() - began

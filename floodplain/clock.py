@@ -1,4 +1,4 @@
-"""Time and chance, passed in wherever they are needed so that tests can replay a run."""
+"""Time and randomness, passed in wherever they are needed so that tests can replay a run."""
 
 import random
 import secrets
@@ -15,7 +15,7 @@ class Clock(Protocol):
     def sleep_s(self, seconds: float) -> None: ...
 
 
-class Chance(Protocol):
+class Randomness(Protocol):
     """Randomness: jitter and names that must not repeat."""
 
     def uniform(self) -> float: ...
@@ -58,7 +58,7 @@ class ManualClock:
             self._elapsed_s += by_ms / 1000
 
 
-class SystemChance:
+class SystemRandomness:
     def uniform(self) -> float:
         return random.random()
 
@@ -66,7 +66,7 @@ class SystemChance:
         return secrets.token_hex(8)
 
 
-class SeededChance:
+class SeededRandomness:
     """The same sequence for the same seed."""
 
     def __init__(self, seed: int) -> None:

@@ -244,15 +244,13 @@ class Turns(Plan):
         self.paused.acquire()
 
 
-def simulate(
-    blobs: Blobs, actors: Sequence[Callable[[Blobs], object]], chance: random.Random, crashes: float = 0.0
-) -> list[object]:
+def simulate(blobs: Blobs, actors: Sequence[Callable[[Blobs], object]], rng: random.Random, crashes: float = 0.0) -> list[object]:
     """Run the actors to their ends, switching at random between any two blob operations; what each returned or raised.
 
     The same seed gives the same schedule. Requires: an actor uses its blobs from one thread. Each crashes with probability
     ``crashes``, somewhere.
     """
-    turns = [Turns(chance.randrange(60) if chance.random() < crashes else None) for _ in actors]
+    turns = [Turns(rng.randrange(60) if rng.random() < crashes else None) for _ in actors]
     results: list[object] = [None] * len(actors)
 
     def work(number: int) -> None:
@@ -269,8 +267,8 @@ def simulate(
     for thread in threads:
         thread.start()
     while running := [turn for turn in turns if not turn.done]:
-        favourite = chance.choice(running)
-        for _ in range(chance.choice((1, 1, 2, 5, 20, 100))):
+        favourite = rng.choice(running)
+        for _ in range(rng.choice((1, 1, 2, 5, 20, 100))):
             if not favourite.done:
                 favourite.run_on()
     for thread in threads:

@@ -1,4 +1,4 @@
-"""The shape of the package: imports go one way, time and chance come from one place, nothing is pickled."""
+"""The shape of the package: imports go one way, time and randomness come from one place, nothing is pickled."""
 
 import ast
 from collections import Counter
@@ -77,7 +77,7 @@ def _import_defects(module: str, tree: ast.Module) -> Iterator[str]:
             elif root in PICKLES:
                 yield f"line {node.lineno}: {root} is a pickle"
             elif root in AMBIENT_MODULES and module != "clock":
-                yield f"line {node.lineno}: {root} is ambient chance: pass a Chance"
+                yield f"line {node.lineno}: {root} is ambient randomness: pass a Randomness"
 
 
 def _top_level(tree: ast.Module) -> Iterator[ast.stmt]:
@@ -148,13 +148,13 @@ def _ambient_defects(module: str, tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.Attribute):
             dotted = ast.unparse(node)
             if any(dotted == call or dotted.endswith(f".{call}") for call in AMBIENT_CALLS):
-                yield f"line {node.lineno}: {dotted} is an ambient clock or chance: pass a Clock or a Chance"
+                yield f"line {node.lineno}: {dotted} is an ambient clock or randomness: pass a Clock or a Randomness"
         elif isinstance(node, ast.ImportFrom) and node.module in ("time", "os"):
             for alias in node.names:
                 if f"{node.module}.{alias.name}" in AMBIENT_CALLS:
                     yield f"line {node.lineno}: {node.module}.{alias.name} is an ambient clock: pass a Clock"
         elif isinstance(node, ast.Call) and _is_unseeded(node):
-            yield f"line {node.lineno}: {ast.unparse(node)} is ambient chance: seed it"
+            yield f"line {node.lineno}: {ast.unparse(node)} is ambient randomness: seed it"
 
 
 def _is_unseeded(node: ast.Call) -> bool:

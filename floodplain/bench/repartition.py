@@ -209,8 +209,8 @@ class Copy(Rewrite):
         windows = scan.plan(sources, schema, groups, KEY_GROUPS, source.history.settings.window_bytes)
         rows = pa.concat_tables(scan.resolved(window, sources, schema, rules) for window in windows)
         run = build_run(rows, schema, 1, 1, 1, run_options(history.settings, history.blobs, history.head.store, KEY_GROUPS))
-        name = paths.run(epoch.ticket.start, history.chance.nonce(), str(slot))
-        refs = write_object([run], name, history.blobs, history.settings, history.clock, history.chance)
+        name = paths.run(epoch.ticket.start, history.randomness.nonce(), str(slot))
+        refs = write_object([run], name, history.blobs, history.settings, history.clock, history.randomness)
         return Report(runs=refs, rows=len(rows))
 
 

@@ -13,7 +13,7 @@ from floodplain.cli.options import (
     reported,
 )
 from floodplain.cli.progress import RunProgress
-from floodplain.clock import SystemChance, SystemClock
+from floodplain.clock import SystemClock, SystemRandomness
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
 from floodplain.store.verify import verify_blobs
@@ -30,12 +30,14 @@ def verify(location: Location, option: StoreOptions = None, as_json: AsJson = Fa
     Exit code: 0 if all is good, 1 if something is damaged, 2 if it could not be checked.
     """
     output = chosen_output(as_json)
-    settings, clock, chance = StoreSettings(), SystemClock(), SystemChance()
+    settings, clock, randomness = StoreSettings(), SystemClock(), SystemRandomness()
     with reported(output):
-        blobs = open_blobs(location, settings, options=parsed_options(option), clock=clock, chance=chance, counters=Counters())
+        blobs = open_blobs(
+            location, settings, options=parsed_options(option), clock=clock, randomness=randomness, counters=Counters()
+        )
         try:
             with RunProgress("verifying", clock) as progress:
-                verdict = verify_blobs(blobs, settings=settings, clock=clock, chance=chance, progress=progress)
+                verdict = verify_blobs(blobs, settings=settings, clock=clock, randomness=randomness, progress=progress)
         finally:
             blobs.close()
         output.verdict(without_credentials(location), verdict)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodplain.clock import ManualClock, SeededChance
+from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.metrics import Counters
 from floodplain.plan.nodes import Plan
 from floodplain.runtime.engine import Engine, Place
@@ -28,7 +28,7 @@ def dry_schemas(plan: Plan, engine: Engine, empty: Mapping[str, Any]) -> dict[st
     dry.outlets = tuple(replace(outlet, sink=MemorySink()) for outlet in plan.outlets)
     settings, where = StoreSettings(key_groups=1), "memory://dry"
     blobs = MemoryBlobs(where, Counters(), Space())
-    history = History.create(blobs, settings.key_groups, settings=settings, clock=ManualClock(0), chance=SeededChance(7))
+    history = History.create(blobs, settings.key_groups, settings=settings, clock=ManualClock(0), randomness=SeededRandomness(7))
     store = Store(history, Counters())
     epochs = Epochs(Place(store, store.writer("dry"), where, settings, {}, blobs), dry, engine, 1)
     epochs.prepare(empty)

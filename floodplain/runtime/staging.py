@@ -98,7 +98,7 @@ def stage(
     data = sink.getbuffer()
     pieces = tuple(FileSum.of(data[start:end]) for start, end in pairwise([0, *ends, len(data)])) if ends else ()
     name = paths.staged(ticket.start, f"{ticket.token}-{ticket.epoch}-{ticket.attempt}", *named)
-    if create_or_read(place.blobs, name, data, work.settings.retry, place.clock, place.chance) is not None:
+    if create_or_read(place.blobs, name, data, work.settings.retry, place.clock, place.randomness) is not None:
         raise BadInput(f"{name} was staged already by another task")
     return StagedFile(name, len(rows), FileSum.of(data), parts, pieces)
 

@@ -110,7 +110,7 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch], 
     def writer(bucket: int) -> TaskWriter:
         name = job.operator.name
         return TaskWriter(
-            ticket, place.blobs, job.work.settings, place.clock, place.chance, operator=name, part=f"{part}-{bucket}"
+            ticket, place.blobs, job.work.settings, place.clock, place.randomness, operator=name, part=f"{part}-{bucket}"
         )
 
     with _Beside(apart=job.work.blobs is None) as beside:
@@ -207,7 +207,7 @@ def _snapshot(job: Job, ticket: Ticket, place: OpenStore) -> Snapshot:
         Format(ticket.store, ticket.key_groups, 0),
         settings=job.work.settings,
         clock=place.clock,
-        chance=place.chance,
+        randomness=place.randomness,
     )
     history.advance(manifest)
     place.readers.keep_only(run for runs in manifest.runs.values() for run in runs)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from floodplain.clock import SystemChance, SystemClock
+from floodplain.clock import SystemClock, SystemRandomness
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
 from floodplain.store.run.open_runs import Readers
@@ -33,7 +33,7 @@ class OpenStore:
     blobs: Blobs
     readers: Readers
     clock: SystemClock = field(default_factory=SystemClock)
-    chance: SystemChance = field(default_factory=SystemChance)
+    randomness: SystemRandomness = field(default_factory=SystemRandomness)
 
 
 _opened: dict[tuple[str, str], OpenStore] = {}
@@ -50,7 +50,7 @@ def open_for(work: Work) -> OpenStore:
             work.settings,
             options=work.options,
             clock=SystemClock(),
-            chance=SystemChance(),
+            randomness=SystemRandomness(),
             counters=Counters(),
         )
         _opened[work.location, ticket.store] = OpenStore(blobs, _readers(work, ticket, blobs))

@@ -12,7 +12,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from floodplain.clock import SystemChance, SystemClock
+from floodplain.clock import SystemClock, SystemRandomness
 from floodplain.errors import BadInput
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
@@ -146,7 +146,7 @@ class RemoteFiles:
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self._target = open_blobs(
-            url, StoreSettings(), options=options, clock=SystemClock(), chance=SystemChance(), counters=Counters()
+            url, StoreSettings(), options=options, clock=SystemClock(), randomness=SystemRandomness(), counters=Counters()
         )
 
     def place(self, name: str, staged: str, blobs: Blobs) -> int:

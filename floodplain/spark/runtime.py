@@ -85,7 +85,7 @@ class SparkRuntime:
         prepare_workers(main.sparkSession)
         store = Store.open(options.state, create=True, settings=options.settings, options=options.options)
         slots = _slots(options.slots, store.head, main)
-        writer = take_over(store, f"driver_{store.history.chance.nonce()}", force=options.force)
+        writer = take_over(store, f"driver_{store.history.randomness.nonce()}", force=options.force)
         with ExitStack() as undo:
             undo.callback(writer.close)
             for outlet in plan.outlets:

@@ -92,7 +92,7 @@ class StoreTime:
 
     def _measure(self) -> None:
         """By a file that is written for it."""
-        blobs, name = self._history.blobs, paths.probe(self._history.chance.nonce())
+        blobs, name = self._history.blobs, paths.probe(self._history.randomness.nonce())
         blobs.put(name, b"what time is it")
         try:
             self._note(blobs.modified_ms(name))

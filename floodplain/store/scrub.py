@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from floodplain.clock import Chance, Clock
+from floodplain.clock import Clock, Randomness
 from floodplain.settings import StoreSettings
 from floodplain.store.verify import Verdict, verify_blobs
 from floodplain.tiers.blobs import Blobs
@@ -13,7 +13,13 @@ Progress = Callable[[int, int, int], None]
 
 
 def scrub(
-    blobs: Blobs, bytes_per_s: int, *, settings: StoreSettings, clock: Clock, chance: Chance, progress: Progress | None = None
+    blobs: Blobs,
+    bytes_per_s: int,
+    *,
+    settings: StoreSettings,
+    clock: Clock,
+    randomness: Randomness,
+    progress: Progress | None = None,
 ) -> Verdict:
     """As ``verify_blobs``, reading at most ``bytes_per_s`` and past what caches hold. Sleeps by ``clock``.
 
@@ -31,4 +37,4 @@ def scrub(
         read(paced.read_bytes)
 
     paced = Paced(blobs, bytes_per_s, clock, read)
-    return verify_blobs(paced, settings=settings, clock=clock, chance=chance, progress=verified)
+    return verify_blobs(paced, settings=settings, clock=clock, randomness=randomness, progress=verified)

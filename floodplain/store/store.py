@@ -7,7 +7,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from floodplain.clock import Chance, Clock, SystemChance, SystemClock
+from floodplain.clock import Clock, Randomness, SystemClock, SystemRandomness
 from floodplain.errors import BadInput, Conflict, NoSpace, StoreNotFound
 from floodplain.host import is_gone, this_process
 from floodplain.metrics import Counters
@@ -70,27 +70,29 @@ class Store:
         settings: StoreSettings | None = None,
         options: Mapping[str, str] | None = None,
         clock: Clock | None = None,
-        chance: Chance | None = None,
+        randomness: Randomness | None = None,
     ) -> "Store":
         """Open the store at a directory or URL. ``create`` makes one where there is nothing, after probing the place.
 
         Costs the same however large the state is. Raises ``StoreNotFound``, ``UnsafeStore`` where commits would not be safe, or
         ``BadInput`` where one is to be made and something else is.
         """
-        settings, clock, chance = settings or StoreSettings(), clock or SystemClock(), chance or SystemChance()
+        settings, clock, randomness = settings or StoreSettings(), clock or SystemClock(), randomness or SystemRandomness()
         counters = Counters()
-        blobs = open_blobs(location, settings, options=options, clock=clock, chance=chance, counters=counters)
+        blobs = open_blobs(location, settings, options=options, clock=clock, randomness=randomness, counters=counters)
         if create:
             check_vacant(blobs)
             try:
-                probe(blobs, clock, chance)
+                probe(blobs, clock, randomness)
             except NoSpace:
                 # One that is there need not be made, and whoever writes to it probes the place once more.
                 with suppress(StoreNotFound):
-                    return cls(History.open(blobs, settings=settings, clock=clock, chance=chance), counters)
+                    return cls(History.open(blobs, settings=settings, clock=clock, randomness=randomness), counters)
                 raise
-            return cls(History.create(blobs, settings.key_groups, settings=settings, clock=clock, chance=chance), counters)
-        return cls(History.open(blobs, settings=settings, clock=clock, chance=chance), counters)
+            return cls(
+                History.create(blobs, settings.key_groups, settings=settings, clock=clock, randomness=randomness), counters
+            )
+        return cls(History.open(blobs, settings=settings, clock=clock, randomness=randomness), counters)
 
     @property
     def head(self) -> Manifest:
@@ -129,7 +131,7 @@ class Store:
         """
 
         def take() -> int:
-            probe(self.history.blobs, self.history.clock, self.history.chance)
+            probe(self.history.blobs, self.history.clock, self.history.randomness)
             return lease.take(self.history, owner, force=force, holder=this_process(), is_gone=is_gone, outlasted=outlasted)
 
         try:
@@ -218,7 +220,7 @@ class Store:
         wanted = self._chosen(epoch, tag)
         if dry_run:
             return planned(self.history, wanted)
-        with self.writer(f"rollback_{self.history.chance.nonce()}", force=force) as writer:
+        with self.writer(f"rollback_{self.history.randomness.nonce()}", force=force) as writer:
             return writer.rollback(wanted, drop_output=drop_output)
 
     def _chosen(self, epoch: int | None, tag: str | None) -> int:

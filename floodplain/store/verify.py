@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from floodplain.clock import Chance, Clock
+from floodplain.clock import Clock, Randomness
 from floodplain.errors import Corrupt, NotFound
 from floodplain.settings import StoreSettings
 from floodplain.store.run.chunk_cache import ChunkCache
@@ -75,11 +75,11 @@ def verify(history: History, progress: Progress | None = None) -> Verdict:
 
 
 def verify_blobs(
-    blobs: Blobs, *, settings: StoreSettings, clock: Clock, chance: Chance, progress: Progress | None = None
+    blobs: Blobs, *, settings: StoreSettings, clock: Clock, randomness: Randomness, progress: Progress | None = None
 ) -> Verdict:
     """As ``verify``, also of a store that is too damaged to be opened. Raises ``StoreNotFound`` where there is none."""
     try:
-        history = History.salvage(blobs, settings=settings, clock=clock, chance=chance)
+        history = History.salvage(blobs, settings=settings, clock=clock, randomness=randomness)
     except Corrupt as damage:
         return Verdict((Damage(damage.file, damage.expected, damage.found, damage.last_good_epoch, ()),), 0, 0, 0)
     return verify(history, progress)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.clock import ManualClock, SeededChance
+from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import time_ms
 from floodplain.eventtime.times import NONE_MS, as_ms
@@ -148,7 +148,7 @@ class PipelineKit:
 
     def wipe(self) -> None:
         """As if it had never run: no state, no output, no time has passed. ``restart`` starts it."""
-        self._clock, self._chance, self._space = ManualClock(0), SeededChance(7), Space()
+        self._clock, self._randomness, self._space = ManualClock(0), SeededRandomness(7), Space()
         self._slots, self._watermark_ms, self._batch_id = self._first_slots, 0, -1
         self._rows_time = RowWatermark()
         self._pending: Callable[[], object] | None = None
@@ -182,13 +182,13 @@ class PipelineKit:
         self.steps.revive()
         blobs = CountedBlobs(self._blobs(), self.steps)
         history = History.create(
-            blobs, self._settings.key_groups, settings=self._settings, clock=self._clock, chance=self._chance
+            blobs, self._settings.key_groups, settings=self._settings, clock=self._clock, randomness=self._randomness
         )
         self.store = Store(history, Counters())
-        writer = self.store.writer(f"kit_{self._chance.nonce()}", force=True)
+        writer = self.store.writer(f"kit_{self._randomness.nonce()}", force=True)
         place = Place(self.store, writer, "memory://kit", self._settings, {}, blobs)
         self._engine = LocalEngine(self._transforms, self._plan)
-        log = History.open(blobs, settings=self._settings, clock=self._clock, chance=SeededChance(0))
+        log = History.open(blobs, settings=self._settings, clock=self._clock, randomness=SeededRandomness(0))
         self._epochs = Epochs(place, witnessed(self._plan, log, writer.token), self._engine, self._slots)
         self._epochs.prepare({tag: schema.empty_table() for tag, schema in self._inputs.items()}, self._changes)
         if self._pending is not None:

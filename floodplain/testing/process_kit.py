@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodplain.clock import ManualClock, SeededChance
+from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.eventtime.times import NONE_MS, EpochTimes
 from floodplain.keys import normalize_keys
 from floodplain.operators.kernel.event_order import InOrder
@@ -69,13 +69,13 @@ class ProcessKit:
         self._broadcast = pa.schema(as_fields(broadcast).items() if broadcast else {})
         self._settings = settings or StoreSettings(key_groups=16)
         self._clock = ManualClock(0)
-        chance = SeededChance(7)
+        randomness = SeededRandomness(7)
         self.store = Store.open(
             location or f"memory://kit-{next(_kits)}",
             create=True,
             settings=self._settings,
             clock=self._clock,
-            chance=chance,
+            randomness=randomness,
         )
         self.writer = self.store.writer("kit", force=True)
         process = fitted_process(name, process, self._rows, keys, event_time)

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from floodplain.clock import Chance, Clock
+from floodplain.clock import Clock, Randomness
 from floodplain.errors import AlreadyExists, FloodplainError, NotFound, Refused, Unavailable
 from floodplain.settings import RetrySettings
 from floodplain.tiers.blobs import Blobs, Writable, whole
@@ -10,7 +10,7 @@ from floodplain.tiers.retry import delay_s
 
 
 def create_or_read(
-    blobs: Blobs, name: str, data: Writable, retry: RetrySettings, clock: Clock, chance: Chance
+    blobs: Blobs, name: str, data: Writable, retry: RetrySettings, clock: Clock, randomness: Randomness
 ) -> pa.Buffer | None:
     """Create ``name``, or read who has it: None if ``data`` is there, else the bytes that are.
 
@@ -33,7 +33,7 @@ def create_or_read(
                     raise _last(answer, absent, name, blobs) from absent
             else:
                 return None if found.equals(whole(data)) else found
-        clock.sleep_s(delay_s(retry, tries, chance))
+        clock.sleep_s(delay_s(retry, tries, randomness))
 
 
 def _last(answer: FloodplainError, absent: FloodplainError, name: str, blobs: Blobs) -> FloodplainError:

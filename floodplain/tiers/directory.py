@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from floodplain.clock import Chance, Clock
+from floodplain.clock import Clock, Randomness
 from floodplain.errors import AlreadyExists, BadInput, FloodplainError, NotFound
 from floodplain.metrics import Counters
 from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Gathered, Range, Writable
@@ -52,11 +52,11 @@ class DirectoryBlobs(Blobs):
         sync: bool,
         mapped: bool = True,
         modes: Modes = AS_UMASK,
-        chance: Chance,
+        randomness: Randomness,
         counters: Counters,
     ) -> None:
         self._root = Path(os.path.abspath(root))  # noqa: PTH100 — resolve() would follow a symbolic link to the store
-        self._chance = chance
+        self._randomness = randomness
         self._meter = Meter(counters, self.tier)
         self._folders = Folders(self._root, sync=sync, modes=modes)
         self._modes = modes
@@ -176,7 +176,7 @@ class DirectoryBlobs(Blobs):
         if size_bytes > 0:
             with suppress(FloodplainError), as_ours(f"setting room aside at {self.url}"):
                 self._make(self._root / TEMPS)
-                self._reserve.keep(size_bytes, self._root / TEMPS / self._chance.nonce())
+                self._reserve.keep(size_bytes, self._root / TEMPS / self._randomness.nonce())
 
     def give_up_reserve(self) -> int:
         with as_ours(f"giving up the room set aside at {self.url}"):
@@ -228,7 +228,7 @@ class DirectoryBlobs(Blobs):
         temps = self._root / TEMPS
         self._make(temps)
         while True:
-            temp = temps / self._chance.nonce()
+            temp = temps / self._randomness.nonce()
             with suppress(FileExistsError):
                 fd = self._modes.open(temp, os.O_WRONLY | os.O_EXCL)
                 break

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from floodplain.clock import Chance, Clock
+from floodplain.clock import Clock, Randomness
 from floodplain.errors import BadInput
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
@@ -34,7 +34,7 @@ def open_blobs(
     *,
     options: Mapping[str, str] | None = None,
     clock: Clock,
-    chance: Chance,
+    randomness: Randomness,
     counters: Counters,
 ) -> Blobs:
     """The blobs at ``location``.
@@ -47,14 +47,16 @@ def open_blobs(
     folder = folder_of(text)
     if folder is not None:
         modes = Modes(settings.mode)
-        return DirectoryBlobs(folder, sync=settings.sync, mapped=settings.map, modes=modes, chance=chance, counters=counters)
+        return DirectoryBlobs(
+            folder, sync=settings.sync, mapped=settings.map, modes=modes, randomness=randomness, counters=counters
+        )
     scheme = text.partition("://")[0]
     if scheme == "memory":
         with _spaces_lock:
             space = _spaces.setdefault(text.rstrip("/"), Space())
         return MemoryBlobs(without_credentials(text), counters, space)
     if scheme in ("s3", "gs", "az"):
-        return _object_store(text, settings, options or {}, clock, chance, counters)
+        return _object_store(text, settings, options or {}, clock, randomness, counters)
     raise BadInput(f"cannot open {without_credentials(text)!r}: use a path, or a file://, memory://, s3://, gs:// or az:// URL")
 
 
@@ -74,10 +76,10 @@ def folder_of(location: str) -> Path | None:
 
 
 def _object_store(
-    url: str, settings: StoreSettings, options: Mapping[str, str], clock: Clock, chance: Chance, counters: Counters
+    url: str, settings: StoreSettings, options: Mapping[str, str], clock: Clock, randomness: Randomness, counters: Counters
 ) -> Blobs:
     blobs: Blobs = ObjectBlobs(url, options, settings.retry, counters)
-    blobs = Retrying(blobs, settings.retry, clock=clock, chance=chance, counters=counters)
+    blobs = Retrying(blobs, settings.retry, clock=clock, randomness=randomness, counters=counters)
     space = f"{blobs.url} {_endpoint(options)}"
     modes = Modes(settings.mode)
     for tier, cache in {"disk": settings.cache, "tmpfs": settings.tmpfs}.items():

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Barrier
 
-from floodplain.clock import Chance, Clock
+from floodplain.clock import Clock, Randomness
 from floodplain.errors import FloodplainError, NotFound, UnsafeStore
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
@@ -15,14 +15,14 @@ RACERS = 2
 TRIES = 3
 
 
-def probe(blobs: Blobs, clock: Clock, chance: Chance) -> None:
+def probe(blobs: Blobs, clock: Clock, randomness: Randomness) -> None:
     """Raise ``UnsafeStore`` if create-if-absent does not hold at ``blobs``, or the store's own error if it cannot be told.
 
     Several threads create one name with different bytes; then it is created once more; then it is read. Exactly one
     of them may succeed, and its bytes must be there. About ten small requests, and nothing is left behind.
     """
     for tries in range(1, TRIES + 1):
-        names = [paths.probe(chance.nonce()) for _ in range(ROUNDS)]
+        names = [paths.probe(randomness.nonce()) for _ in range(ROUNDS)]
         try:
             unanswered = [error for round_ in _race(blobs, names) if (error := _judge(blobs, *round_)) is not None]
         finally:
@@ -32,7 +32,7 @@ def probe(blobs: Blobs, clock: Clock, chance: Chance) -> None:
             return
         if tries == TRIES:
             raise unanswered[0]
-        clock.sleep_s(chance.uniform() * tries)
+        clock.sleep_s(randomness.uniform() * tries)
 
 
 Answers = dict[bytes, FloodplainError | None]

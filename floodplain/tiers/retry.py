@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from floodplain.clock import Chance, Clock
+from floodplain.clock import Clock, Randomness
 from floodplain.errors import Unavailable
 from floodplain.metrics import Counters
 from floodplain.settings import RetrySettings
@@ -15,10 +15,10 @@ from floodplain.tiers.meter import Meter
 Answer = TypeVar("Answer")
 
 
-def delay_s(retry: RetrySettings, tries: int, chance: Chance) -> float:
+def delay_s(retry: RetrySettings, tries: int, randomness: Randomness) -> float:
     """How long to wait after ``tries`` failed tries: anything up to a bound that doubles (full jitter)."""
     bound_ms = min(retry.max_delay_ms, retry.first_delay_ms * 2 ** (tries - 1))
-    return chance.uniform() * bound_ms / 1000
+    return randomness.uniform() * bound_ms / 1000
 
 
 class Retrying(Blobs):
@@ -28,13 +28,13 @@ class Retrying(Blobs):
     another's; ``create.create_or_read`` does that.
     """
 
-    def __init__(self, lower: Blobs, retry: RetrySettings, *, clock: Clock, chance: Chance, counters: Counters) -> None:
+    def __init__(self, lower: Blobs, retry: RetrySettings, *, clock: Clock, randomness: Randomness, counters: Counters) -> None:
         self.tier = lower.tier
         self.url = lower.url
         self._lower = lower
         self._retry = retry
         self._clock = clock
-        self._chance = chance
+        self._randomness = randomness
         self._meter = Meter(counters, lower.tier)
 
     def create(self, name: str, data: Writable) -> None:
@@ -106,4 +106,4 @@ class Retrying(Blobs):
         if tries >= self._retry.attempts:
             raise error
         self._meter.retried()
-        self._clock.sleep_s(delay_s(self._retry, tries, self._chance))
+        self._clock.sleep_s(delay_s(self._retry, tries, self._randomness))

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 import floodplain as fp
-from floodplain.clock import ManualClock, SeededChance
+from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.pipeline.stream import Output, Stream
 from floodplain.plan.nodes import Input, Outlet, Plan
 from floodplain.runtime.engine import Place
@@ -109,8 +109,8 @@ class Running:
 
     def __init__(self, location: Path, build: Callable[[Stream], Output] = pipeline, **options: Any) -> None:
         settings = StoreSettings(key_groups=4, checkpoint_every=4)
-        chance = SeededChance(sum(map(ord, location.name)) if "seed" not in options else options.pop("seed"))
-        self.store = Store.open(location, create=True, settings=settings, clock=ManualClock(1_000_000), chance=chance)
+        randomness = SeededRandomness(sum(map(ord, location.name)) if "seed" not in options else options.pop("seed"))
+        self.store = Store.open(location, create=True, settings=settings, clock=ManualClock(1_000_000), randomness=randomness)
         output = build(Stream(None, {"": Described()}, Input(), {}))  # type: ignore[arg-type]
         self.sinks = {outlet.name: Captured(outlet.name, Steps()) for outlet in output.outlets}
         plan = Plan(

@@ -22,18 +22,18 @@ class Epoch:
 
 def events(seed: int, *, epochs: int = 6, size: int = 40, users: int = 7, spread_ms: int = 60, step_ms: int = 25) -> list[Epoch]:
     """Few users, few values, so that there are ties; nulls and NaN among them. Some rows are late."""
-    chance = Random(seed)
+    rng = Random(seed)
     found = []
     for number in range(epochs):
         rows = [
             {
-                "user": chance.choice([*(f"u{n}" for n in range(users)), None]),
-                "page": chance.choice(["a", "b", "c", None]),
-                "price": chance.choice([1.5, -2.0, 7.0, 7.25, NAN, None, -0.0, 0.0]),
-                "seq": chance.choice([1, 2, 3, None]),
-                "at": number * step_ms + chance.randrange(spread_ms),
+                "user": rng.choice([*(f"u{n}" for n in range(users)), None]),
+                "page": rng.choice(["a", "b", "c", None]),
+                "price": rng.choice([1.5, -2.0, 7.0, 7.25, NAN, None, -0.0, 0.0]),
+                "seq": rng.choice([1, 2, 3, None]),
+                "at": number * step_ms + rng.randrange(spread_ms),
             }
-            for _ in range(chance.randrange(size))
+            for _ in range(rng.randrange(size))
         ]
         found.append(Epoch(rows, number * step_ms))
     return found
@@ -43,14 +43,14 @@ def run(
     build: Callable[..., Output], given: list[Epoch], *, shaken: int | None = None, slots: int = 1
 ) -> list[dict[str, list[Row]]]:
     """What each epoch gave out. ``shaken``: rows shuffled, slots changed and the driver restarted, as this seed says."""
-    kit, chance = PipelineKit(build, rows=COLUMNS, slots=slots), Random(shaken)
+    kit, rng = PipelineKit(build, rows=COLUMNS, slots=slots), Random(shaken)
     found = []
     for epoch in given:
         rows = list(epoch.rows)
         if shaken is not None:
-            chance.shuffle(rows)
-            kit.rescale(chance.choice([1, 2, 3, 5]))
-            if chance.random() < 0.4:
+            rng.shuffle(rows)
+            kit.rescale(rng.choice([1, 2, 3, 5]))
+            if rng.random() < 0.4:
                 kit.restart()
         found.append(kit.epoch(rows, watermark_ms=epoch.watermark_ms))
     return found

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import floodplain as fp
 from floodplain.cli.main import app
-from floodplain.clock import ManualClock, SeededChance
+from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.errors import NoSpace
 from floodplain.operators.kernel.spill import Spill
 from floodplain.pipeline.stream import Stream
@@ -72,7 +72,7 @@ class Driver:
     """Epochs on a directory, published as files, with tasks in this process."""
 
     def __init__(self, root: Path, clock: ManualClock, settings: StoreSettings = SETTINGS) -> None:
-        options = {"settings": settings, "clock": clock, "chance": SeededChance(int(clock.now_ms()))}
+        options = {"settings": settings, "clock": clock, "randomness": SeededRandomness(int(clock.now_ms()))}
         self.store = Store.open(root / "state", create=True, **options)
         stream = Stream(None, {"": Described()}, Input(), {})
         output = stream.key_by("user").process(Totals(), name="totals").write("parquet", path=str(root / "out"))

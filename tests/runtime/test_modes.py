@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from floodplain.clock import ManualClock, SeededChance
+from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.errors import BadInput
 from floodplain.metrics import Counters
 from floodplain.runtime.checkpoint.spark_checkpoint import agree
@@ -52,7 +52,7 @@ def expected(mode: int) -> tuple[set[str], set[str]]:
 
 def lived(root: Path, settings: StoreSettings) -> None:
     """A store with all kinds of files that there are."""
-    store = Store.open(root, create=True, settings=settings, chance=SeededChance(1))
+    store = Store.open(root, create=True, settings=settings, randomness=SeededRandomness(1))
     with store.writer("test") as writer:
         writer.define(value_table("t", {"k": pa.int64()}, {"v": pa.int64()}))
         for n in range(5):
@@ -98,7 +98,9 @@ def counts(stream):
 
 def test_staged_files_have_the_mode_and_output_that_of_other_files(tmp_path, umask):
     kept = StoreSettings(key_groups=16, mode=0o600, sync=False)
-    opened = partial(open_blobs, tmp_path / "state", kept, clock=ManualClock(), chance=SeededChance(2), counters=Counters())
+    opened = partial(
+        open_blobs, tmp_path / "state", kept, clock=ManualClock(), randomness=SeededRandomness(2), counters=Counters()
+    )
     kit = SinkKit(counts, ParquetSink(tmp_path / "out"), rows="user string, amount long", settings=kept, blobs=opened)
     for _ in range(3):
         kit.epoch([{"user": user, "amount": 1} for user in "abcd"])
@@ -109,7 +111,9 @@ def test_staged_files_have_the_mode_and_output_that_of_other_files(tmp_path, uma
 
 def test_output_of_the_same_permissions_is_linked(tmp_path):
     settings = StoreSettings(key_groups=16, sync=False)
-    opened = partial(open_blobs, tmp_path / "state", settings, clock=ManualClock(), chance=SeededChance(2), counters=Counters())
+    opened = partial(
+        open_blobs, tmp_path / "state", settings, clock=ManualClock(), randomness=SeededRandomness(2), counters=Counters()
+    )
     kit = SinkKit(counts, ParquetSink(tmp_path / "out"), rows="user string, amount long", settings=settings, blobs=opened)
     kit.epoch([{"user": user, "amount": 1} for user in "abcd"])
     assert {path.stat().st_nlink for path in (tmp_path / "out").iterdir()} == {2}

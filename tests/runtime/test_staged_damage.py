@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floodplain.clock import SystemChance
+from floodplain.clock import SystemRandomness
 from floodplain.errors import Corrupt
 from floodplain.metrics import Counters
 from floodplain.operators.kernel.process import KeyedProcess
@@ -26,7 +26,7 @@ from tests.sinks.staging import local_blobs, memory_blobs
 
 SINKS = ("parquet", "parted", "delta", "memory", "foreach_batch", "kafka")
 PLACES = {
-    "directory": lambda folder: DirectoryBlobs(folder, sync=False, chance=SystemChance(), counters=Counters()),
+    "directory": lambda folder: DirectoryBlobs(folder, sync=False, randomness=SystemRandomness(), counters=Counters()),
     "objects": lambda _: memory_blobs(),
 }
 Contents = Mapping[str, bytes]

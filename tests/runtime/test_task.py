@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from floodplain.bench.workloads.counting import Count
-from floodplain.clock import ManualClock, SeededChance
+from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.errors import Refused
 from floodplain.eventtime.times import EpochTimes
 from floodplain.metrics import Counters
@@ -49,7 +49,9 @@ class Scene:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, settings: StoreSettings = SETTINGS, *, apart: bool = True) -> None:
         self.blobs = Picky("memory://worker", Counters())
-        history = History.create(self.blobs, settings.key_groups, settings=settings, clock=ManualClock(0), chance=SeededChance(7))
+        history = History.create(
+            self.blobs, settings.key_groups, settings=settings, clock=ManualClock(0), randomness=SeededRandomness(7)
+        )
         self.store = Store(history, Counters())
         self._settings = settings
         self._apart = apart

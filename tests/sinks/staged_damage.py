@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodplain.clock import ManualClock, SystemChance
+from floodplain.clock import ManualClock, SystemRandomness
 from floodplain.metrics import Counters
 from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.pipeline.stream import Stream
@@ -49,13 +49,13 @@ class Named(KeyedProcess):
 
 def damages(data: bytes, seed: int) -> Iterator[tuple[str, bytes]]:
     """What was done, and what became of the file: bits flipped in all parts of it, ends missing, more than there should be."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     stretches = [len(data) * n // FLIPS for n in range(FLIPS + 1)]
-    inside = [chance.randrange(low, high) for low, high in pairwise(stretches)]
+    inside = [rng.randrange(low, high) for low, high in pairwise(stretches)]
     for at in sorted({*range(ENDS), *inside, *range(len(data) - ENDS, len(data))}):
-        bit = chance.randrange(8)
+        bit = rng.randrange(8)
         yield f"bit {bit} of byte {at} flipped", data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
-    for size in sorted({0, 1, 4, 8, len(data) - 1, len(data) - 8, *(chance.randrange(len(data)) for _ in range(8))}):
+    for size in sorted({0, 1, 4, 8, len(data) - 1, len(data) - 8, *(rng.randrange(len(data)) for _ in range(8))}):
         yield f"cut to {size} bytes", data[:size]
     yield "a byte too many", data + b"\0"
     yield "all zeros", bytes(len(data))
@@ -140,7 +140,7 @@ class Driver:
     def __init__(self, blobs: Blobs, *sinks: Sink) -> None:
         self.blobs = blobs
         settings = StoreSettings(key_groups=4)
-        history = History.create(blobs, 4, settings=settings, clock=ManualClock(1000), chance=SystemChance())
+        history = History.create(blobs, 4, settings=settings, clock=ManualClock(1000), randomness=SystemRandomness())
         self.store = Store(history, Counters())
         rows = Stream(None, {"": Columns(ROWS)}, Input(), {})  # type: ignore[arg-type]
         named = rows.key_by("user").process(Named(), name="named")

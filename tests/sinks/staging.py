@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from floodplain.clock import SystemChance
+from floodplain.clock import SystemRandomness
 from floodplain.metrics import Counters
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
@@ -23,7 +23,7 @@ class Crash(BaseException):
 
 
 def local_blobs(folder: Any) -> Blobs:
-    return DirectoryBlobs(folder, sync=True, chance=SystemChance(), counters=Counters())
+    return DirectoryBlobs(folder, sync=True, randomness=SystemRandomness(), counters=Counters())
 
 
 def memory_blobs() -> Blobs:

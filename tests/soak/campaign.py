@@ -14,7 +14,7 @@ from tests.versions import world as versions_world
 
 @dataclass(frozen=True)
 class Campaign:
-    """``run`` does one trial: it draws what to do from ``trial.chance``, does it if ``trial.faulty``, and compares."""
+    """``run`` does one trial: it draws what to do from ``trial.rng``, does it if ``trial.faulty``, and compares."""
 
     name: str
     about: str
@@ -34,6 +34,6 @@ def tried(campaign: Campaign, seed: int, number: int, folder: Path, *, control: 
     """The trial of this number under this seed: the same whatever ran before it in this process."""
     for module in (forge, store_world, versions_world):
         module._seeds = itertools.count(1)
-    chance = random.Random(f"{seed}/{campaign.name}/{number}")
+    rng = random.Random(f"{seed}/{campaign.name}/{number}")
     folder.mkdir(parents=True)
-    return judge(campaign.run, Trial(chance, folder, faulty=not control))
+    return judge(campaign.run, Trial(rng, folder, faulty=not control))

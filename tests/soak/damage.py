@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from floodplain.clock import SeededChance
+from floodplain.clock import SeededRandomness
 from floodplain.metrics import Counters
 from floodplain.store.rows.definition import value_table
 from floodplain.store.store import Store
@@ -44,8 +44,8 @@ def world_of(tier: str) -> World:
     return made(*(directory(Path(folder_.name)) for folder_ in folders))
 
 
-def any_world(chance: random.Random) -> World:
-    return world_of(chance.choice(["mapped", "object"]))
+def any_world(rng: random.Random) -> World:
+    return world_of(rng.choice(["mapped", "object"]))
 
 
 @cache
@@ -89,7 +89,7 @@ def look(trial: Trial, world: World, damaged: tuple[str, ...], *, gone: bool = F
         named = {damage.file for damage in store.verify().damages}
         trial.require(named <= set(damaged) if trial.faulty else not named, f"verify names {named}, damaged: {damaged}")
         trial.require(not trial.faulty or gone or trial.refused or bool(named), f"verify does not name {damaged}")
-    if trial.chance.random() < COMPACTED:
+    if trial.rng.random() < COMPACTED:
         _compact(trial, world, damaged)
 
 
@@ -104,12 +104,12 @@ def _compact(trial: Trial, world: World, damaged: tuple[str, ...]) -> None:
 
 def flip(trial: Trial) -> None:
     """One to three bits of one part of a file, every kind of part as often as any other."""
-    tier = trial.chance.choice(["mapped", "object"])
+    tier = trial.rng.choice(["mapped", "object"])
     world, places = world_of(tier), _places(tier)
-    kind = trial.chance.choice(sorted(places))
-    name, span = trial.chance.choice(places[kind])
+    kind = trial.rng.choice(sorted(places))
+    name, span = trial.rng.choice(places[kind])
     data = world.files[name]
-    bits = trial.chance.sample(range(8 * span.start, 8 * span.stop), min(trial.chance.choice((1, 1, 1, 2, 3)), 8 * len(span)))
+    bits = trial.rng.sample(range(8 * span.start, 8 * span.stop), min(trial.rng.choice((1, 1, 1, 2, 3)), 8 * len(span)))
     for bit in bits:
         data = flipped(data, bit)
     trial.note(f"{tier}: bits {bits} of {name} ({kind})")
@@ -119,12 +119,12 @@ def flip(trial: Trial) -> None:
 
 def replace(trial: Trial) -> None:
     """A file cut, longer, gone, exchanged for another, for an older one, or for one of another store."""
-    world = any_world(trial.chance)
-    if trial.chance.random() < 0.05:
+    world = any_world(trial.rng)
+    if trial.rng.random() < 0.05:
         _take_for_another_store(trial, world)
         return
-    how = trial.chance.choice(sorted(_WAYS))
-    files = _WAYS[how](world, trial.chance)
+    how = trial.rng.choice(sorted(_WAYS))
+    files = _WAYS[how](world, trial.rng)
     trial.note(f"{how}: {sorted(files)}, {[None if data is None else len(data) for data in files.values()]} bytes")
     with replaced(world, files if trial.faulty else {}):
         look(trial, world, tuple(files), gone=None in files.values())
@@ -138,37 +138,37 @@ def _take_for_another_store(trial: Trial, world: World) -> None:
     trial.require(trial.refused == trial.faulty, "a store of another id was opened")
 
 
-def _any(world: World, chance: random.Random) -> str:
-    return chance.choice(sorted(world.files))
+def _any(world: World, rng: random.Random) -> str:
+    return rng.choice(sorted(world.files))
 
 
-def _cut(world: World, chance: random.Random) -> dict[str, bytes | None]:
-    name = _any(world, chance)
+def _cut(world: World, rng: random.Random) -> dict[str, bytes | None]:
+    name = _any(world, rng)
     data = world.files[name]
-    return {name: data[: chance.choice((0, 1, len(data) - 1, chance.randrange(len(data))))]}
+    return {name: data[: rng.choice((0, 1, len(data) - 1, rng.randrange(len(data))))]}
 
 
-def _longer(world: World, chance: random.Random) -> dict[str, bytes | None]:
-    name = _any(world, chance)
+def _longer(world: World, rng: random.Random) -> dict[str, bytes | None]:
+    name = _any(world, rng)
     data = world.files[name]
-    return {name: data + chance.choice((b"\0", chance.randbytes(64), data))}
+    return {name: data + rng.choice((b"\0", rng.randbytes(64), data))}
 
 
-def _gone(world: World, chance: random.Random) -> dict[str, bytes | None]:
+def _gone(world: World, rng: random.Random) -> dict[str, bytes | None]:
     """Not the newest edit, which nothing can tell from one that was never made, nor the format: without it this is no store."""
-    return {chance.choice(sorted(world.files.keys() - {"format", newest_edit(world)})): None}
+    return {rng.choice(sorted(world.files.keys() - {"format", newest_edit(world)})): None}
 
 
-def _another(world: World, chance: random.Random) -> dict[str, bytes | None]:
-    name = chance.choice(sorted(world.files.keys() - {"format"}))
+def _another(world: World, rng: random.Random) -> dict[str, bytes | None]:
+    name = rng.choice(sorted(world.files.keys() - {"format"}))
     alike = [data for other, data in sorted(world.files.items()) if folder(other) == folder(name)]
     others = [*alike, *world.others[folder(name)], world.files["format"]]
-    return {name: chance.choice([data for data in others if data != world.files[name]])}
+    return {name: rng.choice([data for data in others if data != world.files[name]])}
 
 
-def _swapped(world: World, chance: random.Random) -> dict[str, bytes | None]:
-    kind = chance.choice(["log", "runs"])
-    one, two = chance.sample(sorted(name for name in world.files if folder(name) == kind), 2)
+def _swapped(world: World, rng: random.Random) -> dict[str, bytes | None]:
+    kind = rng.choice(["log", "runs"])
+    one, two = rng.sample(sorted(name for name in world.files if folder(name) == kind), 2)
     return {one: world.files[two], two: world.files[one]}
 
 
@@ -186,26 +186,26 @@ def change_open_file(trial: Trial) -> None:
 
     What replaces runs verifies them again, and reading notices the length.
     """
-    chance, root = trial.chance, trial.folder / "state"
-    blobs = DirectoryBlobs(root, sync=False, chance=SeededChance(3), counters=Counters())
+    rng, root = trial.rng, trial.folder / "state"
+    blobs = DirectoryBlobs(root, sync=False, randomness=SeededRandomness(3), counters=Counters())
     table = value_table("t", {"k": pa.int64()}, {"v": pa.string()})
     store = forge.with_table(table, blobs, open_files.SETTINGS)
     expected = Counter[str]()
-    for number in range(chance.randint(1, 4)):
-        given = {"k": open_files.KEYS, "v": [f"{number}-{key}-{chance.randrange(10**6)}" for key in open_files.KEYS]}
+    for number in range(rng.randint(1, 4)):
+        given = {"k": open_files.KEYS, "v": [f"{number}-{key}-{rng.randrange(10**6)}" for key in open_files.KEYS]}
         forge.write(store, "t", ("put", given))
         expected = Counter(f"{key}={value}" for key, value in zip(*given.values(), strict=True))
     _compare_rows(trial, store, expected)
-    run = chance.choice(store.head.runs["t"])
+    run = rng.choice(store.head.runs["t"])
     file = root / run.object
-    if chance.random() < 0.3:
-        length = chance.randrange(run.object_size)
+    if rng.random() < 0.3:
+        length = rng.randrange(run.object_size)
         trial.note(f"{run.object} cut to {length} bytes while it is mapped")
         with open_files.shortened(file, length if trial.faulty else run.object_size), trial.may_refuse(run.object):
             _compare_rows(trial, store, expected)
     else:
-        span = chance.choice(open_files.chunks(store, root, run))
-        bit, work = chance.randrange(8 * span.start, 8 * span.stop), chance.choice([open_files.compact, open_files.make_anew])
+        span = rng.choice(open_files.chunks(store, root, run))
+        bit, work = rng.randrange(8 * span.start, 8 * span.stop), rng.choice([open_files.compact, open_files.make_anew])
         trial.note(f"bit {bit} of {run.object} flipped while it is mapped, then {work.__name__}")
         if trial.faulty:
             with open_files.flipped(file, bit), trial.may_refuse(run.object):

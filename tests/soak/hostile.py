@@ -7,7 +7,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from floodplain.clock import SeededChance
+from floodplain.clock import SeededRandomness
 from floodplain.metrics import Counters
 from floodplain.store.store import Store
 from floodplain.tiers import paths
@@ -24,7 +24,7 @@ ABSURD_FIELDS = ("offset", "length", "footer_length", "footer_checksum", "object
 
 
 def open_folder(trial: Trial) -> None:
-    trial.chance.choice([_climb, _no_file, _no_file, _lie])(trial)
+    trial.rng.choice([_climb, _no_file, _no_file, _lie])(trial)
 
 
 def _climb(trial: Trial) -> None:
@@ -32,7 +32,7 @@ def _climb(trial: Trial) -> None:
     root = trial.folder / "state"
     beside = trial.folder / "beside.run"
     beside.write_text("mine")
-    blobs = DirectoryBlobs(root, sync=False, chance=SeededChance(3), counters=Counters())
+    blobs = DirectoryBlobs(root, sync=False, randomness=SeededRandomness(3), counters=Counters())
     store = forge.with_table(names.TABLE, blobs)
     forge.write(store, "t", ("put", {"user": ["a"], "n": [1]}))
     file = _forge(trial, store) if trial.faulty else ""
@@ -46,17 +46,17 @@ def _climb(trial: Trial) -> None:
 
 def _forge(trial: Trial, store: Store) -> str:
     """Returns the file that has the name."""
-    head, chance = store.head, trial.chance
-    if chance.random() < 0.5:
-        place = chance.choice(sorted(names.UPDATES))
+    head, rng = store.head, trial.rng
+    if rng.random() < 0.5:
+        place = rng.choice(sorted(names.UPDATES))
         bad, update = names.UPDATES[place]
-        name = chance.choice(bad)
+        name = rng.choice(bad)
         forge.append(store, update(store, name))
         file = paths.log(head.position + 1)
     else:
-        place = chance.choice(sorted(names.MANIFESTS))
+        place = rng.choice(sorted(names.MANIFESTS))
         bad, changes = names.MANIFESTS[place]
-        name = chance.choice(bad)
+        name = rng.choice(bad)
         ahead = msgspec.structs.replace(head, position=head.position + 1, **changes(head, name))
         file = paths.manifest(ahead.position)
         store.history.blobs.create(file, frame.encode(frame.Kind.MANIFEST, ahead))
@@ -76,7 +76,7 @@ def _no_file(trial: Trial) -> None:
         trial.require(kinds.refusals(root) < len(list(kinds.everything(root))), "all that is honest is refused")
         trial.compare("rows", Counter(a=1), Counter(row["user"] for row in forge.rows(store, "t") if row["user"] == "a"))
         return
-    kind = trial.chance.choice(kinds.KINDS)
+    kind = trial.rng.choice(kinds.KINDS)
     place = _moved(trial, root, outside)
     try:
         kind(place, outside)
@@ -94,23 +94,23 @@ def _no_file(trial: Trial) -> None:
 
 def _moved(trial: Trial, root: Path, outside: Path) -> Path:
     """Takes a folder or a file out of the store; returns its place."""
-    if trial.chance.random() < 0.5:
-        place = root / trial.chance.choice(kinds.FOLDERS)
+    if trial.rng.random() < 0.5:
+        place = root / trial.rng.choice(kinds.FOLDERS)
         place.rename(outside)
         (outside / "kept").write_bytes(b"kept")
         return place
     files = sorted(path for path in root.rglob("*") if path.is_file() and path.parent.name != "tmp")
-    place = trial.chance.choice(files)
+    place = trial.rng.choice(files)
     place.rename(outside)
     return place
 
 
 def _lie(trial: Trial) -> None:
     """What an edit says of a run is absurd, and every checksum is right."""
-    shape = trial.chance.choice(sorted(lies.TABLES))
+    shape = trial.rng.choice(sorted(lies.TABLES))
     store = lies.store_of(shape)
-    built = lies.honest(store, shape, filtered=trial.chance.random() < 0.5)
-    field, value = trial.chance.choice(ABSURD_FIELDS), trial.chance.choice(lies.ABSURD)
+    built = lies.honest(store, shape, filtered=trial.rng.random() < 0.5)
+    field, value = trial.rng.choice(ABSURD_FIELDS), trial.rng.choice(lies.ABSURD)
     trial.note(f"{shape}: {field} {value}")
     forge.commit_runs(store, built, **({field: value} if trial.faulty else {}))
     blobs = store.history.blobs

@@ -28,32 +28,32 @@ def counted(stream: Any) -> Any:
 
 def crash(trial: Trial) -> None:
     """One to four crashes at random steps, of a script of counts, or of one with timers, dead letters or static input."""
-    if trial.chance.random() < 0.5:
+    if trial.rng.random() < 0.5:
         _crash_counting(trial)
     else:
         _crash_script(trial)
 
 
 def _settings(trial: Trial) -> StoreSettings:
-    inline = trial.chance.choice((0, 64 << 10))
-    return StoreSettings(key_groups=16, inline_bytes=inline, checkpoint_every=trial.chance.choice((2, 4, 64)))
+    inline = trial.rng.choice((0, 64 << 10))
+    return StoreSettings(key_groups=16, inline_bytes=inline, checkpoint_every=trial.rng.choice((2, 4, 64)))
 
 
 def _points_of(trial: Trial, steps: int) -> list[CrashPoint]:
     if not trial.faulty:
         return []
-    chosen = trial.chance.sample(range(steps), min(trial.chance.randint(1, 4), steps))
-    return [CrashPoint(step, trial.chance.choice(("before", "after"))) for step in sorted(chosen)]
+    chosen = trial.rng.sample(range(steps), min(trial.rng.randint(1, 4), steps))
+    return [CrashPoint(step, trial.rng.choice(("before", "after"))) for step in sorted(chosen)]
 
 
 def _crash_counting(trial: Trial) -> None:
-    chance = trial.chance
+    rng = trial.rng
     kit = PipelineKit(counted, rows=ROWS, settings=_settings(trial))
     batches = [
-        [{"user": f"u{chance.randrange(12)}", "amount": chance.randrange(-50, 50)} for _ in range(chance.randrange(1, 25))]
-        for _ in range(chance.randint(2, 6))
+        [{"user": f"u{rng.randrange(12)}", "amount": rng.randrange(-50, 50)} for _ in range(rng.randrange(1, 25))]
+        for _ in range(rng.randint(2, 6))
     ]
-    script = [KitEpoch(rows, slots=chance.choice((None, None, 1, 2, 3))) for rows in batches]
+    script = [KitEpoch(rows, slots=rng.choice((None, None, 1, 2, 3))) for rows in batches]
     parts = _play(kit, script, ())
     points = _points_of(trial, parts[-1].stop)
     trial.note(f"crashes at {[f'{point.when} {point.step}' for point in points]} of {parts[-1].stop} steps")
@@ -69,7 +69,7 @@ def _crash_counting(trial: Trial) -> None:
 
 def _crash_script(trial: Trial) -> None:
     """Held against the same script without a crash."""
-    name = trial.chance.choice(sorted(SCRIPTS))
+    name = trial.rng.choice(sorted(SCRIPTS))
     build, columns, script = SCRIPTS[name]
     kit = PipelineKit(build, rows=columns, settings=_settings(trial))
     parts = _play(kit, script, ())
@@ -85,11 +85,11 @@ def _crash_script(trial: Trial) -> None:
 def take_over(trial: Trial) -> None:
     """Another driver takes the lease at a random step of an epoch: the one before publishes and commits nothing more, and what it
     was at is done once, by the other."""
-    chance = trial.chance
+    rng = trial.rng
     kit = PipelineKit(counted, rows=ROWS, settings=_settings(trial))
-    batches = [[{"user": f"u{chance.randrange(9)}", "amount": chance.randrange(50)} for _ in range(9)] for _ in range(3)]
+    batches = [[{"user": f"u{rng.randrange(9)}", "amount": rng.randrange(50)} for _ in range(9)] for _ in range(3)]
     parts = _play(kit, [KitEpoch(rows) for rows in batches], ())
-    step = chance.randrange(parts[1].start, parts[-1].stop)
+    step = rng.randrange(parts[1].start, parts[-1].stop)
     trial.note(f"taken over before step {step}, {kit.steps.taken[step]}")
     kit.wipe()
     kit.restart()

@@ -9,7 +9,7 @@ FEW = limits.ROWS // 50
 
 def gigabytes(trial: Trial) -> None:
     """Written, scanned, compared, looked up and compacted, and equal to what was written. A control has fewer rows."""
-    kind, count = trial.chance.choice(("many rows", "one key group", "one key")), limits.ROWS if trial.faulty else FEW
+    kind, count = trial.rng.choice(("many rows", "one key group", "one key")), limits.ROWS if trial.faulty else FEW
     trial.note(f"{kind}: {count} rows of {limits.ROW_BYTES} bytes")
     folder = trial.folder / "state"
     if kind == "many rows":

@@ -33,7 +33,7 @@ class Lies(Plan):
     """
 
     def __init__(self, trial: Trial, share: float) -> None:
-        self._salt, self._share = trial.chance.randrange(1 << 30), share
+        self._salt, self._share = trial.rng.randrange(1 << 30), share
         self._asked: Counter[tuple[str, str]] = Counter()
         self._late: list[tuple[int, Callable[[], None]]] = []
         self.active = trial.faulty
@@ -88,7 +88,7 @@ class LateBlobs(FaultyBlobs):
 def lie(trial: Trial) -> None:
     """Lost acknowledgements, timeouts, duplicates, requests that land late, throttling: at any operation."""
     scene, blobs = scenes.any_scene(trial)
-    lies = Lies(trial, trial.chance.choice((0.02, 0.05, 0.1)))
+    lies = Lies(trial, trial.rng.choice((0.02, 0.05, 0.1)))
     faulty, told = LateBlobs(blobs, lies), [scenes.FIRST]
     writer: Writer | None = None
     for _ in range(ROUNDS):
@@ -113,9 +113,9 @@ def _clear(trial: Trial, error: FloodplainError) -> None:
 def _work(trial: Trial, scene: Scene, writer: Writer, told: list[int]) -> None:
     """An epoch, and perhaps some housekeeping."""
     told.append(scene.commit(writer))
-    kind = trial.chance.random()
+    kind = trial.rng.random()
     if kind < 0.3:
-        list(writer.store.compact(full=trial.chance.random() < 0.5, step_bytes=20_000))
+        list(writer.store.compact(full=trial.rng.random() < 0.5, step_bytes=20_000))
     elif kind < 0.6:
         writer.collect_garbage()
 
@@ -160,13 +160,13 @@ def fill_disk(trial: Trial) -> None:
     writer: Writer | None = None
     with disk.mounted():
         for _ in range(ROUNDS):
-            disk.left = trial.chance.choice((0, 100, trial.chance.randrange(40_000))) if trial.faulty else float("inf")
+            disk.left = trial.rng.choice((0, 100, trial.rng.randrange(40_000))) if trial.faulty else float("inf")
             trial.note(f"room for {disk.left:.0f} bytes at epoch {len(told)}")
             with trial.may_refuse("free some space"):
                 writer = writer or scene.take(blobs)
                 _work(trial, scene, writer, told)
                 continue
-            writer = writer if trial.chance.random() < 0.5 else None
+            writer = writer if trial.rng.random() < 0.5 else None
         disk.left = float("inf")
         _go_on(trial, scene, blobs, told)
 
@@ -176,13 +176,13 @@ def skew_clocks(trial: Trial) -> None:
     collect."""
     scene, blobs = scenes.any_scene(trial)
     told = [scenes.FIRST]
-    clocks = [ManualClock(START_MS + (trial.chance.randrange(-2 * DAY_MS, 2 * DAY_MS) if trial.faulty else 0)) for _ in range(3)]
+    clocks = [ManualClock(START_MS + (trial.rng.randrange(-2 * DAY_MS, 2 * DAY_MS) if trial.faulty else 0)) for _ in range(3)]
     trial.note(f"clocks at {[(clock.now_ms() - START_MS) // 1000 for clock in clocks]} s")
     for number in range(ROUNDS):
-        scene.clock = trial.chance.choice(clocks)
-        if trial.faulty and trial.chance.random() < 0.3:
-            scene.clock = clocks[trial.chance.randrange(3)] = ManualClock(START_MS + trial.chance.randrange(-DAY_MS, DAY_MS))
-        writer = take_over(scene.open(blobs), f"w{number}", force=trial.chance.random() < 0.3)
+        scene.clock = trial.rng.choice(clocks)
+        if trial.faulty and trial.rng.random() < 0.3:
+            scene.clock = clocks[trial.rng.randrange(3)] = ManualClock(START_MS + trial.rng.randrange(-DAY_MS, DAY_MS))
+        writer = take_over(scene.open(blobs), f"w{number}", force=trial.rng.random() < 0.3)
         _read(trial, scene, blobs)
         _work(trial, scene, writer, told)
     _go_on(trial, scene, blobs, told)

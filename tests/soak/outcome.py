@@ -51,7 +51,7 @@ class Verdict:
 class Trial:
     """What a trial is given, and what it hands its findings to. ``faulty`` is off in a control: the same without the fault."""
 
-    chance: random.Random
+    rng: random.Random
     folder: Path
     faulty: bool = True
     fault: str = ""

@@ -15,7 +15,7 @@ from tests.soak.worker import main
 
 def lose(trial: Trial) -> None:
     """Some trials lose a row, and the seed says which."""
-    number = trial.chance.randrange(1000)
+    number = trial.rng.randrange(1000)
     trial.note(f"row {number}")
     found = [number] if trial.faulty and number % 3 == 0 else [number, number + 1]
     trial.compare("rows", Counter([number, number + 1]), Counter(found))

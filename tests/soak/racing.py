@@ -35,10 +35,10 @@ def one_thread() -> Iterator[None]:
 def pause(trial: Trial) -> None:
     """A process stands still before one of its operations, until its lease is over and others have gone on without it."""
     scene, blobs = scenes.any_scene(trial)
-    act, told = trial.chance.choice(ACTS), [scenes.FIRST]
+    act, told = trial.rng.choice(ACTS), [scenes.FIRST]
     with one_thread():
         ops = operations(blobs, lambda on: act(scene, on))
-        op = trial.chance.choice(ops)
+        op = trial.rng.choice(ops)
         trial.note(f"{act.__name__} paused before operation {op.index} of {len(ops)}, {op.method} {op.name}")
         plan = At(op.index, "before", lambda: _others_go_on(trial, scene, blobs, told) if trial.faulty else None)
         with suppress(Conflict) if trial.faulty else ExitStack():
@@ -52,19 +52,19 @@ def pause(trial: Trial) -> None:
 
 
 def _others_go_on(trial: Trial, scene: Scene, blobs: Blobs, told: list[int]) -> None:
-    scene.clock.advance_ms(scene.settings.lease_ms + trial.chance.randrange(1, 10**9))
+    scene.clock.advance_ms(scene.settings.lease_ms + trial.rng.randrange(1, 10**9))
     writer = scenes.take(scene, blobs, "other")
-    for _ in range(trial.chance.randint(1, 3)):
+    for _ in range(trial.rng.randint(1, 3)):
         told.append(scene.commit(writer))
-        if trial.chance.random() < 0.5:
+        if trial.rng.random() < 0.5:
             list(writer.store.compact(full=True))
-        if trial.chance.random() < 0.5:
+        if trial.rng.random() < 0.5:
             writer.collect_garbage()
 
 
 def simulate(trial: Trial) -> None:
     """Writers, restorers, compactors, collectors, readers and taggers under one random schedule, some of which crash."""
-    seed, crashes = trial.chance.randrange(10**9), trial.chance.choice((0.0, 0.4)) if trial.faulty else 0.0
+    seed, crashes = trial.rng.randrange(10**9), trial.rng.choice((0.0, 0.4)) if trial.faulty else 0.0
     trial.note(f"schedule {seed}, crashes {crashes}")
     with one_thread():
         test_simulation.run(seed, crashes)
@@ -74,7 +74,7 @@ def simulate(trial: Trial) -> None:
 def model(trial: Trial) -> None:
     """Random histories of a real store against dictionaries: epochs, take-overs, compactions, collections, rollbacks, changed
     tables. A control writes and reads only."""
-    seed = trial.chance.randrange(10**9)
+    seed = trial.rng.randrange(10**9)
     trial.note(f"histories of seed {seed}")
     chosen = settings(test_model.chosen(2, 25, derandomize=False), phases=[Phase.generate], print_blob=False)
     if trial.faulty:
@@ -96,15 +96,15 @@ def race_threads(trial: Trial) -> None:
     stage = test_races.Stage(checkpoint_every=3)
     won: list[int] = []
     ended = threading.Event()
-    seeds = [trial.chance.randrange(10**9) for _ in range(racing + 1)]
+    seeds = [trial.rng.randrange(10**9) for _ in range(racing + 1)]
     trial.note(f"{racing} writers")
 
     def write(number: int) -> None:
-        chance, store = random.Random(seeds[number]), stage.open()
+        rng, store = random.Random(seeds[number]), stage.open()
         for _ in range(6):
             with suppress(Conflict):
                 writer = lease_of(store, f"w{number}")
-                for _ in range(chance.randint(1, 3)):
+                for _ in range(rng.randint(1, 3)):
                     epoch = writer.epoch()
                     epoch.merge("t", test_races.one(user="sum", n=1))
                     epoch.put("t", test_races.one(user=f"e{epoch.number}", n=epoch.number, who=f"w{number}"))
@@ -154,11 +154,11 @@ def race_processes(trial: Trial) -> None:
     """Real processes on one folder: one adds epochs or several fight for the lease, while this one compacts and collects."""
     store = test_races.create(trial.folder / "state")
     path = trial.folder / "state"
-    if trial.chance.random() < 0.5:
-        count = trial.chance.randint(10, 25)
+    if trial.rng.random() < 0.5:
+        count = trial.rng.randint(10, 25)
         process = test_races.start("add", path, "other", count)
         while process.poll() is None and trial.faulty:
-            list(store.compact(full=trial.chance.random() < 0.3, step_bytes=20_000))
+            list(store.compact(full=trial.rng.random() < 0.3, step_bytes=20_000))
             store.collect_garbage()
         told = {"other": test_races.finish(process)}
         expected = Counter({**{f"u{key}": count for key in range(20)}, f"gone{count - 1}": count - 1})

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from floodplain.clock import ManualClock, SeededChance
+from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.metrics import Counters
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.store import Writer
@@ -26,13 +26,13 @@ SHAPES = (
 
 
 def any_scene(trial: Trial, epochs: int = 40) -> tuple[Scene, Blobs]:
-    scene = Scene(trial.chance.randrange(10**6), epochs=epochs, **trial.chance.choice(SHAPES))
+    scene = Scene(trial.rng.randrange(10**6), epochs=epochs, **trial.rng.choice(SHAPES))
     return scene, scene.create(FIRST)
 
 
 def in_directory(blobs: Blobs, root: Path) -> DirectoryBlobs:
     """The same store in a folder."""
-    copy = DirectoryBlobs(root, sync=False, chance=SeededChance(5), counters=Counters())
+    copy = DirectoryBlobs(root, sync=False, randomness=SeededRandomness(5), counters=Counters())
     for info in blobs.list(""):
         copy.create(info.name, blobs.get(info.name))
     return copy

@@ -81,17 +81,17 @@ def _compare(trial: Trial, folder: Path, epochs: int) -> None:
 
 def kill_driver(trial: Trial) -> None:
     """At a point of an epoch between the first job and the note that Spark makes of the batch; the next one goes on."""
-    chance, epochs = trial.chance, 3
+    rng, epochs = trial.rng, 3
     write_input(trial.folder, epochs)
     drivers = Drivers(trial.folder, java())
     if trial.faulty:
-        point, before, slots = chance.choice(POINTS), chance.randrange(2), chance.randint(1, 3)
+        point, before, slots = rng.choice(POINTS), rng.randrange(2), rng.randint(1, 3)
         trial.note(f"killed at {point} after {before} whole epochs, {slots} slots")
         process = drivers.start(point, epochs=before, slots=slots)
         _ended(drivers, process, -signal.SIGKILL)
         if point == "during_task":
             (trial.folder / "task-1" / "release").write_text("go on")
-    _ended(drivers, drivers.start(slots=chance.randint(1, 3)), 0)
+    _ended(drivers, drivers.start(slots=rng.randint(1, 3)), 0)
     _compare(trial, trial.folder, epochs)
 
 
@@ -106,12 +106,12 @@ def _ended(drivers: Drivers, process: Any, code: int) -> None:
 
 def kill_worker(trial: Trial) -> None:
     """Tasks of both operators killed, or failing, at their second key or once all is staged; tried again by Spark."""
-    chance, epochs, slots = trial.chance, 2, trial.chance.randint(2, 3)
+    rng, epochs, slots = trial.rng, 2, trial.rng.randint(2, 3)
     write_input(trial.folder, epochs)
-    faults = chaos(trial.folder, chance.randrange(10**6), epochs, slots) if trial.faulty else []
+    faults = chaos(trial.folder, rng.randrange(10**6), epochs, slots) if trial.faulty else []
     trial.note(f"{[f'{one.operator} {one.epoch}/{one.slot}: {one.act} at {one.point}' for one in faults]}")
     running = cluster()
-    options = {"slots": slots, "transform": chance.random() < 0.3, "inline_bytes": chance.choice((0, 64 << 10))}
+    options = {"slots": slots, "transform": rng.random() < 0.3, "inline_bytes": rng.choice((0, 64 << 10))}
     try:
         running.start(trial.folder, *faults, **options)
         running.finish(trial.folder)
@@ -123,7 +123,7 @@ def kill_worker(trial: Trial) -> None:
 def damage_checkpoint(trial: Trial) -> None:
     """Between two runs of a query, with input for the second one."""
     folder, spark = trial.folder, session()
-    test_runtime.write_inputs(folder, trial.chance.randint(1, 3))
+    test_runtime.write_inputs(folder, trial.rng.randint(1, 3))
     test_runtime.run(spark, folder)
     test_runtime.write_inputs(folder, 2, first=3)
     checkpoint = folder / "state" / "checkpoint"

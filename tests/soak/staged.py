@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from floodplain.clock import SystemChance
+from floodplain.clock import SystemRandomness
 from floodplain.metrics import Counters
 from floodplain.sinks.base import Sink
 from floodplain.testing.faults import CrashPoint
@@ -37,9 +37,9 @@ def computed(query: str, given: pa.Table) -> Bag:
 
 
 def any_blobs(trial: Trial) -> Blobs:
-    if trial.chance.random() < 0.5:
+    if trial.rng.random() < 0.5:
         return memory_blobs()
-    return DirectoryBlobs(trial.folder / "state", sync=False, chance=SystemChance(), counters=Counters())
+    return DirectoryBlobs(trial.folder / "state", sync=False, randomness=SystemRandomness(), counters=Counters())
 
 
 def published(name: str, world: World, folder: Path) -> Bag:
@@ -66,13 +66,13 @@ def _bag(rows: pa.Table) -> "Counter[Hashable]":
 
 def damage_before_publishing(trial: Trial) -> None:
     """Between the commit of an epoch and its publishing; by the same driver, or by one that takes over."""
-    name = trial.chance.choice(SINKS)
+    name = trial.rng.choice(SINKS)
     blobs, world = any_blobs(trial), worlds(trial.folder)[name]
     driver = left_unpublished(blobs, world.sink)
     files = {output: blobs.get(output).to_pybytes() for output in driver.store.head.outputs}
     what, changed = _damaged(trial, files)
     publish: Callable[[], Any] = driver.epochs.publish
-    if trial.chance.random() < 0.3:
+    if trial.rng.random() < 0.3:
         publish = lambda: Driver(blobs, world.sink).prepare()  # noqa: E731
     if trial.faulty:
         trial.note(f"{name}: {what} of {list(changed)}")
@@ -87,11 +87,11 @@ def damage_before_publishing(trial: Trial) -> None:
 
 
 def _damaged(trial: Trial, files: dict[str, bytes]) -> tuple[str, dict[str, bytes]]:
-    if trial.chance.random() < 0.1:
+    if trial.rng.random() < 0.1:
         first, second = files
         return "swapped", {first: files[second], second: files[first]}
-    output = trial.chance.choice(sorted(files))
-    what, data = trial.chance.choice(list(damages(files[output], trial.chance.randrange(10**6))))
+    output = trial.rng.choice(sorted(files))
+    what, data = trial.rng.choice(list(damages(files[output], trial.rng.randrange(10**6))))
     return what, {output: data}
 
 
@@ -102,7 +102,7 @@ def _put(blobs: Blobs, files: dict[str, bytes]) -> None:
 
 def damage_between_operators(trial: Trial) -> None:
     """Rows that one operator has staged and the next one reads."""
-    chance = trial.chance
+    rng = trial.rng
 
     def build(stream: Any) -> Any:
         named = stream.key_by("user").process(Named(), name="named")
@@ -111,7 +111,7 @@ def damage_between_operators(trial: Trial) -> None:
     kit = PipelineKit(build, rows="user string, amount long")
     kit.epoch(GIVEN)
     staged = {step: name.removeprefix("create ") for step, name in enumerate(kit.steps.taken) if _is_staged(name)}
-    named, (part,) = sorted(staged.values()), chance.sample(range(10**6), 1)
+    named, (part,) = sorted(staged.values()), rng.sample(range(10**6), 1)
 
     def damage() -> None:
         blobs = kit.store.history.blobs
@@ -158,22 +158,22 @@ class Failing(Sink):
 
 def fail_to_publish(trial: Trial) -> None:
     """Epochs whose publishing fails at random and is tried again by the same driver or by the next one."""
-    chance = trial.chance
-    name = chance.choice(["parquet", "parted", "delta", "memory"])
+    rng = trial.rng
+    name = rng.choice(["parquet", "parted", "delta", "memory"])
     blobs, world = any_blobs(trial), worlds(trial.folder)[name]
     sink = Failing(world.sink)
     driver = Driver(blobs, sink).prepare()
     given = []
-    for batch in range(chance.randint(2, 5)):
-        users = [f"user{chance.randrange(40)}" for _ in range(30)]
+    for batch in range(rng.randint(2, 5)):
+        users = [f"user{rng.randrange(40)}" for _ in range(30)]
         given.append(pa.table({"user": users, "amount": [batch * 1000 + n for n in range(30)]}, schema=GIVEN.schema))
         ways = ["", "before", "after", *(["half way"] if name == "parquet" else [])]
-        sink.fails = chance.choice(ways) if trial.faulty else ""
+        sink.fails = rng.choice(ways) if trial.faulty else ""
         act = partial(_batch, driver, given[-1], batch)
         trial.note(f"{name}, batch {batch}: {sink.fails or 'no'} failure")
         while act is not None:
-            act, driver = _through(act, driver, blobs, sink, again=chance.random() < 0.5)
-            sink.fails = chance.choice(ways) if act is not None and chance.random() < 0.3 else ""
+            act, driver = _through(act, driver, blobs, sink, again=rng.random() < 0.5)
+            sink.fails = rng.choice(ways) if act is not None and rng.random() < 0.3 else ""
     driver.epochs.publish()
     trial.compare("rows published", computed(NAMED, pa.concat_tables(given)), published(name, world, trial.folder))
 

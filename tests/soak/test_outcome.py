@@ -116,9 +116,9 @@ def test_a_control_has_nothing_to_refuse(tmp_path):
 
 
 def test_every_difference_of_two_small_bags_is_in_the_class_that_its_counts_say():
-    items, chance = "abc", random.Random(5)
+    items, rng = "abc", random.Random(5)
     for _ in range(500):
-        expected, found = (Counter({item: chance.randrange(3) for item in items}) for _ in range(2))
+        expected, found = (Counter({item: rng.randrange(3) for item in items}) for _ in range(2))
         expected, found = +expected, +found
         more = {item for item in items if found[item] > expected[item]}
         fewer = {item for item in items if found[item] < expected[item]}

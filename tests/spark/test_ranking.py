@@ -47,14 +47,14 @@ SQL = {
 
 
 def bids(number: int) -> pa.Table:
-    chance = Random(number)
+    rng = Random(number)
     rows = [
         {
-            "auction": chance.randrange(8),
-            "bidder": chance.randrange(4),
-            "price": chance.randrange(1000),
-            "channel": chance.choice(["web", "app"]),
-            "ts": (1_700_000_000 + number * 36_000 + chance.randrange(50_000)) * 1_000_000,
+            "auction": rng.randrange(8),
+            "bidder": rng.randrange(4),
+            "price": rng.randrange(1000),
+            "channel": rng.choice(["web", "app"]),
+            "ts": (1_700_000_000 + number * 36_000 + rng.randrange(50_000)) * 1_000_000,
         }
         for _ in range(150)
     ]

@@ -2,7 +2,7 @@ import pyarrow as pa
 import pytest
 
 import floodplain as fp
-from floodplain.clock import ManualClock, SeededChance
+from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.errors import BadName, SchemaMismatch
 from floodplain.state.descriptors import Timers
 from floodplain.state.positions import pack, unpack
@@ -31,7 +31,7 @@ def clock():
 
 @pytest.fixture
 def writer(tmp_path, clock):
-    store = fp.open(tmp_path, create=True, settings=SETTINGS, clock=clock, chance=SeededChance(1))
+    store = fp.open(tmp_path, create=True, settings=SETTINGS, clock=clock, randomness=SeededRandomness(1))
     with store.writer("test") as writer:
         yield writer
 

@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 import xxhash
 
-from floodplain.clock import Clock, ManualClock, SeededChance
+from floodplain.clock import Clock, ManualClock, SeededRandomness
 from floodplain.metrics import Counters
 from floodplain.settings import RetentionSettings, RetrySettings, StoreSettings
 from floodplain.store.rows.delta import physical_rows, settle
@@ -48,13 +48,13 @@ def objects() -> ObjectBlobs:
 
 
 def create(blobs: Blobs | None = None, settings: StoreSettings = SETTINGS, clock: Clock | None = None) -> Store:
-    where = {"settings": settings, "clock": clock or ManualClock(NOW_MS), "chance": SeededChance(next(_seeds))}
+    where = {"settings": settings, "clock": clock or ManualClock(NOW_MS), "randomness": SeededRandomness(next(_seeds))}
     return Store(History.create(blobs or memory(), settings.key_groups, **where), Counters())
 
 
 def reopen(blobs: Blobs, settings: StoreSettings = SETTINGS, clock: Clock | None = None) -> Store:
     """As another process would."""
-    where = {"settings": settings, "clock": clock or ManualClock(NOW_MS), "chance": SeededChance(next(_seeds))}
+    where = {"settings": settings, "clock": clock or ManualClock(NOW_MS), "randomness": SeededRandomness(next(_seeds))}
     return Store(History.open(blobs, **where), Counters())
 
 
@@ -165,7 +165,7 @@ def with_part(run: BuiltRun, part: str, change: Callable[[bytes], bytes]) -> Bui
 
 def place(store: Store, runs: Sequence[BuiltRun]) -> tuple[RunRef, ...]:
     """Store runs as one object, without looking at them."""
-    name = paths.run(store.head.position, "forged", store.history.chance.nonce())
+    name = paths.run(store.head.position, "forged", store.history.randomness.nonce())
     data, refs = pack(runs, name)
     store.history.blobs.create(name, data)
     return refs

@@ -33,18 +33,18 @@ class Scene:
         self.rows: dict[int, list[tuple[str, str, pa.Table]]] = {}
         self.given: dict[int, list[tuple[str, str, list[dict[str, Any]]]]] = {}
         self._seen: dict[tuple[int, ...], dict[str, Seen]] = {}
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         for epoch in range(1, epochs + 1):
-            self._plan(epoch, chance)
+            self._plan(epoch, rng)
 
     def now_ms(self, epoch: int) -> int:
         return START_MS + STEP_MS * epoch
 
-    def _plan(self, epoch: int, chance: random.Random) -> None:
+    def _plan(self, epoch: int, rng: random.Random) -> None:
         self.rows[epoch], self.given[epoch] = [], []
         for name, species in self.species.items():
-            for op in chance.choices(("put", "merge", "merge", "delete", "clear"), k=2):
-                rows = [self._row(name, op, chance) for _ in range(3)]
+            for op in rng.choices(("put", "merge", "merge", "delete", "clear"), k=2):
+                rows = [self._row(name, op, rng) for _ in range(3)]
                 names = list(species.table.keys) if op == "clear" else list(rows[0])
                 self.rows[epoch].append((name, op, world.arrow_rows(species.table, rows, names, 0)))
                 self.given[epoch].append((name, op, rows))
@@ -59,12 +59,12 @@ class Scene:
             self._seen[epochs] = {name: Seen.of(table, self.now_ms(epochs[-1])) for name, table in tables.items()}
         return self._seen[epochs]
 
-    def _row(self, name: str, op: str, chance: random.Random) -> dict[str, Any]:
+    def _row(self, name: str, op: str, rng: random.Random) -> dict[str, Any]:
         species = self.species[name]
-        row = species.row(chance.randrange(5), chance.randrange(3))
+        row = species.row(rng.randrange(5), rng.randrange(3))
         if op in ("put", "merge"):
             columns = [column for column in species.table.columns if op == "put" or column.merge]
-            row |= {c.name: world.value_of(c.type, chance.randrange(16), bool(c.merge)) for c in columns}
+            row |= {c.name: world.value_of(c.type, rng.randrange(16), bool(c.merge)) for c in columns}
         return row
 
     # --- What is done to a store

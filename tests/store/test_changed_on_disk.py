@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from floodplain.clock import ManualClock, SeededChance
+from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.errors import Corrupt
 from floodplain.metrics import Counters
 from floodplain.settings import CacheSettings
@@ -33,7 +33,7 @@ KEYS = list(range(40))
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """Three runs of several chunks each, all of which this process has read, and so verified and mapped."""
-    blobs = DirectoryBlobs(tmp_path, sync=False, chance=SeededChance(3), counters=Counters())
+    blobs = DirectoryBlobs(tmp_path, sync=False, randomness=SeededRandomness(3), counters=Counters())
     store = forge.with_table(value_table("t", {"k": pa.int64()}, {"v": pa.string()}), blobs, SETTINGS)
     for n in range(3):
         forge.write(store, "t", ("put", {"k": KEYS, "v": [f"{n}-{key}" for key in KEYS]}))
@@ -92,12 +92,12 @@ def make_anew(store: Store) -> None:
 
 @pytest.mark.parametrize("work", [compact, make_anew])
 def test_what_replaces_runs_verifies_every_chunk_again(store: Store, tmp_path: Path, work: Callable[[Store], None]) -> None:
-    chance, head, whole = random.Random(5), store.head, read(store)
+    rng, head, whole = random.Random(5), store.head, read(store)
     for run in head.runs["t"]:
         spans = chunks(store, tmp_path, run)
         assert len(spans) > 2
         for span in spans:
-            bit = chance.randrange(8 * span.start, 8 * span.stop)
+            bit = rng.randrange(8 * span.start, 8 * span.stop)
             with flipped(tmp_path / run.object, bit), pytest.raises(Corrupt) as raised:
                 work(store)
             assert raised.value.file == run.object

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from floodplain.clock import ManualClock, SeededChance
+from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.errors import Corrupt, StoreNotFound
 from floodplain.metrics import Counters
 from floodplain.settings import RetentionSettings
@@ -212,7 +212,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def directory(root: Path) -> DirectoryBlobs:
-    return DirectoryBlobs(root, sync=False, chance=SeededChance(3), counters=Counters())
+    return DirectoryBlobs(root, sync=False, randomness=SeededRandomness(3), counters=Counters())
 
 
 def flipped(data: bytes, bit: int) -> bytes:
@@ -235,18 +235,18 @@ def test_the_world_has_every_kind_of_file(world: World) -> None:
 def test_flipped_bits(world: World) -> None:
     """Of every part of every file, some bits that are set and some that are not: a filter with one more loses no key, with one
     less it does. So every check is the only one that can notice some of them."""
-    chance = random.Random(11)
+    rng = random.Random(11)
     for name, data in world.files.items():
         for part in world.parts(name).values():
-            for bit in sampled_bits(data, part, chance):
+            for bit in sampled_bits(data, part, rng):
                 world.examine(name, flipped(data, bit))
 
 
-def sampled_bits(data: bytes, part: range, chance: random.Random) -> list[int]:
+def sampled_bits(data: bytes, part: range, rng: random.Random) -> list[int]:
     bits: dict[bool, list[int]] = {False: [], True: []}
     for bit in range(8 * part.start, 8 * part.stop):
         bits[is_set(data, bit)].append(bit)
-    return [bit for alike in bits.values() for bit in chance.sample(alike, min(BITS_OF_A_PART, len(alike)))]
+    return [bit for alike in bits.values() for bit in rng.sample(alike, min(BITS_OF_A_PART, len(alike)))]
 
 
 def is_set(data: bytes, bit: int) -> bool:
@@ -270,9 +270,9 @@ def test_dead_bytes_are_harmless(world: World) -> None:
 
 
 def test_truncated_and_extended(world: World) -> None:
-    chance = random.Random(12)
+    rng = random.Random(12)
     for name, data in world.files.items():
-        lengths = {0, 1, len(data) - 1, *chance.sample(range(len(data)), 4)}
+        lengths = {0, 1, len(data) - 1, *rng.sample(range(len(data)), 4)}
         for length in lengths:
             world.examine(name, data[:length])
         for extra in (b"\0", b"x" * 64, data):

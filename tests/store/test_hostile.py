@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from floodplain.clock import SeededChance
+from floodplain.clock import SeededRandomness
 from floodplain.errors import Corrupt, FloodplainError
 from floodplain.metrics import Counters
 from floodplain.store.rows.definition import Column, list_table, map_table, timer_table, value_table
@@ -95,7 +95,7 @@ def lying(request: pytest.FixtureRequest, shape: str, tmp_path: Path) -> Lying:
     def run(change: Callable[[Footer], Footer | bytes] | None = None, **ref: Any) -> bool:
         mapped = request.param == "mapped"
         root = tmp_path / str(next(numbers))
-        blobs = DirectoryBlobs(root, sync=False, chance=SeededChance(5), counters=Counters()) if mapped else None
+        blobs = DirectoryBlobs(root, sync=False, randomness=SeededRandomness(5), counters=Counters()) if mapped else None
         store = store_of(shape, blobs)
         built = honest(store, shape, filtered=not mapped)
         if change is not None:

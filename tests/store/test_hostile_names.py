@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from floodplain.clock import SeededChance
+from floodplain.clock import SeededRandomness
 from floodplain.errors import Corrupt
 from floodplain.metrics import Counters
 from floodplain.store.rows.definition import value_table
@@ -168,7 +168,7 @@ def test_nothing_outside_is_touched_and_nothing_of_the_store_is_deleted(tmp_path
     beside = tmp_path / "beside.run"
     beside.write_text("mine")
     root = tmp_path / "state"
-    store = forge.with_table(TABLE, DirectoryBlobs(root, sync=False, chance=SeededChance(3), counters=Counters()))
+    store = forge.with_table(TABLE, DirectoryBlobs(root, sync=False, randomness=SeededRandomness(3), counters=Counters()))
     for name in ("../beside.run", str(beside), "staged/../../beside.run", paths.FORMAT, "staged/../format"):
         forge.append(store, CommitEpoch(1, (), outputs=(name,)))
         before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from floodplain.clock import ManualClock, SeededChance
+from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.settings import RetentionSettings
 from floodplain.store.compaction.compactor import compact
 from floodplain.store.compaction.policy import Proposal
@@ -58,7 +58,7 @@ def write(store: Store, n: int) -> None:
 
 
 def scrubbed(blobs: Blobs, clock: ManualClock, bytes_per_s: int = 100) -> Verdict:
-    return scrub(blobs, bytes_per_s, settings=SETTINGS, clock=clock, chance=SeededChance(7))
+    return scrub(blobs, bytes_per_s, settings=SETTINGS, clock=clock, randomness=SeededRandomness(7))
 
 
 def newest_compacted(store: Store) -> RunRef:
@@ -146,7 +146,7 @@ def test_reads_are_told(store: Store) -> None:
     told: list[tuple[int, int, int]] = []
     blobs, clock = store.history.blobs, ManualClock(forge.NOW_MS)
     verdict = scrub(
-        blobs, 1_000, settings=SETTINGS, clock=clock, chance=SeededChance(7), progress=lambda *step: told.append(step)
+        blobs, 1_000, settings=SETTINGS, clock=clock, randomness=SeededRandomness(7), progress=lambda *step: told.append(step)
     )
     assert told == sorted(told)
     assert told[0][1] == 0

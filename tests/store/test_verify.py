@@ -5,7 +5,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from floodplain.clock import ManualClock, SeededChance
+from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.errors import StoreNotFound
 from floodplain.settings import RetentionSettings
 from floodplain.store.rows.definition import timer_table, value_table
@@ -41,7 +41,7 @@ def damage(blobs: Blobs, name: str, byte: int = -1) -> None:
 
 
 def salvaged(store: Store) -> Verdict:
-    return verify_blobs(store.history.blobs, settings=SETTINGS, clock=ManualClock(), chance=SeededChance(1))
+    return verify_blobs(store.history.blobs, settings=SETTINGS, clock=ManualClock(), randomness=SeededRandomness(1))
 
 
 def test_a_good_store(store: Store) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodplain.clock import Clock, SeededChance
+from floodplain.clock import Clock, SeededRandomness
 from floodplain.errors import StoreNotFound
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.metrics import Counters
@@ -53,11 +53,11 @@ def settings(**changes: Any) -> StoreSettings:
 
 def open_store(blobs: Blobs, clock: Clock, chosen: StoreSettings) -> Store:
     """As another process would, or the first one."""
-    chance = SeededChance(next(_seeds))
+    randomness = SeededRandomness(next(_seeds))
     try:
-        history = History.open(blobs, settings=chosen, clock=clock, chance=chance)
+        history = History.open(blobs, settings=chosen, clock=clock, randomness=randomness)
     except StoreNotFound:
-        history = History.create(blobs, chosen.key_groups, settings=chosen, clock=clock, chance=chance)
+        history = History.create(blobs, chosen.key_groups, settings=chosen, clock=clock, randomness=randomness)
     return Store(history, Counters())
 
 

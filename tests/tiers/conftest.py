@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from floodplain.clock import ManualClock, SeededChance, SystemChance, SystemClock
+from floodplain.clock import ManualClock, SeededRandomness, SystemClock, SystemRandomness
 from floodplain.metrics import Counters
 from floodplain.settings import CacheSettings, RetrySettings, StoreSettings
 from floodplain.tiers.blobs import Blobs
@@ -43,12 +43,12 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def chance() -> SeededChance:
-    return SeededChance(7)
+def randomness() -> SeededRandomness:
+    return SeededRandomness(7)
 
 
 def directory(root: Path, counters: Counters, *, sync: bool = True) -> DirectoryBlobs:
-    return DirectoryBlobs(root, sync=sync, chance=SystemChance(), counters=counters)
+    return DirectoryBlobs(root, sync=sync, randomness=SystemRandomness(), counters=counters)
 
 
 def cached(lower: Blobs, root: Path, counters: Counters, *, size_bytes: int = 1 << 20, **more: object) -> CachedBlobs:
@@ -113,7 +113,9 @@ def blobs(request: pytest.FixtureRequest, tmp_path: Path, counters: Counters) ->
         cache = CacheSettings(str(tmp_path / "cache"), 1 << 20) if kind == "s3-cached" else None
         settings = StoreSettings(retry=RetrySettings(timeout_ms=10_000), cache=cache)
         url = server.url(f"contract/{uuid.uuid4().hex}")
-        return open_blobs(url, settings, options=server.options, clock=SystemClock(), chance=SystemChance(), counters=counters)
+        return open_blobs(
+            url, settings, options=server.options, clock=SystemClock(), randomness=SystemRandomness(), counters=counters
+        )
     below = directory(tmp_path / "store", counters)
     if kind == "cached-twice":
         below = cached(below, tmp_path / "disk", counters, keep_created=True)

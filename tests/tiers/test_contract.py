@@ -6,7 +6,7 @@ from threading import Barrier, Event
 import pyarrow as pa
 import pytest
 
-from floodplain.clock import SystemChance, SystemClock
+from floodplain.clock import SystemClock, SystemRandomness
 from floodplain.errors import AlreadyExists, FloodplainError, NotFound, Refused
 from floodplain.metrics import TIER_READ_BYTES, TIER_REQUESTS, TIER_WRITTEN_BYTES, Counters
 from floodplain.settings import RetrySettings
@@ -217,7 +217,7 @@ def test_racing_callers_of_create_or_read_agree(blobs: Blobs) -> None:
 
     def race(racer: int) -> bytes:
         start.wait()
-        found = create_or_read(blobs, "log/1", b"%d" % racer, RetrySettings(), SystemClock(), SystemChance())
+        found = create_or_read(blobs, "log/1", b"%d" % racer, RetrySettings(), SystemClock(), SystemRandomness())
         return b"%d" % racer if found is None else found.to_pybytes()
 
     with ThreadPoolExecutor(racers) as pool:
@@ -225,7 +225,7 @@ def test_racing_callers_of_create_or_read_agree(blobs: Blobs) -> None:
 
 
 def test_probe_accepts_and_cleans_up(blobs: Blobs) -> None:
-    probe(blobs, SystemClock(), SystemChance())
+    probe(blobs, SystemClock(), SystemRandomness())
     assert list(blobs.list("")) == []
 
 

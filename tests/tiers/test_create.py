@@ -2,7 +2,7 @@
 
 import pytest
 
-from floodplain.clock import ManualClock, SeededChance
+from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.errors import AlreadyExists, FloodplainError, NotFound, Refused, Unavailable
 from floodplain.metrics import Counters
 from floodplain.settings import RetrySettings
@@ -26,7 +26,7 @@ LOST += [Fault(400, code="RequestTimeout")]
 
 
 def settle(blobs: ObjectBlobs | MemoryBlobs, data: bytes, clock: ManualClock) -> bytes | None:
-    found = create_or_read(blobs, "log/1", data, RETRY, clock, SeededChance(1))
+    found = create_or_read(blobs, "log/1", data, RETRY, clock, SeededRandomness(1))
     return None if found is None else found.to_pybytes()
 
 
@@ -108,7 +108,7 @@ def test_back_off_grows_and_is_bounded(clock: ManualClock) -> None:
         def create(self, name: str, data: object) -> None:
             raise AlreadyExists("so it says")
 
-    class Highest(SeededChance):
+    class Highest(SeededRandomness):
         def uniform(self) -> float:
             return 1.0
 

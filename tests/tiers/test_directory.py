@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from floodplain.clock import ManualClock, SeededChance, SystemClock
+from floodplain.clock import ManualClock, SeededRandomness, SystemClock
 from floodplain.errors import AlreadyExists, FloodplainError, NoSpace, NotFound, Refused, Unavailable
 from floodplain.metrics import Counters
 from floodplain.settings import RetrySettings
@@ -190,9 +190,9 @@ class TestFaults:
         with monkeypatch.context() as patched:
             patched.setattr(os, "fsync", fails_on_directories)
             with pytest.raises(Unavailable):
-                create_or_read(warm, "log/1", b"mine", RetrySettings(attempts=3), clock, SeededChance(1))
+                create_or_read(warm, "log/1", b"mine", RetrySettings(attempts=3), clock, SeededRandomness(1))
         assert len(failures) == 6
-        assert create_or_read(warm, "log/1", b"mine", RetrySettings(), clock, SeededChance(1)) is None
+        assert create_or_read(warm, "log/1", b"mine", RetrySettings(), clock, SeededRandomness(1)) is None
 
     def test_a_blob_and_a_folder_cannot_share_a_name(self, warm: DirectoryBlobs) -> None:
         with pytest.raises(Refused):
@@ -256,7 +256,7 @@ class TestListing:
         done = threading.Event()
 
         def churn() -> None:
-            blobs = DirectoryBlobs(warm._root, sync=False, chance=SeededChance(3), counters=Counters())
+            blobs = DirectoryBlobs(warm._root, sync=False, randomness=SeededRandomness(3), counters=Counters())
             while not done.is_set():
                 for name in going:
                     blobs.put(name, b"y")

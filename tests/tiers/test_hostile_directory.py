@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from floodplain.clock import ManualClock, SeededChance
+from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.errors import Corrupt, FloodplainError, Refused
 from floodplain.metrics import Counters
 from floodplain.store.rows.definition import value_table
@@ -32,7 +32,7 @@ OBJECTS = ["format", "log", "manifest", "runs", "pins"]
 
 
 def blobs_at(root: Path) -> DirectoryBlobs:
-    return DirectoryBlobs(root, sync=False, chance=SeededChance(11), counters=Counters())
+    return DirectoryBlobs(root, sync=False, randomness=SeededRandomness(11), counters=Counters())
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from floodplain.clock import SystemChance, SystemClock
+from floodplain.clock import SystemClock, SystemRandomness
 from floodplain.errors import BadInput, FloodplainError, Refused, Unavailable
 from floodplain.metrics import TIER_READ_BYTES, TIER_REQUESTS, Counters
 from floodplain.settings import CacheSettings, RetrySettings, StoreSettings
@@ -105,7 +105,9 @@ def test_the_whole_stack(s3_server: S3Server, tmp_path: Path, counters: Counters
         cache=CacheSettings(str(tmp_path / "disk"), 1 << 20), tmpfs=CacheSettings(str(tmp_path / "fast"), 1 << 18, "frequency")
     )
     url = s3_server.url(uuid.uuid4().hex)
-    blobs = open_blobs(url, settings, options=s3_server.options, clock=SystemClock(), chance=SystemChance(), counters=counters)
+    blobs = open_blobs(
+        url, settings, options=s3_server.options, clock=SystemClock(), randomness=SystemRandomness(), counters=counters
+    )
     data = os.urandom(500_000)
     blobs.create("runs/a", data)
     for _ in range(3):

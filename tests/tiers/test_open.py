@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from floodplain.clock import SystemChance, SystemClock
+from floodplain.clock import SystemClock, SystemRandomness
 from floodplain.errors import BadInput, Refused, UnsafeStore
 from floodplain.metrics import TIER_WRITTEN_BYTES, Counters
 from floodplain.settings import CacheSettings, StoreSettings
@@ -16,7 +16,7 @@ from floodplain.tiers.open import folder_of, open_blobs
 
 def opened(location: str | os.PathLike[str], settings: StoreSettings | None = None, counters: Counters | None = None) -> Blobs:
     return open_blobs(
-        location, settings or StoreSettings(), clock=SystemClock(), chance=SystemChance(), counters=counters or Counters()
+        location, settings or StoreSettings(), clock=SystemClock(), randomness=SystemRandomness(), counters=counters or Counters()
     )
 
 

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from floodplain.clock import ManualClock, SeededChance
+from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.errors import AlreadyExists, NotFound, Refused, Unavailable
 from floodplain.metrics import TIER_REQUESTS, TIER_RETRIES, Counters
 from floodplain.settings import RetrySettings
@@ -16,8 +16,8 @@ RETRY = RetrySettings(attempts=4, first_delay_ms=100, max_delay_ms=300)
 
 
 @pytest.fixture
-def retrying(faked: ObjectBlobs, clock: ManualClock, chance: SeededChance, counters: Counters) -> Retrying:
-    return Retrying(faked, RETRY, clock=clock, chance=chance, counters=counters)
+def retrying(faked: ObjectBlobs, clock: ManualClock, randomness: SeededRandomness, counters: Counters) -> Retrying:
+    return Retrying(faked, RETRY, clock=clock, randomness=randomness, counters=counters)
 
 
 CALLS = {
@@ -69,7 +69,7 @@ def test_create_is_asked_once(
     assert clock.sleeps_s == []
 
 
-def test_a_listing_goes_on_where_it_broke_off(clock: ManualClock, chance: SeededChance, counters: Counters) -> None:
+def test_a_listing_goes_on_where_it_broke_off(clock: ManualClock, randomness: SeededRandomness, counters: Counters) -> None:
     class Breaking(MemoryBlobs):
         def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
             for at, info in enumerate(super().list(prefix, after)):
@@ -77,7 +77,7 @@ def test_a_listing_goes_on_where_it_broke_off(clock: ManualClock, chance: Seeded
                     raise Unavailable("broke off")
                 yield info
 
-    blobs = Retrying(Breaking("memory://x", counters), RETRY, clock=clock, chance=chance, counters=counters)
+    blobs = Retrying(Breaking("memory://x", counters), RETRY, clock=clock, randomness=randomness, counters=counters)
     names = [f"log/{n:02}" for n in range(20)]
     for name in names:
         blobs.put(name, b"x")
@@ -85,8 +85,8 @@ def test_a_listing_goes_on_where_it_broke_off(clock: ManualClock, chance: Seeded
 
 
 def test_the_delay_is_anything_up_to_a_bound_that_doubles() -> None:
-    chance = SeededChance(1)
+    randomness = SeededRandomness(1)
     for tries, bound_s in ((1, 0.1), (2, 0.2), (3, 0.3), (9, 0.3)):
-        delays = [delay_s(RETRY, tries, chance) for _ in range(300)]
+        delays = [delay_s(RETRY, tries, randomness) for _ in range(300)]
         assert 0 <= min(delays) < bound_s * 0.1
         assert bound_s * 0.9 < max(delays) <= bound_s

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floodplain.clock import SystemChance, SystemClock
+from floodplain.clock import SystemClock, SystemRandomness
 from floodplain.errors import BadInput, FloodplainError
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
@@ -86,7 +86,7 @@ def test_an_object_store(s3_server):
     settings = StoreSettings(cache=None)
 
     def blobs(path: str):
-        given = {"options": s3_server.options, "clock": SystemClock(), "chance": SystemChance(), "counters": Counters()}
+        given = {"options": s3_server.options, "clock": SystemClock(), "randomness": SystemRandomness(), "counters": Counters()}
         return open_blobs(f"s3://{s3_server.bucket}/{path}", settings, **given)
 
     taken = blobs("vacancy")

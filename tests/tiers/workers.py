@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from floodplain.clock import SystemChance, SystemClock
+from floodplain.clock import SystemClock, SystemRandomness
 from floodplain.errors import AlreadyExists
 from floodplain.metrics import TIER_HITS, TIER_MISSES, Counters
 from floodplain.settings import CacheSettings
@@ -21,7 +21,7 @@ from floodplain.tiers.memory import MemoryBlobs
 
 def race_creates(root: str, racer: int, rounds: int, gate: object) -> list[int]:
     """The rounds that this racer won."""
-    blobs = DirectoryBlobs(root, sync=False, chance=SystemChance(), counters=Counters())
+    blobs = DirectoryBlobs(root, sync=False, randomness=SystemRandomness(), counters=Counters())
     won = []
     for round_ in range(rounds):
         gate.wait()
@@ -38,7 +38,7 @@ def content(name: str) -> bytes:
 
 
 def create_until_killed(root: str) -> None:
-    blobs = DirectoryBlobs(root, sync=False, chance=SystemChance(), counters=Counters())
+    blobs = DirectoryBlobs(root, sync=False, randomness=SystemRandomness(), counters=Counters())
     at = 0
     while True:
         name = f"runs/{os.getpid()}-{at}"
@@ -67,13 +67,13 @@ def hammer_cache(cache: str, size_bytes: int, policy: str, seed: int, rounds: in
     counters = Counters()
     settings = CacheSettings(cache, size_bytes, policy)
     blobs = CachedBlobs(Endless("memory://endless", counters), settings, clock=SystemClock(), counters=counters)
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     for _ in range(rounds):
-        name = f"runs/{chance.randrange(12)}"
-        ranges = [(1000 * at, 500 + 6000 * (at % 3)) for at in {int(chance.expovariate(0.3)) for _ in range(4)}]
+        name = f"runs/{rng.randrange(12)}"
+        ranges = [(1000 * at, 500 + 6000 * (at % 3)) for at in {int(rng.expovariate(0.3)) for _ in range(4)}]
         found = blobs.get_ranges(name, ranges)
         assert [data.to_pybytes() for data in found] == [piece(name, *range_) for range_ in ranges]
-        if chance.random() < 0.02:
+        if rng.random() < 0.02:
             blobs.forget([name])
     return counters.get(TIER_HITS, "disk"), counters.get(TIER_MISSES, "disk")
 

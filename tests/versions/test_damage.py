@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from floodplain.clock import ManualClock, SeededChance
+from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.errors import Corrupt
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
@@ -77,7 +77,7 @@ def test_an_edit_flipped_at_every_bit() -> None:
         with pytest.raises(Corrupt) as caught:
             reopen(copy)
         assert (caught.value.file, caught.value.last_good_epoch) == (name, 1)
-        salvaged = History.salvage(copy, settings=SETTINGS, clock=ManualClock(), chance=SeededChance(1))
+        salvaged = History.salvage(copy, settings=SETTINGS, clock=ManualClock(), randomness=SeededRandomness(1))
         assert salvaged.head == salvaged.at(1)
         assert salvaged.damage.file == name
         with pytest.raises(Corrupt):

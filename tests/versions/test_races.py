@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from floodplain.clock import SeededChance, SystemClock
+from floodplain.clock import SeededRandomness, SystemClock
 from floodplain.errors import Conflict, SnapshotExpired
 from floodplain.metrics import Counters
 from floodplain.tiers.blobs import Blobs
@@ -33,7 +33,7 @@ CLOCK = SystemClock()
 def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
     if request.param == "memory":
         return memory()
-    return DirectoryBlobs(tmp_path, sync=False, chance=SeededChance(0), counters=Counters())
+    return DirectoryBlobs(tmp_path, sync=False, randomness=SeededRandomness(0), counters=Counters())
 
 
 def test_one_winner_for_each_epoch(blobs: Blobs) -> None:
@@ -151,7 +151,7 @@ def test_writers_compactors_collectors_and_readers_together(blobs: Blobs) -> Non
 
 PROCESS = """
 import sys
-from floodplain.clock import SystemChance, SystemClock
+from floodplain.clock import SystemRandomness, SystemClock
 from floodplain.errors import Conflict
 from floodplain.metrics import Counters
 from floodplain.tiers.directory import DirectoryBlobs
@@ -161,8 +161,8 @@ from floodplain.versions.log.history import History
 from tests.versions.world import SETTINGS, next_epoch
 
 directory, rounds, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-blobs = DirectoryBlobs(directory, sync=False, chance=SystemChance(), counters=Counters())
-history = History.open(blobs, settings=SETTINGS, clock=SystemClock(), chance=SystemChance())
+blobs = DirectoryBlobs(directory, sync=False, randomness=SystemRandomness(), counters=Counters())
+history = History.open(blobs, settings=SETTINGS, clock=SystemClock(), randomness=SystemRandomness())
 print("ready", flush=True)
 sys.stdin.readline()
 while (epoch := history.refresh().epoch) < rounds:
@@ -179,7 +179,7 @@ while (epoch := history.refresh().epoch) < rounds:
 
 def test_one_winner_for_each_epoch_among_processes(tmp_path: Path) -> None:
     rounds = 40
-    blobs = DirectoryBlobs(tmp_path, sync=False, chance=SeededChance(0), counters=Counters())
+    blobs = DirectoryBlobs(tmp_path, sync=False, randomness=SeededRandomness(0), counters=Counters())
     create(blobs, CLOCK)
     command = [sys.executable, "-c", PROCESS, str(tmp_path), str(rounds)]
     root = Path(__file__).parents[2]

@@ -35,17 +35,17 @@ EXPECTED = (Conflict, SnapshotExpired)
 class Actors:
     """Each method is one process. ``wins`` records who believes to have committed which epoch."""
 
-    def __init__(self, blobs: Blobs, clock: ManualClock, chance: random.Random) -> None:
+    def __init__(self, blobs: Blobs, clock: ManualClock, rng: random.Random) -> None:
         self.truth = blobs
         self.clock = clock
-        self.chance = chance
+        self.rng = rng
         self.wins: dict[int, list[str]] = {}
 
     def writer(self, blobs: Blobs) -> None:
         history = reopen(blobs, self.clock)
-        name = f"w{self.chance.randrange(3)}"
+        name = f"w{self.rng.randrange(3)}"
         token = lease.take(history, name, force=True)
-        for _ in range(self.chance.randrange(1, 9)):
+        for _ in range(self.rng.randrange(1, 9)):
             epoch = history.head.epoch + 1
             next_epoch(history, token)
             self.wins.setdefault(epoch, []).append(f"{name}:{token}")
@@ -53,10 +53,10 @@ class Actors:
 
     def restorer(self, blobs: Blobs) -> None:
         history = reopen(blobs, self.clock)
-        name = f"w{self.chance.randrange(3)}"
+        name = f"w{self.rng.randrange(3)}"
         token = lease.take(history, name, force=True)
-        for _ in range(self.chance.randrange(1, 3)):
-            past = self.chance.choice(history.refresh().epochs).epoch
+        for _ in range(self.rng.randrange(1, 3)):
+            past = self.rng.choice(history.refresh().epochs).epoch
             expected, epoch = lineage(history.at(past)), history.head.epoch + 1
             restore(history, past, token)
             self.wins.setdefault(epoch, []).append(f"{name}:{token}")
@@ -73,14 +73,14 @@ class Actors:
     def collector(self, blobs: Blobs) -> None:
         history = reopen(blobs, self.clock)
         for _ in range(3):
-            collect(history, horizon=max(0, history.refresh().position - self.chance.choice((0, 0, 3, 9))))
-            self.clock.advance_ms(self.chance.choice((0, 1000, SETTINGS.lease_ms)))
+            collect(history, horizon=max(0, history.refresh().position - self.rng.choice((0, 0, 3, 9))))
+            self.clock.advance_ms(self.rng.choice((0, 1000, SETTINGS.lease_ms)))
 
     def reader(self, blobs: Blobs) -> None:
         history = reopen(blobs, self.clock)
         for _ in range(3):
             head = history.refresh()
-            with pin(history, self.chance.choice(head.epochs).epoch) as held:
+            with pin(history, self.rng.choice(head.epochs).epoch) as held:
                 try:
                     check_manifest(held.manifest, blobs)
                 finally:
@@ -88,26 +88,26 @@ class Actors:
 
     def tagger(self, blobs: Blobs) -> None:
         history = reopen(blobs, self.clock)
-        name = f"x{self.chance.randrange(10**9)}"
-        set_tag(history, name, self.chance.choice(history.head.epochs).epoch)
+        name = f"x{self.rng.randrange(10**9)}"
+        set_tag(history, name, self.rng.choice(history.head.epochs).epoch)
         check_manifest(history.tagged(name), blobs)
         drop_tag(history, name)
 
     def traveller(self, blobs: Blobs) -> None:
         history = reopen(blobs, self.clock)
         for _ in range(5):
-            epoch = self.chance.choice(history.refresh().epochs).epoch
+            epoch = self.rng.choice(history.refresh().epochs).epoch
             assert history.at(epoch).epoch == epoch
 
 
 def run(seed: int, crashes: float) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     blobs, clock = memory(), ManualClock()
     epochs(create(blobs, clock), 4)
-    actors = Actors(blobs, clock, chance)
+    actors = Actors(blobs, clock, rng)
     kinds = [actors.writer, actors.restorer, actors.compactor, actors.collector, actors.reader, actors.tagger, actors.traveller]
-    cast = [actors.writer, actors.collector, *chance.choices(kinds, k=chance.randrange(2, 6))]
-    for result in simulate(blobs, cast, chance, crashes):
+    cast = [actors.writer, actors.collector, *rng.choices(kinds, k=rng.randrange(2, 6))]
+    for result in simulate(blobs, cast, rng, crashes):
         if result is not None and not isinstance(result, (*EXPECTED, Crash)):
             raise AssertionError(f"seed {seed}") from result
     history = check_store(blobs, clock)

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 
-from floodplain.clock import Clock, ManualClock, SeededChance
+from floodplain.clock import Clock, ManualClock, SeededRandomness
 from floodplain.metrics import Counters
 from floodplain.settings import RetentionSettings, RetrySettings, StoreSettings
 from floodplain.tiers import paths
@@ -33,7 +33,9 @@ def memory() -> MemoryBlobs:
 
 def create(blobs: Blobs, clock: Clock | None = None, settings: StoreSettings = SETTINGS) -> History:
     """A new store with one table."""
-    history = History.create(blobs, 16, settings=settings, clock=clock or ManualClock(), chance=SeededChance(next(_seeds)))
+    history = History.create(
+        blobs, 16, settings=settings, clock=clock or ManualClock(), randomness=SeededRandomness(next(_seeds))
+    )
     if not history.head.schemas:
         commit(history, [PutSchema(schema("t"))])
     return history
@@ -41,7 +43,7 @@ def create(blobs: Blobs, clock: Clock | None = None, settings: StoreSettings = S
 
 def reopen(blobs: Blobs, clock: Clock | None = None, settings: StoreSettings = SETTINGS) -> History:
     """As another process would."""
-    return History.open(blobs, settings=settings, clock=clock or ManualClock(), chance=SeededChance(next(_seeds)))
+    return History.open(blobs, settings=settings, clock=clock or ManualClock(), randomness=SeededRandomness(next(_seeds)))
 
 
 def schema(table: str, id_: int = 1) -> TableSchema:
@@ -68,7 +70,7 @@ def run(name: str, low: int, high: int, groups: tuple[tuple[int, int], ...] = GR
 
 
 def put_run(history: History, low: int, high: int, start: int | None = None) -> RunRef:
-    name = paths.run(history.head.position if start is None else start, "w", history.chance.nonce())
+    name = paths.run(history.head.position if start is None else start, "w", history.randomness.nonce())
     history.blobs.create(name, f"{low}-{high}".encode())
     return run(name, low, high)
 

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from floodplain.bench.workloads.counting import OUTPUT_SCHEMA
 from floodplain.bench.workloads.visits import window_end
-from floodplain.clock import SystemChance, SystemClock
+from floodplain.clock import SystemClock, SystemRandomness
 from floodplain.metrics import Counters
 from floodplain.operators.kernel.key_grouping import group
 from floodplain.settings import StoreSettings
@@ -235,7 +235,7 @@ _opened: dict[str, Blobs] = {}
 def _blobs(location: str) -> Blobs:
     if location not in _opened:
         _opened[location] = open_blobs(
-            location, StoreSettings(), options={}, clock=SystemClock(), chance=SystemChance(), counters=Counters()
+            location, StoreSettings(), options={}, clock=SystemClock(), randomness=SystemRandomness(), counters=Counters()
         )
     return _opened[location]
 
@@ -258,5 +258,5 @@ def _stage(rows: pa.Table, location: str, number: int) -> str:
     sink = io.BytesIO()
     pq.write_table(made, sink, **encoding(made))
     name = f"staged/{number}-{context.partitionId()}-{context.taskAttemptId()}"
-    create_or_read(_blobs(location), name, sink.getbuffer(), StoreSettings().retry, SystemClock(), SystemChance())
+    create_or_read(_blobs(location), name, sink.getbuffer(), StoreSettings().retry, SystemClock(), SystemRandomness())
     return name

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from floodplain.bench.harness.maven import Jars, Module, Unfetchable
-from floodplain.clock import SystemChance, SystemClock
+from floodplain.clock import SystemClock, SystemRandomness
 
 BROKER: Module = ("org.apache.kafka", "kafka_2.13", "4.3.1")
 START_SECONDS = 60
@@ -29,8 +29,8 @@ def broker(
     home = Path(tempfile.mkdtemp(prefix="fpkafka"))
     settings = home / "server.properties"
     settings.write_text(_settings(home, ports, rebalance_delay_ms))
-    chance = SystemChance()
-    cluster = base64.urlsafe_b64encode(bytes.fromhex(chance.nonce() + chance.nonce())).decode().rstrip("=")
+    randomness = SystemRandomness()
+    cluster = base64.urlsafe_b64encode(bytes.fromhex(randomness.nonce() + randomness.nonce())).decode().rstrip("=")
     start = [jars.java(), "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", class_path]
     process = None
     try:

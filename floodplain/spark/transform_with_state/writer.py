@@ -176,7 +176,7 @@ class StatefulWriter:
         ends = tuple(f"{SEPARATOR}{name}" for name in self._deleted)
         gone = [DropTable(table) for table in store.head.schemas if ends and table.endswith(ends)]
         if gone:
-            with take_over(store, f"purge_{store.history.chance.nonce()}") as writer:
+            with take_over(store, f"purge_{store.history.randomness.nonce()}") as writer:
                 commit(store.history, gone, token=writer.token)
 
     def _to(self, rows: Stream) -> Output:

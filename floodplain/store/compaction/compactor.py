@@ -135,5 +135,5 @@ def written(
     if not builder.rows:
         return ()
     run = builder.finish(low, high, manifest.epoch)
-    name = paths.run(manifest.position, f"compact-{history.chance.nonce()}", str(size(proposal.groups)))
-    return write_object([run], name, history.blobs, history.settings, history.clock, history.chance)
+    name = paths.run(manifest.position, f"compact-{history.randomness.nonce()}", str(size(proposal.groups)))
+    return write_object([run], name, history.blobs, history.settings, history.clock, history.randomness)

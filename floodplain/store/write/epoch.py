@@ -44,7 +44,7 @@ class Epoch:
             token=token,
             epoch=head.epoch + 1,
             start=head.position,
-            attempt=history.chance.nonce(),
+            attempt=history.randomness.nonce(),
             now_ms={
                 **head.watermarks,
                 **{name: _checked_time(paths.checked_name("watermark", name), ms) for name, ms in watermarks.items()},
@@ -60,7 +60,7 @@ class Epoch:
     def task(self, operator: str, part: str) -> TaskWriter:
         history = self._history
         return TaskWriter(
-            self.ticket, history.blobs, history.settings, history.clock, history.chance, operator=operator, part=part
+            self.ticket, history.blobs, history.settings, history.clock, history.randomness, operator=operator, part=part
         )
 
     def put(self, table: str, rows: pa.Table | pa.RecordBatch) -> None:
@@ -130,7 +130,7 @@ class Epoch:
         ticket, history = self.ticket, self._history
 
         def write(name: str, data: bytes) -> None:
-            create_or_read(history.blobs, name, data, history.settings.retry, history.clock, history.chance)
+            create_or_read(history.blobs, name, data, history.settings.retry, history.clock, history.randomness)
 
         return Maker(
             ticket.store,
@@ -146,7 +146,7 @@ class Epoch:
         if small:
             ticket, history = self.ticket, self._history
             name = paths.run(ticket.start, f"{ticket.token}-{ticket.epoch}-{ticket.attempt}", "small")
-            placed += write_object(small, name, history.blobs, history.settings, history.clock, history.chance)
+            placed += write_object(small, name, history.blobs, history.settings, history.clock, history.randomness)
         _check_disjoint(placed, ticket_epoch=self.ticket.epoch)
         return tuple(placed)
 

@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 import pyarrow as pa
 
-from floodplain.clock import Chance, Clock
+from floodplain.clock import Clock, Randomness
 from floodplain.errors import BadInput, Corrupt, NotFound, UserError, short
 from floodplain.settings import StoreSettings
 from floodplain.store.rows import large_tables
@@ -64,14 +64,22 @@ class TaskWriter:
     """Collects the deltas of one task and writes them as one object. Used by one thread."""
 
     def __init__(
-        self, ticket: Ticket, blobs: Blobs, settings: StoreSettings, clock: Clock, chance: Chance, *, operator: str, part: str
+        self,
+        ticket: Ticket,
+        blobs: Blobs,
+        settings: StoreSettings,
+        clock: Clock,
+        randomness: Randomness,
+        *,
+        operator: str,
+        part: str,
     ) -> None:
         """``operator`` and ``part`` name the object: together they must not repeat within a try at an epoch."""
         self._ticket = ticket
         self._blobs = blobs
         self.settings = settings
         self._clock = clock
-        self._chance = chance
+        self._randomness = randomness
         self._name = paths.run(
             ticket.start, f"{ticket.token}-{ticket.epoch}-{ticket.attempt}", f"{paths.checked_name('operator', operator)}-{part}"
         )
@@ -118,7 +126,7 @@ class TaskWriter:
             return Report(inline=inline, rows=rows), _nothing
         data, refs = pack(runs, self._name)
         return Report(runs=refs, rows=rows), partial(
-            _create, data, self._name, self._blobs, self.settings, self._clock, self._chance
+            _create, data, self._name, self._blobs, self.settings, self._clock, self._randomness
         )
 
     def _build(self, table: str, parts: list[pa.Table]) -> BuiltRun:
@@ -144,16 +152,16 @@ def run_options(settings: StoreSettings, blobs: Blobs, store: str, key_groups: i
 
 
 def write_object(
-    runs: list[BuiltRun], name: str, blobs: Blobs, settings: StoreSettings, clock: Clock, chance: Chance
+    runs: list[BuiltRun], name: str, blobs: Blobs, settings: StoreSettings, clock: Clock, randomness: Randomness
 ) -> tuple[RunRef, ...]:
     """Store runs as one object; returns where each is."""
     data, refs = pack(runs, name)
-    _create(data, name, blobs, settings, clock, chance)
+    _create(data, name, blobs, settings, clock, randomness)
     return refs
 
 
-def _create(data: Writable, name: str, blobs: Blobs, settings: StoreSettings, clock: Clock, chance: Chance) -> None:
-    if create_or_read(blobs, name, data, settings.retry, clock, chance) is not None:
+def _create(data: Writable, name: str, blobs: Blobs, settings: StoreSettings, clock: Clock, randomness: Randomness) -> None:
+    if create_or_read(blobs, name, data, settings.retry, clock, randomness) is not None:
         raise BadInput(f"{name} was written already by another task: operator and part must name a task once per try")
 
 

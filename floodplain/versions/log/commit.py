@@ -46,7 +46,9 @@ def commit(history: History, updates: Sequence[Update], requirements: Sequence[R
 
 def _create(history: History, edit: Edit, data: bytes) -> object:
     """None if our edit is stored."""
-    return create_or_read(history.blobs, paths.log(edit.position), data, history.settings.retry, history.clock, history.chance)
+    return create_or_read(
+        history.blobs, paths.log(edit.position), data, history.settings.retry, history.clock, history.randomness
+    )
 
 
 def _edit(history: History, head: Manifest, updates: Sequence[Update], token: int) -> Edit:
@@ -55,7 +57,7 @@ def _edit(history: History, head: Manifest, updates: Sequence[Update], token: in
         store=head.store,
         position=head.position + 1,
         previous=head.chain,
-        nonce=history.chance.nonce(),
+        nonce=history.randomness.nonce(),
         at_ms=now_ms,
         token=token,
         updates=tuple(updates),

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from floodplain.clock import Chance, Clock
+from floodplain.clock import Clock, Randomness
 from floodplain.errors import BadInput, Corrupt, FloodplainError, NotFound, SnapshotExpired, StoreNotFound
 from floodplain.settings import StoreSettings
 from floodplain.tiers import paths
@@ -35,12 +35,12 @@ class Format(msgspec.Struct, frozen=True):
 class History:
     """Folds the log and remembers how far it got. Safe to use from several threads; the head only advances."""
 
-    def __init__(self, blobs: Blobs, format_: Format, *, settings: StoreSettings, clock: Clock, chance: Chance) -> None:
+    def __init__(self, blobs: Blobs, format_: Format, *, settings: StoreSettings, clock: Clock, randomness: Randomness) -> None:
         """Not opened yet: use ``create`` or ``open``."""
         self.blobs = blobs
         self.settings = settings
         self.clock = clock
-        self.chance = chance
+        self.randomness = randomness
         self.format = format_
         self.checkpoint_failure: FloodplainError | None = None
         """Why the last manifest checkpoint could not be written; None once one could. Costs opening time, not safety."""
@@ -55,23 +55,23 @@ class History:
         self._head = Manifest(format_.store, format_.key_groups)
 
     @classmethod
-    def create(cls, blobs: Blobs, key_groups: int, *, settings: StoreSettings, clock: Clock, chance: Chance) -> "History":
+    def create(cls, blobs: Blobs, key_groups: int, *, settings: StoreSettings, clock: Clock, randomness: Randomness) -> "History":
         """Make a store, or open the one that is there: its number of key groups then stands."""
         if not 1 <= key_groups <= MAX_KEY_GROUPS or key_groups & (key_groups - 1):
             raise BadInput(f"{key_groups} key groups are not possible: use a power of two from 1 to {MAX_KEY_GROUPS}")
-        data = encode(Kind.FORMAT, Format(chance.nonce(), key_groups, clock.now_ms()))
-        theirs = create_or_read(blobs, paths.FORMAT, data, settings.retry, clock, chance)
-        return cls._opened(blobs, data if theirs is None else theirs, settings, clock, chance)
+        data = encode(Kind.FORMAT, Format(randomness.nonce(), key_groups, clock.now_ms()))
+        theirs = create_or_read(blobs, paths.FORMAT, data, settings.retry, clock, randomness)
+        return cls._opened(blobs, data if theirs is None else theirs, settings, clock, randomness)
 
     @classmethod
-    def open(cls, blobs: Blobs, *, settings: StoreSettings, clock: Clock, chance: Chance) -> "History":
+    def open(cls, blobs: Blobs, *, settings: StoreSettings, clock: Clock, randomness: Randomness) -> "History":
         """Reads the newest manifest checkpoint and the edits after it, however large the state is."""
-        return cls._opened(blobs, _format(blobs), settings, clock, chance)
+        return cls._opened(blobs, _format(blobs), settings, clock, randomness)
 
     @classmethod
-    def salvage(cls, blobs: Blobs, *, settings: StoreSettings, clock: Clock, chance: Chance) -> "History":
+    def salvage(cls, blobs: Blobs, *, settings: StoreSettings, clock: Clock, randomness: Randomness) -> "History":
         """A damaged store as far as it can be read: the head is the last good one, and nothing can be committed."""
-        history = cls._based(blobs, _format(blobs), settings, clock, chance)
+        history = cls._based(blobs, _format(blobs), settings, clock, randomness)
         try:
             history.refresh()
         except Corrupt as damage:
@@ -80,16 +80,16 @@ class History:
         return history
 
     @classmethod
-    def _opened(cls, blobs: Blobs, data: Data, settings: StoreSettings, clock: Clock, chance: Chance) -> "History":
-        history = cls._based(blobs, data, settings, clock, chance)
+    def _opened(cls, blobs: Blobs, data: Data, settings: StoreSettings, clock: Clock, randomness: Randomness) -> "History":
+        history = cls._based(blobs, data, settings, clock, randomness)
         history.refresh()
         return history
 
     @classmethod
-    def _based(cls, blobs: Blobs, data: Data, settings: StoreSettings, clock: Clock, chance: Chance) -> "History":
+    def _based(cls, blobs: Blobs, data: Data, settings: StoreSettings, clock: Clock, randomness: Randomness) -> "History":
         """At the newest checkpoint that can be read."""
         format_ = decode(Kind.FORMAT, Format, data, paths.FORMAT)
-        history = cls(blobs, format_, settings=settings, clock=clock, chance=chance)
+        history = cls(blobs, format_, settings=settings, clock=clock, randomness=randomness)
         found = manifests.newest(blobs, format_.store)
         if found.manifest is not None:
             history.advance(found.manifest)

@@ -31,7 +31,7 @@ def maybe_checkpoint(history: History) -> bool:
 
 def _save(history: History, head: Manifest) -> None:
     try:
-        manifests.save(history.blobs, head, history.settings.retry, history.clock, history.chance)
+        manifests.save(history.blobs, head, history.settings.retry, history.clock, history.randomness)
         history.advance_checkpointed(head.position)
     except Corrupt:
         history.refresh()

@@ -8,7 +8,7 @@ is one: what the commit protocol and the readers of the log rest on (I2).
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from floodplain.clock import Chance, Clock
+from floodplain.clock import Clock, Randomness
 from floodplain.errors import Corrupt, NotFound
 from floodplain.settings import RetrySettings
 from floodplain.tiers import paths
@@ -73,7 +73,7 @@ def newest(blobs: Blobs, store: str, above: int = -1, up_to: int | None = None) 
             continue
 
 
-def save(blobs: Blobs, manifest: Manifest, retry: RetrySettings, clock: Clock, chance: Chance) -> bool:
+def save(blobs: Blobs, manifest: Manifest, retry: RetrySettings, clock: Clock, randomness: Randomness) -> bool:
     """Make sure that the checkpoint of ``manifest`` is stored and reads back as it; whether it was missing.
 
     A damaged one is replaced. Never deleted instead: another process may have read it whole and trimmed the log on it.
@@ -82,7 +82,7 @@ def save(blobs: Blobs, manifest: Manifest, retry: RetrySettings, clock: Clock, c
     """
     file = paths.manifest(manifest.position)
     data = encode(Kind.MANIFEST, manifest)
-    missing = create_or_read(blobs, file, data, retry, clock, chance) is None
+    missing = create_or_read(blobs, file, data, retry, clock, randomness) is None
     if _differs(blobs, manifest) is not None:
         blobs.put(file, data)
         if (damage := _differs(blobs, manifest)) is not None:

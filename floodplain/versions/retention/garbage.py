@@ -140,7 +140,7 @@ def _checkpoint_each(history: History, marks: Iterable[EpochMark], trim_to: int)
 
 
 def _save(history: History, manifest: Manifest) -> None:
-    manifests.save(history.blobs, manifest, history.settings.retry, history.clock, history.chance)
+    manifests.save(history.blobs, manifest, history.settings.retry, history.clock, history.randomness)
     history.advance_checkpointed(manifest.position)
 
 

@@ -88,10 +88,10 @@ def pin(history: History, epoch: int | None = None) -> Pin:
     epoch = head.epoch if epoch is None else epoch
     manifest = history.at(epoch)
     mark = EpochMark(epoch, manifest.position, manifest.at_ms, manifest.chain)
-    record = PinRecord(manifest.store, mark, _expiry(history), history.chance.nonce())
+    record = PinRecord(manifest.store, mark, _expiry(history), history.randomness.nonce())
     held = Pin(history, record, manifest)
     data = encode(Kind.PIN, record)
-    create_or_read(history.blobs, paths.pin(record.owner), data, history.settings.retry, history.clock, history.chance)
+    create_or_read(history.blobs, paths.pin(record.owner), data, history.settings.retry, history.clock, history.randomness)
     try:
         history.refresh()
         if epoch and history.head.mark(epoch) is None:

@@ -60,19 +60,19 @@ SECOND = {
 
 def events(seed, epochs=4, size=24):
     """Few values, so that there are ties and copies; a key comes again and again, so that much is taken back."""
-    chance = Random(seed)
+    rng = Random(seed)
     return [
         [
             {
-                "user": chance.choice(["u", "v", "w", "x", "y", None]),
-                "page": chance.choice(["a", "b", None]),
-                "price": chance.choice([1.5, -2.0, 7.25, NAN, None, -0.0, 0.0, inf, -inf]),
-                "cost": chance.choice([Decimal("1.25"), Decimal("-3.50"), None]),
-                "seq": chance.choice([1, 2, 3, None]),
-                "good": chance.choice([True, False, None]),
-                "at": number * 25 + chance.randrange(60),
+                "user": rng.choice(["u", "v", "w", "x", "y", None]),
+                "page": rng.choice(["a", "b", None]),
+                "price": rng.choice([1.5, -2.0, 7.25, NAN, None, -0.0, 0.0, inf, -inf]),
+                "cost": rng.choice([Decimal("1.25"), Decimal("-3.50"), None]),
+                "seq": rng.choice([1, 2, 3, None]),
+                "good": rng.choice([True, False, None]),
+                "at": number * 25 + rng.randrange(60),
             }
-            for _ in range(chance.randrange(size // 3, size))
+            for _ in range(rng.randrange(size // 3, size))
         ]
         for number in range(epochs)
     ]
@@ -93,14 +93,14 @@ def chained(first, *more, **options):
 
 def run(build, given, shaken):
     """All that came out of each up to each epoch, as tables."""
-    kit, chance = PipelineKit(build, rows=COLUMNS), Random(shaken)
+    kit, rng = PipelineKit(build, rows=COLUMNS), Random(shaken)
     found = {name: [schema.empty_table()] for name, schema in kit.schemas.items()}
     for number, rows in enumerate(given):
         if shaken:
-            kit.rescale(chance.choice([1, 2, 3, 5]))
-            if chance.random() < 0.5:
+            kit.rescale(rng.choice([1, 2, 3, 5]))
+            if rng.random() < 0.5:
                 kit.restart()
-        for name, out in kit.epoch(chance.sample(rows, len(rows)), watermark_ms=number * 25).items():
+        for name, out in kit.epoch(rng.sample(rows, len(rows)), watermark_ms=number * 25).items():
             found[name].append(pa.Table.from_pylist(out, kit.schemas[name]))
         yield {name: pa.concat_tables(tables) for name, tables in found.items()}
 

@@ -82,7 +82,7 @@ def test_any_row_of_a_key_keeps_it_alive():
 @pytest.mark.parametrize("seed", range(3))
 def test_one_row_per_key_against_a_model(keep, seed):
     """As long as the watermark is not past the newest row of a key by the time to live, the key is known."""
-    chance, ttl_ms = Random(seed), 15
+    rng, ttl_ms = Random(seed), 15
     kit = PipelineKit(
         lambda s: getattr(s.watermark("at", "0 ms").key_by("k"), keep)(ttl=f"{ttl_ms} ms").write("memory"), rows=COLUMNS, slots=2
     )
@@ -91,8 +91,8 @@ def test_one_row_per_key_against_a_model(keep, seed):
     forgotten = 0
     for number in range(25):
         rows = [
-            {"k": chance.choice("abcd"), "at": max(1, number * 12 + chance.randrange(-25, 30)), "a": chance.randrange(5)}
-            for _ in range(chance.randrange(5))
+            {"k": rng.choice("abcd"), "at": max(1, number * 12 + rng.randrange(-25, 30)), "a": rng.randrange(5)}
+            for _ in range(rng.randrange(5))
         ]
         late, watermark = watermark, max(watermark, number * 12 - 10)
         wanted = []
@@ -218,13 +218,13 @@ def test_all_kinds_of_state_count_from_the_rows_of_their_key(process):
 def test_merges_give_what_reading_and_writing_would_have_given():
     """Whatever the times and the watermarks: a value that was read, added to and set is what the others are."""
     for seed in range(3):
-        chance, kit = Random(seed), ProcessKit(Blind(), rows=COLUMNS, keys=["k"], event_time="at")
+        rng, kit = Random(seed), ProcessKit(Blind(), rows=COLUMNS, keys=["k"], event_time="at")
         held, watermark = [], 0
         for step in range(20):
-            watermark += chance.choice([0, 1, 5, 12, 25])
+            watermark += rng.choice([0, 1, 5, 12, 25])
             if step > 3:
-                kit.epoch(watermark_ms=watermark - chance.randrange(3))
-            at = watermark + chance.randrange(1, 12)
+                kit.epoch(watermark_ms=watermark - rng.randrange(3))
+            at = watermark + rng.randrange(1, 12)
             (out,) = kit.epoch([{"k": "x", "at": at, "a": 1}], watermark_ms=watermark if step > 3 else None)
             value, total, average, _, pages, _ = out["before"]
             assert value == total == average and pages in (value, None), (seed, step)

@@ -223,8 +223,8 @@ def test_rows_of_a_key_come_in_the_declared_order_nulls_last():
     ]
     out = {found["user"]: found["seen"] for found in kit.epoch([row(*values) for values in given])}
     assert out == {"u": ["1 c", "1 None", "2 a", "2 b", "None a", "None None"], "v": ["1 a", "1 z"]}
-    chance = random.Random(5)
-    many = [row(f"u{chance.randrange(5)}", chance.choice("abc"), chance.randrange(3)) for _ in range(200)]
+    rng = random.Random(5)
+    many = [row(f"u{rng.randrange(5)}", rng.choice("abc"), rng.randrange(3)) for _ in range(200)]
     out = {found["user"]: found["seen"] for found in kit.epoch(many)}
     for user, seen in out.items():
         mine = sorted((given["at"], given["page"]) for given in many if given["user"] == user)

@@ -56,9 +56,9 @@ def test_orders_are_read_as_sql_writes_them():
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_places_are_sorted_stably_whatever_the_ranges(wide):
-    chance = Random(4)
+    rng = Random(4)
     low, high = (-(1 << 63), (1 << 63) - 1) if wide else (-3, 3)
-    keys = [np.array([chance.choice([low, high, 0, 1, -1]) for _ in range(500)], np.int64) for _ in range(3)]
+    keys = [np.array([rng.choice([low, high, 0, 1, -1]) for _ in range(500)], np.int64) for _ in range(3)]
     assert sort_places(*keys).tolist() == sorted(range(500), key=lambda at: [int(k[at]) for k in keys])
     nothing = np.empty(0, np.int64)
     assert sort_places(nothing, nothing).tolist() == []
@@ -66,9 +66,9 @@ def test_places_are_sorted_stably_whatever_the_ranges(wide):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_leaders_are_the_first_of_those_ranked(seed):
-    chance = Random(seed)
-    owner = np.sort(np.array([chance.randrange(20) for _ in range(100)]))
-    table = pa.table({name: pa.array([chance.choice([1, 2, 3, None]) for _ in owner], pa.int32()) for name in "abc"})
+    rng = Random(seed)
+    owner = np.sort(np.array([rng.randrange(20) for _ in range(100)]))
+    table = pa.table({name: pa.array([rng.choice([1, 2, 3, None]) for _ in owner], pa.int32()) for name in "abc"})
     order = (By("a", True, False), By("b"), By("c", False, False))
 
     def column(name, at):

@@ -134,16 +134,16 @@ def test_an_operator_does_what_it_would_do_if_the_watermark_were_that_much_behin
         return PipelineKit(lambda s: OPERATORS[name](s.watermark("at", "0 ms"), late).write("memory"), rows=columns, slots=2)
 
     allowed, behind, strict = kit(f"{LATENESS_MS} ms"), kit("0 ms"), kit("0 ms")
-    chance, watermark_ms, late = Random(name), LATENESS_MS, Counter[str]()
+    rng, watermark_ms, late = Random(name), LATENESS_MS, Counter[str]()
     for number in range(12):
         rows = [
             {
-                "user": chance.choice("abc"),
-                "page": chance.choice("xy"),
-                "seq": chance.randrange(9),
-                "at": max(1, 100 + number * 15 + chance.randrange(-60, 15)),
+                "user": rng.choice("abc"),
+                "page": rng.choice("xy"),
+                "seq": rng.randrange(9),
+                "at": max(1, 100 + number * 15 + rng.randrange(-60, 15)),
             }
-            for _ in range(chance.randrange(6))
+            for _ in range(rng.randrange(6))
         ]
         rows = [{**row, "ends": row["at"] // 20 * 20 + 20} for row in rows]
         watermark_ms = max(watermark_ms, 90 + number * 15)

@@ -78,10 +78,10 @@ class Query:
 
 def test_a_hundred_thousand_files(tmp_path):
     """Edits and manifests stay small, each name is written a few times at most, and a lost checkpoint comes back as it was."""
-    chance = random.Random(7)
+    rng = random.Random(7)
     query = Query(FileLog(tmp_path / "checkpoint"))
     while len(query.log.lines) < 100_000:
-        query.batch(chance.choice([1, 30, 300, 3000]))
+        query.batch(rng.choice([1, 30, 300, 3000]))
     size = sum(len(line) + 1 for line in query.log.lines)
     blobs = query.blobs
     assert size > 15_000_000
@@ -109,10 +109,10 @@ def test_one_batch_of_very_many_files(tmp_path):
 @pytest.mark.parametrize("interval", [1, 2, 10, 10_000])
 def test_entries_come_back_whatever_spark_puts_together(tmp_path, interval, clears):
     """Also where objects have entries that Spark has not put together yet."""
-    chance = random.Random(interval)
+    rng = random.Random(interval)
     query = Query(FileLog(tmp_path / "checkpoint", interval, clears=clears))
     for batch in range(45):
-        query.batch(chance.choice([0, 1, 20, 200]))
+        query.batch(rng.choice([0, 1, 20, 200]))
         if batch % 9 == 0:
             assert query.rebuilt(tmp_path / f"rebuilt{batch}") == query.log.files()
     agree(query.log.folder, query.store.head.source, 0, load=query.reader)

@@ -136,50 +136,50 @@ class Life:
 
 def lives(seed: int, count: int, steps: int, mode: str, *, ttl: bool = False) -> list[Life]:
     """The first key has no name."""
-    chance = random.Random(seed)
-    moves = _moves(chance, steps)
-    return [_life(chance, f"key {number}" if number else None, moves, mode, ttl) for number in range(count)]
+    rng = random.Random(seed)
+    moves = _moves(rng, steps)
+    return [_life(rng, f"key {number}" if number else None, moves, mode, ttl) for number in range(count)]
 
 
-def _moves(chance: random.Random, steps: int) -> list[int]:
+def _moves(rng: random.Random, steps: int) -> list[int]:
     """How far event time has come by each step: it stands still at times."""
     at, found = START_MS, []
     for _ in range(steps):
         found.append(at)
-        at += chance.choice([0, 10_000, 10_000, 30_000])
+        at += rng.choice([0, 10_000, 10_000, 30_000])
     return found
 
 
-def _life(chance: random.Random, key: str | None, moves: list[int], mode: str, ttl: bool) -> Life:
-    life = Life(key, chance.randrange(3))
+def _life(rng: random.Random, key: str | None, moves: list[int], mode: str, ttl: bool) -> Life:
+    life = Life(key, rng.randrange(3))
     kinds = [_COUNT, _PAIR, _ITEMS, _WORDS, _TYPES, _ARRAYS]
     kinds += [_TIMERS, _TIMERS] if mode != "None" else []
     kinds += [_AGAIN] if mode == "EventTime" else []
     kinds += [_TTL, _TTL, _UNTIMED] if ttl else []
     for at_ms in moves:
         rows = []
-        for _ in range(chance.choice([0, 1, 1, 2])):
-            late = chance.choice([0, 0, 0, -20_000, -40_000, 1, None])
-            ops = [_op(chance, chance.choice(kinds), at_ms, mode) for _ in range(chance.randint(1, 5))]
-            if chance.random() < 0.2:
+        for _ in range(rng.choice([0, 1, 1, 2])):
+            late = rng.choice([0, 0, 0, -20_000, -40_000, 1, None])
+            ops = [_op(rng, rng.choice(kinds), at_ms, mode) for _ in range(rng.randint(1, 5))]
+            if rng.random() < 0.2:
                 ops.append("(watermark, timed, key, row_type)")
             rows.append((None if late is None else at_ms + late, ops))
         life.steps.append(rows)
     return life
 
 
-def _op(chance: random.Random, kind: tuple[str, ...], at_ms: int, mode: str) -> str:
-    return chance.choice(kind).format(
-        i=chance.randint(1, 9),
-        j=chance.randint(0, 3),
-        d=chance.randint(1, 9),
-        t=_time(chance, at_ms, mode),
-        t2=_time(chance, at_ms, mode),
+def _op(rng: random.Random, kind: tuple[str, ...], at_ms: int, mode: str) -> str:
+    return rng.choice(kind).format(
+        i=rng.randint(1, 9),
+        j=rng.randint(0, 3),
+        d=rng.randint(1, 9),
+        t=_time(rng, at_ms, mode),
+        t2=_time(rng, at_ms, mode),
     )
 
 
-def _time(chance: random.Random, at_ms: int, mode: str) -> str:
+def _time(rng: random.Random, at_ms: int, mode: str) -> str:
     """Few different ones, so that they meet; some in the past."""
     if mode == "ProcessingTime":
-        return chance.choice(["5", "-3", "1000", "LATER", "LATER + 1"])
-    return str(at_ms + chance.choice([-10_000, -1, 0, 5_000, 5_000, 10_000, 20_000, -at_ms, 3 - at_ms]))
+        return rng.choice(["5", "-3", "1000", "LATER", "LATER + 1"])
+    return str(at_ms + rng.choice([-10_000, -1, 0, 5_000, 5_000, 10_000, 20_000, -at_ms, 3 - at_ms]))

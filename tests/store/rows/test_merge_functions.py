@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floodplain.clock import ManualClock, SeededChance
+from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.errors import BadInput, MergeUnavailable, SchemaMismatch, UserError
 from floodplain.store.rows import merge_functions
 from floodplain.store.rows.definition import Column, value_table
@@ -171,7 +171,7 @@ print(sum(step.rows_after for step in steps))
 
 @pytest.fixture
 def chained(tmp_path: Path) -> Iterator[Store]:
-    store = Store.open(tmp_path / "s", create=True, settings=forge.SETTINGS, clock=ManualClock(), chance=SeededChance(1))
+    store = Store.open(tmp_path / "s", create=True, settings=forge.SETTINGS, clock=ManualClock(), randomness=SeededRandomness(1))
     name = merge_functions.register_merge(chain)
     with store.writer("test") as writer:
         values = {"v": Column(pa.string(), merge=name), "n": Column(pa.int64(), merge="sum")}

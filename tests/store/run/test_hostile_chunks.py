@@ -35,15 +35,15 @@ def read(store: Store) -> pa.Table:
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 def test_any_bits_of_a_chunk_may_be_flipped(compression: str | None) -> None:
     """Values may change; nothing may crash, and no error but ours comes out."""
-    chance = random.Random(5)
+    rng = random.Random(5)
     _, run = a_run(compression)
     good = forge.chunk_of(run)
     refused = 0
     for _ in range(100):
         store, run = a_run(compression)
         damaged = bytearray(good)
-        for _ in range(chance.choice((1, 1, 4))):
-            damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
+        for _ in range(rng.choice((1, 1, 4))):
+            damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
         forge.commit_runs(store, forge.with_chunk(run, bytes(damaged)))
         try:
             read(store)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as change
 
-from floodplain.clock import ManualClock, SeededChance
+from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.errors import BadInput, Corrupt, Refused, SnapshotExpired, StoreNotFound
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
@@ -44,7 +44,7 @@ def test_no_store() -> None:
 def test_creating_what_exists_opens_it() -> None:
     blobs = memory()
     first = create(blobs)
-    second = History.create(blobs, 64, settings=SETTINGS, clock=ManualClock(), chance=SeededChance(99))
+    second = History.create(blobs, 64, settings=SETTINGS, clock=ManualClock(), randomness=SeededRandomness(99))
     assert second.head == first.head
     assert second.format.key_groups == 16
 
@@ -53,7 +53,7 @@ def test_creating_what_exists_opens_it() -> None:
 def test_impossible_key_groups(key_groups: int) -> None:
     blobs = memory()
     with pytest.raises(BadInput, match="power of two"):
-        History.create(blobs, key_groups, settings=SETTINGS, clock=ManualClock(), chance=SeededChance(1))
+        History.create(blobs, key_groups, settings=SETTINGS, clock=ManualClock(), randomness=SeededRandomness(1))
     assert contents(blobs) == {}
 
 
@@ -131,7 +131,7 @@ def test_time_travel_is_not_fooled_by_a_stray_at_the_very_position() -> None:
     clock = ManualClock()
     history = create(blobs, clock)
     epochs(history, 2)
-    manifests.save(blobs, history.head, SETTINGS.retry, clock, SeededChance(1))
+    manifests.save(blobs, history.head, SETTINGS.retry, clock, SeededRandomness(1))
     fork = clone(blobs)
     next_epoch(reopen(fork, clock))
     next_epoch(history)

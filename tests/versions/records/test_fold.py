@@ -229,9 +229,9 @@ def test_marks() -> None:
 
 
 def test_group_arithmetic_is_that_of_sets() -> None:
-    chance = random.Random(1)
+    rng = random.Random(1)
     for _ in range(2000):
-        a, b = ({group for group in range(24) if chance.random() < 0.5} for _ in range(2))
+        a, b = ({group for group in range(24) if rng.random() < 0.5} for _ in range(2))
         assert groups.intersect(groups.from_members(a), groups.from_members(b)) == groups.from_members(a & b)
         assert groups.subtract(groups.from_members(a), groups.from_members(b)) == groups.from_members(a - b)
         assert groups.size(groups.from_members(a)) == len(a)
