@@ -12,11 +12,12 @@ from floodplain.expressions.identifiers import quoted
 from floodplain.operators.changelog.changelog import no_changes
 from floodplain.operators.joins.asof import AsOfHow, AsOfJoin
 from floodplain.operators.joins.bounds import Bound, Interval, Lasting, SameWindow, Unbounded
-from floodplain.operators.joins.columns import AT, PACKED, RIGHT_SIDE
+from floodplain.operators.joins.columns import PACKED
 from floodplain.operators.joins.stream_join import How, Join
 from floodplain.operators.joins.stream_join_retractable import HeldJoin
 from floodplain.operators.kernel.late_rows import lateness_asked
 from floodplain.operators.kernel.process import Process
+from floodplain.operators.kernel.reserved_columns import AT, RIGHT_SIDE
 from floodplain.plan.nodes import Keyed, Node, Rest, Select, Union
 from floodplain.state.descriptors import TimeKind
 from floodplain.state.durations import to_ms

@@ -10,13 +10,13 @@ from floodplain.errors import BadInput
 from floodplain.eventtime.windows import EACH_EPOCH, Firing, Trigger, Windows, check_windows
 from floodplain.expressions.columns import Given, name_of, order_text
 from floodplain.operators.aggregates.base import Aggregate
-from floodplain.operators.aggregates.combiner import Partial
 from floodplain.operators.changelog.changelog import Mode
 from floodplain.operators.joins.state_lookup import NOW, LookupHow, StateLookup
 from floodplain.operators.joins.stream_join import How
 from floodplain.operators.kernel.event_order import InOrder, order_asked
 from floodplain.operators.kernel.late_rows import lateness_asked
 from floodplain.operators.kernel.process import Process
+from floodplain.operators.kernel.traits import Partial, traits_of
 from floodplain.operators.ranking.deduplicate import Dedup
 from floodplain.operators.ranking.latest import Latest
 from floodplain.operators.ranking.pivot import Pivot, Repeats
@@ -76,7 +76,7 @@ class Operations:
         order, time = order_asked(in_order), time or self.time
         process = taken(process, name, self.changes, order)
         step = Keyed(self.node, name, self.keys, process, event_time=time, in_order=order, lateness_ms=lateness_ms)
-        return replace(cast("Stream", self), node=step, keys=(), changes=process.gives_changes)
+        return replace(cast("Stream", self), node=step, keys=(), changes=traits_of(process).gives_changes)
 
     def window(
         self,
@@ -155,7 +155,7 @@ class Operations:
         self.check_same_input(other, "join")
         broadcasts = {**self.broadcasts, **other.broadcasts}
         step = asked.step(self.node, other.node, name)
-        gives = step.process.gives_changes
+        gives = step.traits.gives_changes
         return replace(cast("Stream", self), node=step, broadcasts=broadcasts, keys=(), changes=gives)
 
     def lookup(

@@ -19,6 +19,7 @@ from floodplain.operators.kernel.late_rows import LATE, lateness_asked
 from floodplain.operators.kernel.operator import OnError, check_on_error, check_process
 from floodplain.operators.kernel.process import Process
 from floodplain.operators.kernel.reserved_columns import check_not_reserved
+from floodplain.operators.kernel.traits import traits_of
 from floodplain.pipeline.explain.graph import About, picture
 from floodplain.pipeline.explain.text import Form, explained
 from floodplain.pipeline.operators import Operations
@@ -230,14 +231,14 @@ class Stream(Operations, SparkNames):
         tag = None if broadcast is None else Input(name)
         late_ms = lateness_asked(name, lateness, in_order=in_order)
         step = Keyed(self.node, name, self.keys, process, on_error, tag, in_order=order, lateness_ms=late_ms)
-        return replace(self, node=step, broadcasts=broadcasts, keys=(), changes=process.gives_changes)
+        return replace(self, node=step, broadcasts=broadcasts, keys=(), changes=traits_of(process).gives_changes)
 
     def side(self, output: str) -> "Stream":
         """A side output of the stateful step just before, as a stream of its own."""
         if not isinstance(self.node, Keyed):
             raise BadInput("side outputs are those of a stateful step: call side right after process")
         declared = self.node.process.side_outputs
-        if output not in declared and not self.node.process.depends_on_input:
+        if output not in declared and not self.node.traits.depends_on_input:
             raise BadInput(f"{self.node.name} has no side output {output!r}; it declares: {', '.join(declared) or 'none'}")
         return replace(self, node=Side(self.node, output), changes=False)
 

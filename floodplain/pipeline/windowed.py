@@ -11,12 +11,12 @@ from floodplain.errors import BadInput
 from floodplain.eventtime.windows import Windows
 from floodplain.expressions.identifiers import plain_name, quoted
 from floodplain.operators.aggregates.base import TIME, Aggregate
-from floodplain.operators.aggregates.combiner import Partial
 from floodplain.operators.aggregates.running import RunningAggregate
 from floodplain.operators.aggregates.running_retractable import HeldAggregate
 from floodplain.operators.changelog.changelog import WEIGHT, Mode
 from floodplain.operators.kernel.event_order import InOrder
 from floodplain.operators.kernel.reserved_columns import ALL, PREFIX
+from floodplain.operators.kernel.traits import Partial, traits_of
 from floodplain.operators.windows.aggregate import WindowAggregate
 from floodplain.operators.windows.triggers import END, Rules
 from floodplain.pipeline.aggregate_arguments import all_named
@@ -56,7 +56,7 @@ class WindowedStream(GroupedNames):
         )
         taken(process, name or "windows", self.stream.changes, self.in_order)
         step = Keyed(columns.node, name or "windows", columns.keys, process, event_time=time, in_order=self.in_order)
-        return replace(self.stream, node=step, keys=(), changes=process.gives_changes)
+        return replace(self.stream, node=step, keys=(), changes=traits_of(process).gives_changes)
 
     def _of_windows(self) -> bool:
         """Whether the times of rows are ends of windows, whatever chose rows and columns since."""
@@ -81,7 +81,7 @@ def running(
     kind = HeldAggregate if stream.changes else RunningAggregate
     process = taken(kind(columns.named(aggregates), mode, partial), name, stream.changes, in_order)
     step = Keyed(columns.node, name, columns.keys, process, event_time=stream.time, in_order=in_order)
-    return replace(stream, node=step, keys=(), changes=process.gives_changes)
+    return replace(stream, node=step, keys=(), changes=traits_of(process).gives_changes)
 
 
 class Chosen:

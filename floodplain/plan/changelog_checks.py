@@ -11,6 +11,7 @@ from floodplain.operators.changelog.changelog import WEIGHT, no_changes
 from floodplain.operators.kernel.event_order import InOrder
 from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.process import Process
+from floodplain.operators.kernel.traits import traits_of
 from floodplain.versions.records.manifest import Manifest
 from floodplain.versions.records.schema import TableSchema
 
@@ -28,7 +29,7 @@ def taken(process: Process, name: str, changes: bool, in_order: InOrder | None) 
         raise no_changes(
             name, "one that takes another back has the time of that one, which is over by then", "leave in_order out"
         )
-    return process.for_changes(name)
+    return traits_of(process).for_changes(name)
 
 
 def check_passed_on(columns: Iterable[tuple[str, Any]]) -> None:
@@ -67,7 +68,7 @@ def check_all_came(operator: KeyedOperator, sources: Iterable[KeyedOperator], he
 
     ``head``: the state that they begin with.
     """
-    for source in sources if operator.process.needs_all_changes else ():
+    for source in sources if operator.traits.needs_all_changes else ():
         anew = not any(schema.table in head.schemas for schema in source.tables.schemas)
         begun = any(head.runs.get(schema.table) for schema in source.tables.schemas)
         for schema in operator.tables.schemas:

@@ -5,9 +5,8 @@ from typing import Any
 
 from floodplain.expressions.columns import written
 from floodplain.expressions.identifiers import unquoted
-from floodplain.operators.joins.columns import AT
 from floodplain.operators.kernel.definition import PROCESS, Described, Given, Rule, canonical, fixed, free, not_less
-from floodplain.operators.kernel.reserved_columns import ALL
+from floodplain.operators.kernel.reserved_columns import ALL, AT
 from floodplain.plan.nodes import Extend, Keyed, Select
 from floodplain.state.durations import duration
 
@@ -25,7 +24,7 @@ def keyed_by(keys: tuple[str, ...]) -> str:
 def described(step: Keyed, event_time: str | None = None) -> Described:
     """``event_time``: the column that its rows have their time in, where the step does not say so itself."""
     made = dict(step.parent.columns) if isinstance(step.parent, Select) else {}
-    own = step.process.described(lambda column: expression(made.get(column, column)))
+    own = step.traits.described(lambda column: expression(made.get(column, column)))
     parameters = [*own.parameters, _keys(step), _time(step, own.kind, event_time)]
     order = None if step.in_order is None else [step.in_order.rows, step.in_order.time_ms]
     bound = f", up to {step.in_order.bound}" if step.in_order is not None and step.in_order.bounded else ""
@@ -52,7 +51,7 @@ def _time(step: Keyed, kind: str, event_time: str | None) -> Given:
         times = getattr(step.process, "times", ())
         return Given("event_time", None, f"event time {' and '.join(dict.fromkeys(times))}")
     column = step.event_time or event_time
-    rule: Rule = _not_taken_away if kind == PROCESS else fixed if step.process.goes_by_time() else free
+    rule: Rule = _not_taken_away if kind == PROCESS else fixed if step.traits.goes_by_time() else free
     return Given("event_time", column, "" if column is None else f"event time {column}", rule)
 
 

@@ -7,11 +7,11 @@ from typing import Any
 from floodplain.errors import BadInput
 from floodplain.eventtime.watermarks import WatermarkRule
 from floodplain.expressions.comparison import Comparison, comparison
-from floodplain.operators.joins.state_lookup import StateLookup
 from floodplain.operators.kernel.event_order import InOrder
 from floodplain.operators.kernel.late_rows import LATE, WHOLE
 from floodplain.operators.kernel.operator import OnError
 from floodplain.operators.kernel.process import Process
+from floodplain.operators.kernel.traits import OperatorTraits, traits_of
 from floodplain.sinks.base import Sink
 
 MAIN = "main"
@@ -90,6 +90,10 @@ class Keyed:
     """Whether its rows come in the order of event time, and how far."""
     lateness_ms: int = 0
     """How far rows may be behind the watermark and are still taken."""
+
+    @property
+    def traits(self) -> OperatorTraits:
+        return traits_of(self.process)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,9 +205,9 @@ def output_of(node: Node) -> tuple[str, str] | None:
 def sources_of(node: Node) -> Iterator[Keyed]:
     """The operators that give changes from which the rows come, through steps without state."""
     match node:
-        case Keyed(process=process) if process.gives_changes:
+        case Keyed(traits=traits) if traits.gives_changes:
             yield node
-        case Keyed(parent=parent, process=StateLookup()):
+        case Keyed(parent=parent, traits=traits) if traits.passes_changes:
             yield from sources_of(parent)
         case Transform() | Select() | Extend() | Union():
             for parent in parents(node):

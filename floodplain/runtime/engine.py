@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
-from floodplain.operators.aggregates.combiner import Combiner
+from floodplain.operators.kernel.traits import Combiner
 from floodplain.plan.single_scan import OnePass
 from floodplain.runtime.staging import Staged
 from floodplain.runtime.task import Job, StageJob, TaskReport

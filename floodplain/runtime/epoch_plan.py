@@ -154,7 +154,7 @@ class Steps:
         if named is not None and self._plan.split_by(*named) != step.keys:
             rows = self._frame(step.parent)
         fitted, outputs = self._compiled.operators[step.name], self._outputs(step)
-        operator = replace(fitted, process=fitted.process.begun())
+        operator = replace(fitted, process=fitted.traits.begun())
         last = self._compiled.measured.get(step.name)
         combiner = None if isinstance(rows, Staged) or step.in_order else combiner_of(operator.process, list(outputs), last)
         if combiner is not None:

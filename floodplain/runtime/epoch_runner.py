@@ -250,7 +250,7 @@ class Epochs:
 
     @property
     def _follows_watermark(self) -> bool:
-        return any(operator.process.follows_watermark for operator in self._compiled.operators.values())
+        return any(operator.traits.follows_watermark for operator in self._compiled.operators.values())
 
     def heartbeat(self, source: str | None, at_ms: int) -> None:
         """All events of this source (of all, if none is named) up to this time have come: noted in an epoch of its own."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from floodplain.operators.aggregates.combiner import Combiner
 from floodplain.operators.kernel.late_rows import LATE
+from floodplain.operators.kernel.process import Process
+from floodplain.operators.kernel.traits import Combiner, traits_of
 from floodplain.runtime.task import TaskReport
 
 LEAST_ROWS = 50_000
@@ -52,9 +52,9 @@ def pays(combiner: Combiner, last: Measured | None) -> bool:
     return last.rows >= combiner.rows_per_group * last.groups or last.skew >= SKEW
 
 
-def combiner_of(process: Any, outputs: Sequence[str], last: Measured | None) -> Combiner | None:
+def combiner_of(process: Process, outputs: Sequence[str], last: Measured | None) -> Combiner | None:
     """How to put rows together now, if at all. Where late rows are read they must come as they are."""
-    combiner: Combiner | None = process.combiner
+    combiner = traits_of(process).combiner
     if combiner is None or LATE in outputs or not pays(combiner, last):
         return None
     return combiner

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from floodplain.errors import FloodplainError, UserError
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.expressions.identifiers import quoted
-from floodplain.operators.aggregates.combiner import Combiner
+from floodplain.operators.kernel.traits import Combiner
 from floodplain.plan.nodes import Rest
 from floodplain.plan.single_scan import OnePass
 from floodplain.runtime.staging import Staged, read_staged

@@ -109,5 +109,5 @@ def _only_rows(made: DataFrame, of: DataFrame) -> bool:
 
 def _reads_as_they_are(operator: KeyedOperator, rows: pa.Schema) -> bool:
     """Whether rows keep their hash on the way to it: those that are put together lose it."""
-    combiner = operator.process.combiner
+    combiner = operator.traits.combiner
     return combiner is None or HASH in combiner.schema(rows.append(pa.field(HASH, pa.int64()))).names

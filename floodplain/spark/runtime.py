@@ -306,7 +306,7 @@ def _union(sources: Mapping[str, DataFrame]) -> DataFrame:
 
 def _check_fires(plan: Plan) -> None:
     for operator in plan.operators:
-        if operator.process.needs_end:
+        if operator.traits.needs_end:
             raise BadInput(
                 f"operator {operator.name}: the global window of a stream never ends, so nothing would come out: say when it "
                 "gives results, as in window(fp.global_window(), early=fp.every_epoch())"

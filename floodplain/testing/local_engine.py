@@ -13,7 +13,7 @@ from floodplain.errors import BadInput, FloodplainError, UserError
 from floodplain.eventtime.measure import seen_in, timed
 from floodplain.eventtime.watermarks import Seen, WatermarkRule
 from floodplain.keys import hash_columns, normalize_keys
-from floodplain.operators.aggregates.combiner import Combiner
+from floodplain.operators.kernel.traits import Combiner
 from floodplain.pipeline.stream import SOURCE
 from floodplain.plan.nodes import Plan, Rest
 from floodplain.plan.single_scan import OnePass, Part

@@ -7,6 +7,7 @@ from floodplain.errors import BadInput
 from floodplain.expressions.comparison import Comparison, comparison
 from floodplain.operators.joins.columns import PACKED
 from floodplain.operators.kernel.process import KeyedProcess
+from floodplain.operators.kernel.traits import OperatorTraits
 from floodplain.pipeline.stream import Stream
 from floodplain.plan.nodes import Extend, Input, Select, Union
 from floodplain.plan.single_scan import OnePass, one_pass
@@ -31,7 +32,7 @@ class ByN(KeyedProcess):
         yield key.n, len(rows)
 
 
-class Widest(KeyedProcess):
+class Widest(KeyedProcess, OperatorTraits):
     """Gives out what it is given: its output depends on its input."""
 
     def __init__(self, output: pa.Schema | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +14,9 @@ from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.pane_index import order_of
 from floodplain.operators.kernel.reserved_columns import PREFIX, ROWS
 from floodplain.operators.kernel.segments import Groups, TooLarge, filled, groups_are, groups_of
+from floodplain.operators.kernel.traits import Combiner, GroupedSql, Partial
 from floodplain.store.rows.layout import one_array
 from floodplain.store.rows.row_classes import hash_order, refine, starts_of
-
-Partial: TypeAlias = Literal["auto"] | bool
 
 _PARTIAL = f"{PREFIX}partial_"
 _GROUP = f"{PREFIX}group_"
@@ -42,40 +40,6 @@ def partials_of(aggregation: Aggregation, batch: Batch, groups: Groups, order: n
             return aggregation.of(column, groups), groups.sizes
         parts = [column(f"{_PARTIAL}{i}") for i in range(len(aggregation.partial))]
         return aggregation.combine(parts, groups), groups.reduced(np.add, column(ROWS).to_numpy())
-
-
-class GroupedSql(NamedTuple):
-    """Rows put together by Spark, in its SQL."""
-
-    by: list[str]
-    computed: list[str]
-    """Of each group."""
-    columns: list[str]
-    """Made of all these."""
-
-
-class Combiner:
-    """Puts rows together, where they are read. What comes out has a column ``ROWS``, and what an operator makes of it is the same
-    as if all rows had come, whatever the pieces."""
-
-    keys: tuple[str, ...]
-    when: Partial
-    rows_per_group: float = 4
-    """How many rows a key must have so that it pays."""
-    count: int = 1
-    """How many rows there are of a group when it is put together."""
-
-    def schema(self, rows: pa.Schema) -> pa.Schema:
-        """The columns of what comes out, given those of what goes in."""
-        raise NotImplementedError
-
-    def sql(self) -> "GroupedSql | None":
-        """The same by Spark; None if it cannot."""
-        return None
-
-    def __call__(self, rows: pa.Table) -> pa.Table:
-        """What comes out of these rows."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.operators.aggregates.aggregation import Aggregation, Partials, merged
 from floodplain.operators.aggregates.base import Aggregate
-from floodplain.operators.aggregates.combiner import AggregateCombiner, Partial, partials_of
+from floodplain.operators.aggregates.combiner import AggregateCombiner, partials_of
 from floodplain.operators.changelog.changelog import WEIGHT, Mode, check_mode, same
 from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.definition import Described, Given, Written, free
 from floodplain.operators.kernel.process import KeyedBatchProcess, Process
 from floodplain.operators.kernel.reserved_columns import ALL, check_keys
 from floodplain.operators.kernel.segments import Groups, filled
+from floodplain.operators.kernel.traits import OperatorTraits, Partial
 from floodplain.state.descriptors import State, Value
 from floodplain.state.tables import safe_names
 from floodplain.store.rows.layout import at_rows
@@ -26,12 +27,14 @@ SEEN = "rows_seen"
 
 
 @dataclass(frozen=True)
-class RunningAggregate(KeyedBatchProcess):
+class RunningAggregate(KeyedBatchProcess, OperatorTraits):
     """Aggregates by key; ``fitted`` says what comes out."""
 
     aggregates: Mapping[str, Aggregate]
     mode: Mode = "update"
     partial: Partial = "auto"
+
+    combines_when_bound = True
 
     @property
     def gives_changes(self) -> bool:  # type: ignore[override]
@@ -55,7 +58,7 @@ class RunningAggregate(KeyedBatchProcess):
         return process
 
 
-class RunningProcess(KeyedBatchProcess):
+class RunningProcess(KeyedBatchProcess, OperatorTraits):
     """Keeps the partials of a key as its values, side by side."""
 
     def __init__(self, aggregation: Aggregation, rows: pa.Schema, keys: tuple[str, ...], mode: Mode) -> None:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from floodplain.errors import BadInput
 from floodplain.operators.aggregates.aggregation import Aggregation, Partials
 from floodplain.operators.aggregates.base import Aggregate
-from floodplain.operators.aggregates.combiner import AggregateCombiner, Partial, partials_of
+from floodplain.operators.aggregates.combiner import AggregateCombiner, partials_of
 from floodplain.operators.aggregates.retractable_scalar import SignedRows, signed
 from floodplain.operators.aggregates.running import RunningProcess
 from floodplain.operators.changelog.changelog import WEIGHT, Mode, check_mode, plain_rows, same, weights_in
@@ -24,6 +24,7 @@ from floodplain.operators.kernel.definition import Described, Given, Written, fr
 from floodplain.operators.kernel.per_batch import BatchContext
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.segments import Groups, filled, groups_of
+from floodplain.operators.kernel.traits import OperatorTraits, Partial
 from floodplain.state.descriptors import State, Value
 from floodplain.state.row_structs import field_of
 
@@ -32,7 +33,7 @@ ROWS_NOW, VALUES_NOW = "rows_now", "values_now"
 
 
 @dataclass(frozen=True)
-class HeldAggregate(KeyedBatchProcess):
+class HeldAggregate(KeyedBatchProcess, OperatorTraits):
     """What was asked for."""
 
     aggregates: Mapping[str, Aggregate]

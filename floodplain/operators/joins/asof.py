@@ -20,6 +20,7 @@ from floodplain.operators.kernel.definition import Described, Given, Written, fr
 from floodplain.operators.kernel.late_rows import LATE
 from floodplain.operators.kernel.per_batch import BatchContext
 from floodplain.operators.kernel.process import KeyedBatchProcess
+from floodplain.operators.kernel.traits import OperatorTraits
 from floodplain.state.descriptors import State
 from floodplain.store.rows.row_classes import starts_of
 
@@ -27,7 +28,7 @@ AsOfHow: TypeAlias = Literal["inner", "left"]
 
 
 @dataclass(frozen=True)
-class AsOfJoin(KeyedBatchProcess):
+class AsOfJoin(KeyedBatchProcess, OperatorTraits):
     """What was asked for."""
 
     how: AsOfHow
@@ -47,7 +48,7 @@ class AsOfJoin(KeyedBatchProcess):
         return RunningAsOfJoin(self.how, join_columns(rows, keys, self.times, self.suffixes))
 
 
-class RunningAsOfJoin(KeyedBatchProcess):
+class RunningAsOfJoin(KeyedBatchProcess, OperatorTraits):
     """A temporal join of sides whose columns are known."""
 
     drops_late = True

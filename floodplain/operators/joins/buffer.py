@@ -8,8 +8,9 @@ import pyarrow as pa
 
 from floodplain.eventtime.times import NONE_MS
 from floodplain.operators.joins.bounds import Bound
-from floodplain.operators.joins.columns import AT, PACKED, RIGHT_SIDE, SideColumns
+from floodplain.operators.joins.columns import PACKED, SideColumns
 from floodplain.operators.kernel.batch import Batch
+from floodplain.operators.kernel.reserved_columns import AT, RIGHT_SIDE
 from floodplain.state.columns import Elements
 from floodplain.state.descriptors import List
 

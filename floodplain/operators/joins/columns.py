@@ -8,13 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
-from floodplain.operators.kernel.reserved_columns import PREFIX, check_keys
+from floodplain.operators.kernel.reserved_columns import AT, PREFIX, RIGHT_SIDE, check_keys
 from floodplain.state.tables import free_name
 
-RIGHT_SIDE = f"{PREFIX}right_side"
-"""Whether a row is one of the right side."""
-AT = f"{PREFIX}at"
-"""The event time of a row."""
 PACKED = {"left": f"{PREFIX}left", "right": f"{PREFIX}right"}
 """The columns of a side but for its key and its time, as one struct; null in rows of the other."""
 REASON = "reason"

@@ -21,6 +21,7 @@ from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.definition import Described, Given, Written, free
 from floodplain.operators.kernel.per_batch import BatchContext
 from floodplain.operators.kernel.process import KeyedBatchProcess
+from floodplain.operators.kernel.traits import OperatorTraits
 from floodplain.state.descriptors import State, TaskValue
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.rows.layout import one_array
@@ -33,7 +34,7 @@ _SEEN = "seen"
 
 
 @dataclass(frozen=True)
-class StateLookup(KeyedBatchProcess):
+class StateLookup(KeyedBatchProcess, OperatorTraits):
     """What was asked for."""
 
     location: str
@@ -46,6 +47,8 @@ class StateLookup(KeyedBatchProcess):
     prefix: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     output_time: str | None = None
+
+    passes_changes = True
 
     def for_changes(self, name: str) -> "StateLookup":
         if not isinstance(self.at, int):
@@ -96,7 +99,7 @@ class StateLookup(KeyedBatchProcess):
         return store.at(tag=self.at, pinned=pinned)
 
 
-class RunningLookup(KeyedBatchProcess):
+class RunningLookup(KeyedBatchProcess, OperatorTraits):
     """A lookup with columns that are known."""
 
     seen: Any

@@ -21,6 +21,7 @@ from floodplain.operators.kernel.definition import Described, Given, Written, fr
 from floodplain.operators.kernel.late_rows import LATE
 from floodplain.operators.kernel.per_batch import BatchContext
 from floodplain.operators.kernel.process import KeyedBatchProcess
+from floodplain.operators.kernel.traits import OperatorTraits
 from floodplain.state.descriptors import State
 
 How: TypeAlias = Literal["inner", "left", "right", "full", "semi", "anti"]
@@ -29,7 +30,7 @@ PADDED: dict[str, tuple[str, ...]] = {"left": ("left",), "right": ("right",), "f
 
 
 @dataclass(frozen=True)
-class Join(KeyedBatchProcess):
+class Join(KeyedBatchProcess, OperatorTraits):
     """What was asked for."""
 
     how: How
@@ -64,7 +65,7 @@ class Join(KeyedBatchProcess):
         return RunningJoin(self, join_columns(rows, keys, self.times, self.suffixes))
 
 
-class RunningJoin(KeyedBatchProcess):
+class RunningJoin(KeyedBatchProcess, OperatorTraits):
     """A join of sides whose columns are known."""
 
     def __init__(self, asked: Join, columns: JoinColumns) -> None:

@@ -14,13 +14,15 @@ import pyarrow.compute as pc
 
 from floodplain.operators.changelog.changelog import WEIGHT, weights_in
 from floodplain.operators.changelog.multiset import Copies, copies_state
-from floodplain.operators.joins.columns import PACKED, RIGHT_SIDE, JoinColumns, SideColumns, join_columns
+from floodplain.operators.joins.columns import PACKED, JoinColumns, SideColumns, join_columns
 from floodplain.operators.joins.match import partners
 from floodplain.operators.joins.stream_join import PADDED, How
 from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.definition import Described, Given, Written, free
 from floodplain.operators.kernel.per_batch import BatchContext
 from floodplain.operators.kernel.process import KeyedBatchProcess
+from floodplain.operators.kernel.reserved_columns import RIGHT_SIDE
+from floodplain.operators.kernel.traits import OperatorTraits
 from floodplain.state.descriptors import State
 from floodplain.structs import fields_of
 
@@ -29,7 +31,7 @@ _EMPTY = "no_columns"
 
 
 @dataclass(frozen=True)
-class HeldJoin(KeyedBatchProcess):
+class HeldJoin(KeyedBatchProcess, OperatorTraits):
     """What was asked for."""
 
     how: How
@@ -57,7 +59,7 @@ def _unweighted(side: SideColumns) -> SideColumns:
     return replace(side, fields=tuple(field for field, _ in kept), names=tuple(name for _, name in kept))
 
 
-class RunningHeldJoin(KeyedBatchProcess):
+class RunningHeldJoin(KeyedBatchProcess, OperatorTraits):
     """A join of sides whose columns are known."""
 
     needs_all_changes = True

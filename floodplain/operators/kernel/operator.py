@@ -11,7 +11,8 @@ from floodplain.operators.kernel.dead_letters import DEAD_LETTERS, letters_table
 from floodplain.operators.kernel.event_order import InOrder, with_waiting
 from floodplain.operators.kernel.key_grouping import has_order
 from floodplain.operators.kernel.late_rows import LATE
-from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess, Process
+from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess, Process, names_of_states
+from floodplain.operators.kernel.traits import OperatorTraits, traits_of
 from floodplain.state.descriptors import EVENT_TIME, Descriptor, State, Timers, states_of
 from floodplain.state.tables import OperatorTables, tables_for
 from floodplain.state.types import as_fields
@@ -47,7 +48,7 @@ def check_on_error(on_error: str, process: Process) -> None:
     """Raises unless a process function of this kind can go on after an error in this way."""
     if on_error not in get_args(OnError):
         raise BadInput(f"on_error={on_error!r} is not known: use {' or '.join(map(repr, get_args(OnError)))}")
-    if on_error != "raise" and (process.caller is not None or not isinstance(process, KeyedProcess)):
+    if on_error != "raise" and (traits_of(process).caller is not None or not isinstance(process, KeyedProcess)):
         raise BadInput(
             f"on_error={on_error!r} needs a KeyedProcess, which is called key by key; {type(process).__name__} is not one"
         )
@@ -63,9 +64,9 @@ def check_process(operator: str, process: object) -> None:
     for name in states:
         if name not in _HOOKS and (hasattr(KeyedProcess, name) or hasattr(KeyedBatchProcess, name)):
             raise BadName(f"operator {operator}: state name {name!r} of {kind} is taken by process functions: use another")
-    if not process.depends_on_input and getattr(process, "output", None) is None:
+    if not traits_of(process).depends_on_input and getattr(process, "output", None) is None:
         raise BadInput(f"operator {operator}: {kind} does not say what comes out: declare it, output = 'user string, n long'")
-    for name in process.declared_states:
+    for name in names_of_states(process):
         if name not in states:
             raise BadInput(
                 f"operator {operator}: state {name} of {kind} was replaced by {short(getattr(process, name, None))} after the "
@@ -81,7 +82,7 @@ def check_ends(operator: str, process: Process) -> None:
     by time ends with a static input, too.)"""
     for state, declared in process.states().items():
         timed = isinstance(declared, Descriptor) and declared.ttl_ms and declared.watermark == EVENT_TIME
-        if timed and not process.drops_late:
+        if timed and not traits_of(process).drops_late:
             raise BadInput(
                 f"operator {operator}, state {state}: it ends by event time, and {NO_WATERMARK}, or leave ttl_clock out"
             )
@@ -96,7 +97,7 @@ def fitted_process(
     for name in keys:
         if not rows.get_all_field_indices(name):
             raise BadInput(f"operator {operator}: there is no column {name} to key by; there are: {there}")
-    fitted = process.fitted(rows, tuple(keys), event_time)
+    fitted = traits_of(process).fitted(rows, tuple(keys), event_time)
     for name in fitted.order_by:
         if not rows.get_all_field_indices(name):
             raise BadInput(f"operator {operator}: there is no column {name} to order by; there are: {there}")
@@ -145,9 +146,13 @@ class KeyedOperator:
             )
 
     @property
+    def traits(self) -> OperatorTraits:
+        return traits_of(self.process)
+
+    @property
     def judges_rows(self) -> bool:
         """Whether rows can be late for it."""
-        return self.drops_late or self.process.drops_late
+        return self.drops_late or self.traits.drops_late
 
     @property
     def output(self) -> pa.Schema:

@@ -1,15 +1,12 @@
 """What users write: a process function called once per key and epoch, on Python values or on whole Arrow tables."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
-from floodplain.eventtime.times import as_ms
-from floodplain.operators.kernel.definition import PROCESS, Described, Given, Written, free, named
 from floodplain.state.descriptors import Broadcast, State, TaskValue, states_of
 
 
@@ -25,33 +22,15 @@ class Process:
     """Columns that order the rows of a key; else they come as Spark brought them."""
     broadcast_order_by: ClassVar[Sequence[str]] = ()
     """Columns that order the rows of the broadcast input; else all of them do."""
-    follows_watermark: bool = False
-    """Whether each step of the watermark is an epoch, though no data comes and nothing is due: later rows are judged by it."""
-    caller: ClassVar[Any] = None
-    """What runs it for the keys of a task, where that is neither key by key nor all at once."""
-
-    combiner: Any = None
-    """How rows may be put together before they are exchanged, if they may: a ``Combiner``."""
-    drops_late: bool = False
-    """Whether ``on_time`` judges rows that another operator made too; else only those of the input can be late."""
-
-    needs_end: bool = False
-    """Whether nothing comes out before all input has come. That of a stream never has."""
-
     output_time: str | None = None
-    """The column of what comes out that is its event time, if it has any."""
+    """The column of the output that is its event time, if there is one: windows downstream go by it."""
 
-    gives_changes: bool = False
-    """Whether what comes out are changes: rows with a column ``weight``, by which -1 takes back a row that came before."""
-    needs_all_changes: bool = False
-    """Whether it takes changes and is wrong if some came before its state began."""
-
-    declared_states: ClassVar[tuple[str, ...]] = ()
+    _declared_states: ClassVar[tuple[str, ...]] = ()
     """The names of the states in the body of the class, as it was made."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls.declared_states = tuple(states_of(cls))
+        cls._declared_states = tuple(states_of(cls))
 
     def __setattr__(self, name: str, value: Any) -> None:
         _check_is_no_state(self, name)
@@ -61,47 +40,9 @@ class Process:
         _check_is_no_state(self, name)
         super().__delattr__(name)
 
-    def for_changes(self, name: str) -> "Process":  # noqa: ARG002
-        """What is to run as operator ``name`` if its rows are changes. Raises ``BadInput`` if it would take a row that is taken
-        back for one more. A user's own gets all rows as they are."""
-        return self
-
-    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Process":  # noqa: ARG002
-        """What runs on an input with these columns, called once before anything does. A process whose outputs or states depend
-        on its input returns one that has them; others are what runs."""
-        return self
-
-    def begun(self) -> "Process":
-        """What runs in the epoch that begins, called on the driver before its tasks: what all of them are to see alike is fixed
-        here."""
-        return self
-
-    @property
-    def depends_on_input(self) -> bool:
-        """Whether its outputs are known only once it is fitted."""
-        return type(self).fitted is not Process.fitted
-
     def states(self) -> dict[str, State]:
         """Its states by name, by default those declared in the body of the class."""
         return states_of(type(self))
-
-    def described(self, written: Written) -> Described:  # noqa: ARG002
-        """What it is told to do, with which state of it can go on and with which it cannot. Of a user's own function: its class,
-        which may change; its states are compared by themselves."""
-        return Described(PROCESS, (Given("class", type(self).__name__, named(self), free),))
-
-    def continued(self, apart: Collection[str], before: Sequence[tuple[int, int]]) -> "Process":  # noqa: ARG002
-        """What runs on state that is there already, called once it is fitted. ``apart``: its states that have a table of their
-        own. ``before``: shorter lateness that it had, as in ``gone_ms``."""
-        return self
-
-    def kept_by(self) -> dict[str, list[str]]:
-        """Aggregate → the states that it is made of, once it is fitted."""
-        return {}
-
-    def goes_by_time(self) -> bool:
-        """Whether what it keeps depends on which column has the event time."""
-        return False
 
     def open(self, ctx: Any) -> Any:  # noqa: ARG002
         """Called once in each process that runs tasks of this operator, before its first one there: for connections, models and
@@ -120,15 +61,6 @@ class Process:
         raise NotImplementedError(
             f"{type(self).__name__} has no on_broadcast(self, rows, ctx), and broadcast rows have come: add it"
         )
-
-    def late_rows(self, rows: pa.Table) -> pa.Table:
-        """Rows that came too late, with their ``reason``, as the side output ``late`` declares them."""
-        return rows
-
-    def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
-        """For each row whether it is to be processed, given its event time. One exactly at the watermark is late, since timers of
-        that time have fired; no time is never late."""
-        return pc.fill_null(pc.greater(as_ms(event_time), late_ms), True)
 
 
 def give_handle(process: Process, name: str, handle: Any) -> None:
@@ -204,3 +136,8 @@ class KeyedBatchProcess(Process):
         ``processing``), event time first, each by time. They are gone by then. It is called again for those that it sets and
         that are due at once, if they are later than the first of their key in this call; others wait for the next epoch."""
         raise NotImplementedError(f"{type(self).__name__} has no on_timers(self, batch, due, ctx), and timers are due: add it")
+
+
+def names_of_states(process: Process) -> tuple[str, ...]:
+    """The names of the states in the body of its class, as the class was made."""
+    return process._declared_states

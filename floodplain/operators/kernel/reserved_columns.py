@@ -13,6 +13,10 @@ ROWS = f"{PREFIX}rows"
 """The column that says how many rows one stands for."""
 ALL = f"{PREFIX}all"
 """The key that all rows have where a stream has no keys. It does not come out."""
+RIGHT_SIDE = f"{PREFIX}right_side"
+"""Whether a row is one of the right side of a join."""
+AT = f"{PREFIX}at"
+"""The event time of a row, where both sides of a join have their own."""
 
 
 def check_not_reserved(what: str, names: Iterable[str]) -> None:

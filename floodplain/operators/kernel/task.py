@@ -33,6 +33,7 @@ from floodplain.operators.kernel.per_key_guarded import GuardedKeys
 from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess, Process
 from floodplain.operators.kernel.reserved_columns import rows_in
 from floodplain.operators.kernel.task_state import TaskLevel
+from floodplain.operators.kernel.traits import after_watermark
 from floodplain.state.descriptors import EVENT_TIME, Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Timers, Value
 from floodplain.state.handles import OneEntry, ReducingHandle, ValueHandle, write_values
 from floodplain.state.keyspace import Clocks, TableCursor
@@ -89,7 +90,7 @@ class KeyedTask:
         due = {name: self._due(name) for name in self._until}
         grouped = group(rows, self._tables.key_columns, order_by, _keys_of(due, self._tables))
         handles = self._handles(grouped, due)
-        if operator.process.caller is not None:
+        if operator.traits.caller is not None:
             _trust(handles)
         sides = Sides(operator.name, operator.sides, closely=operator.on_error == "dead_letter")
         naive = operator.event_time is not None and _is_naive(grouped.given.schema.field(operator.event_time).type)
@@ -119,7 +120,7 @@ class KeyedTask:
         if operator.on_error == "dead_letter":
             return GuardedKeys(operator, grouped, {**handles, **self._level.handles}, context, letters).run()
         usual = BatchCall if isinstance(operator.process, KeyedBatchProcess) else EachKey
-        made: pa.Table = (operator.process.caller or usual)(operator, grouped, handles, context).run()
+        made: pa.Table = (operator.traits.caller or usual)(operator, grouped, handles, context).run()
         return made
 
     def _on_time(self, rows: pa.Table) -> tuple[pa.Table, pa.Table, int | None]:
@@ -131,11 +132,10 @@ class KeyedTask:
         strict = self._operator.in_order is not None
         if not (strict or self._operator.judges_rows):
             return rows, rows.slice(0, 0), newest
-        process = self._operator.process
-        kept = process.on_time(rows.column(column), self._times.late_ms)
+        kept = self._operator.traits.on_time(rows.column(column), self._times.late_ms)
         if strict:
             # What the watermark had passed was processed already: no lateness can be allowed where rows come in order.
-            kept = pc.and_(kept, Process().on_time(rows.column(column), self._times.late_ms))
+            kept = pc.and_(kept, after_watermark(rows.column(column), self._times.late_ms))
         if pc.all(kept).as_py():
             return rows, rows.slice(0, 0), newest
         return rows.filter(kept), rows.filter(pc.invert(kept)), newest
@@ -152,7 +152,7 @@ class KeyedTask:
         reasoned = with_reasons(late, self._operator.name, self._operator.event_time, self._told_ms)
         if overtaken is not None:
             reasoned = pa.concat_tables([reasoned.select(overtaken.column_names), overtaken])
-        return self._operator.process.late_rows(reasoned)
+        return self._operator.traits.late_rows(reasoned)
 
     def _due(self, name: str) -> pa.Table:
         place = self._tables.places[name]
@@ -166,7 +166,7 @@ class KeyedTask:
         handles: dict[str, Any] = {}
         offset = 0
         # A caller of its own makes what users see of what handles hold.
-        kind: Any = copying if self._operator.process.caller is None else _as_it_is
+        kind: Any = copying if self._operator.traits.caller is None else _as_it_is
         for name, state in declared_states(self._operator.process).items():
             if isinstance(state, TaskValue | Broadcast):
                 continue
@@ -199,7 +199,7 @@ class KeyedTask:
         if not _hears_timers(self._operator.process):
             return "there is no on_timer(self, key, at, ctx) to be called then: add it"
         # A caller of its own is Spark's API, where a timer that waits for ever is no error.
-        if timers == EVENT_TIMERS and not (self._operator.has_watermark or self._times.ends or self._operator.process.caller):
+        if timers == EVENT_TIMERS and not (self._operator.has_watermark or self._times.ends or self._operator.traits.caller):
             return f"it would never fire: {NO_WATERMARK}, or set a processing timer"
         return None
 

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.eventtime.times import NONE_MS, as_ms
-from floodplain.operators.aggregates.combiner import Combiner, Partial
 from floodplain.operators.kernel.key_grouping import Grouped, group
 from floodplain.operators.kernel.reserved_columns import ROWS
+from floodplain.operators.kernel.traits import Combiner, Partial
 from floodplain.operators.ranking.sort_order import Order, leaders, ranked, ranks_of
 from floodplain.store.rows.row_classes import starts_of
 

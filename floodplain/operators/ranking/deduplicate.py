@@ -11,6 +11,7 @@ from floodplain.eventtime.times import NONE_MS, as_us
 from floodplain.operators.changelog.changelog import NO_COLUMNS, no_changes
 from floodplain.operators.kernel.definition import Described, Given, Written, fixed, free
 from floodplain.operators.kernel.process import KeyedBatchProcess
+from floodplain.operators.kernel.traits import OperatorTraits
 from floodplain.operators.ranking.sort_order import Order, check_order, leaders, nulls_last, parse_order, the_rest
 from floodplain.state.descriptors import State, Value
 from floodplain.state.durations import duration
@@ -20,7 +21,7 @@ _NONE, _NEVER = -(1 << 61), -(1 << 62)
 
 
 @dataclass(frozen=True)
-class Dedup(KeyedBatchProcess):
+class Dedup(KeyedBatchProcess, OperatorTraits):
     """Gives out a row if none of its key came before it.
 
     Of the rows of one epoch it is the first by ``by`` (event time, if not given), then by all other columns. With ``within_ms``,

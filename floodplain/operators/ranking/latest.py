@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import BadInput
-from floodplain.operators.aggregates.combiner import Partial
 from floodplain.operators.changelog.changelog import (
     NO_COLUMNS,
     WEIGHT,
@@ -21,6 +20,7 @@ from floodplain.operators.changelog.changelog import (
 )
 from floodplain.operators.kernel.definition import Described, Given, Written, canonical, free
 from floodplain.operators.kernel.process import KeyedBatchProcess, Process
+from floodplain.operators.kernel.traits import OperatorTraits, Partial
 from floodplain.operators.ranking.combiner import PAYS_FROM, RowCombiner
 from floodplain.operators.ranking.sort_order import (
     Order,
@@ -40,7 +40,7 @@ from floodplain.state.row_structs import as_rows, as_struct, field_of, struct_ty
 
 
 @dataclass(frozen=True)
-class Latest(KeyedBatchProcess):
+class Latest(KeyedBatchProcess, OperatorTraits):
     """The row of each key that comes last (or first) by ``by``, by event time if that is not given.
 
     Rows alike in it are told apart by their other columns, in the order these stand in: the answer depends neither on the order
@@ -118,7 +118,7 @@ class Latest(KeyedBatchProcess):
         return {"row": Value(kind, nullable=False, ttl=self.ttl, ttl_clock="event" if self.ttl else "processing")}
 
     @property
-    def combiner(self) -> RowCombiner | None:
+    def combiner(self) -> RowCombiner | None:  # type: ignore[override]
         """None where rows may be late: those that are must come as they are."""
         if not self.partial or self.ttl is not None:
             return None

@@ -15,6 +15,7 @@ from floodplain.operators.changelog.changelog import NO_COLUMNS, WEIGHT, Mode, c
 from floodplain.operators.kernel.definition import Described, Given, Written, canonical, free
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.segments import Groups, groups_are
+from floodplain.operators.kernel.traits import OperatorTraits
 from floodplain.operators.ranking.sort_order import By, Order, backwards, check_order, leaders, parse_order, precedes
 from floodplain.state.descriptors import State, Value
 from floodplain.state.row_structs import as_struct, field_of
@@ -27,7 +28,7 @@ Repeats: TypeAlias = Literal["last", "sum", "min", "max"]
 
 
 @dataclass(frozen=True)
-class Pivot(KeyedBatchProcess):
+class Pivot(KeyedBatchProcess, OperatorTraits):
     """One row per key, given out when it changes: for each of some values of the column ``kind`` the ``value`` of rows with it.
 
     Of several, ``repeats`` counts: the last by ``by`` (event time, if not given; among equals the largest), or their sum, the

@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS
-from floodplain.operators.aggregates.combiner import Partial
 from floodplain.operators.changelog.changelog import (
     NO_COLUMNS,
     WEIGHT,
@@ -21,6 +20,7 @@ from floodplain.operators.changelog.changelog import (
 )
 from floodplain.operators.kernel.definition import Described, Given, Written, canonical, fixed, free, not_more
 from floodplain.operators.kernel.process import KeyedBatchProcess, Process
+from floodplain.operators.kernel.traits import OperatorTraits, Partial
 from floodplain.operators.ranking.combiner import PAYS_FROM, RowCombiner
 from floodplain.operators.ranking.sort_order import Order, check_order, parse_order, ranked, ranks_of, the_rest, within_keys
 from floodplain.operators.ranking.top_retractable import HeldRanks
@@ -33,7 +33,7 @@ RANK = "rank"
 
 
 @dataclass(frozen=True)
-class Top(KeyedBatchProcess):
+class Top(KeyedBatchProcess, OperatorTraits):
     """The first ``count`` rows of each key by ``by``, with their ``rank`` from 1.
 
     Rows alike in ``by`` are told apart by their other columns, in the order these stand in; with ``ties``, those alike have the
@@ -132,7 +132,7 @@ class Top(KeyedBatchProcess):
         return rows if self.until is None else {**rows, "until_ms": Value("long", nullable=False)}
 
     @property
-    def combiner(self) -> RowCombiner | None:
+    def combiner(self) -> RowCombiner | None:  # type: ignore[override]
         """None where rows may be late: those that are must come as they are."""
         if not self.partial or self.until is not None:
             return None

@@ -10,6 +10,7 @@ from floodplain.errors import BadInput
 from floodplain.operators.changelog.changelog import WEIGHT, retracted, weights_in
 from floodplain.operators.changelog.multiset import Copies, copies_state
 from floodplain.operators.kernel.process import KeyedBatchProcess
+from floodplain.operators.kernel.traits import OperatorTraits
 from floodplain.operators.ranking.sort_order import Order, ranked, ranks_of
 from floodplain.state.descriptors import State
 from floodplain.state.row_structs import as_rows, as_struct, field_of, struct_type
@@ -18,7 +19,7 @@ ROWS_NOW = "rows_now"
 
 
 @dataclass(frozen=True)
-class HeldRanks(KeyedBatchProcess):
+class HeldRanks(KeyedBatchProcess, OperatorTraits):
     """Takes changes and gives changes. All rows that hold are kept, since any may become one of the first; an epoch reads those
     of the keys that have changes."""
 

@@ -10,11 +10,12 @@ from floodplain.errors import BadInput
 from floodplain.eventtime.windows import CountWindows, Firing, SessionWindows, TimeWindows, Windows, told
 from floodplain.operators.aggregates.aggregation import Aggregation
 from floodplain.operators.aggregates.base import Aggregate
-from floodplain.operators.aggregates.combiner import AggregateCombiner, Partial
+from floodplain.operators.aggregates.combiner import AggregateCombiner
 from floodplain.operators.changelog.changelog import WEIGHT, no_changes
 from floodplain.operators.kernel.definition import Described, Given, Written
 from floodplain.operators.kernel.process import KeyedBatchProcess, Process
 from floodplain.operators.kernel.reserved_columns import check_keys
+from floodplain.operators.kernel.traits import OperatorTraits, Partial
 from floodplain.operators.windows.base import WindowProcess
 from floodplain.operators.windows.count import CountWindowProcess
 from floodplain.operators.windows.session import SessionProcess
@@ -24,7 +25,7 @@ from floodplain.operators.windows.triggers import END, START, Rules
 
 
 @dataclass(frozen=True)
-class WindowAggregate(KeyedBatchProcess):
+class WindowAggregate(KeyedBatchProcess, OperatorTraits):
     """Aggregates by key and window; ``fitted`` says which process runs."""
 
     windows: Windows
@@ -35,6 +36,10 @@ class WindowAggregate(KeyedBatchProcess):
     """Whether the times of rows are ends of windows."""
 
     output_time = END
+
+    @property
+    def combines_when_bound(self) -> bool:  # type: ignore[override]
+        return isinstance(self.windows, TimeWindows)
 
     @property
     def gives_changes(self) -> bool:  # type: ignore[override]

@@ -10,12 +10,13 @@ import pyarrow as pa
 
 from floodplain.eventtime.times import as_us
 from floodplain.operators.aggregates.aggregation import Aggregation, Partials
-from floodplain.operators.aggregates.combiner import Combiner, pane_ms, partials_of
+from floodplain.operators.aggregates.combiner import pane_ms, partials_of
 from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.pane_index import order_of
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.reserved_columns import ALL
 from floodplain.operators.kernel.segments import filled, groups_of
+from floodplain.operators.kernel.traits import Combiner, OperatorTraits
 from floodplain.operators.windows.open_windows import UNFIRED, Layout
 from floodplain.operators.windows.storage import ListStates, MapStates
 from floodplain.operators.windows.triggers import END, Results, Rules
@@ -39,7 +40,7 @@ class Fresh:
         )
 
 
-class WindowProcess(KeyedBatchProcess):
+class WindowProcess(KeyedBatchProcess, OperatorTraits):
     """Fitted to its input: its columns are known."""
 
     output_time = END

@@ -9,6 +9,7 @@ import pyarrow as pa
 from floodplain.eventtime.watermarks import Slack, WatermarkRule
 from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.process import Process
+from floodplain.operators.kernel.traits import traits_of
 from floodplain.pipeline.explain.operators import (
     Together,
     column_facts,
@@ -199,7 +200,7 @@ _NO_SINK = _NoSink()
 def _tables(known: KeyedOperator | None, process: Process) -> list[str]:
     if known is not None:
         return [f"table {schema.table}" for schema in known.tables.schemas]
-    if process.depends_on_input:
+    if traits_of(process).depends_on_input:
         return ["tables are known once it runs"]
     return [f"state {name}: {type(state).__name__}" for name, state in process.states().items()]
 

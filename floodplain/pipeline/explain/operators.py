@@ -3,13 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from floodplain.eventtime.windows import TimeWindows
-from floodplain.operators.aggregates.combiner import Combiner
-from floodplain.operators.aggregates.running import RunningAggregate
-from floodplain.operators.joins.columns import AT, RIGHT_SIDE
 from floodplain.operators.kernel.process import Process
-from floodplain.operators.kernel.reserved_columns import ALL, PREFIX
-from floodplain.operators.windows.aggregate import WindowAggregate
+from floodplain.operators.kernel.reserved_columns import ALL, AT, PREFIX, RIGHT_SIDE
+from floodplain.operators.kernel.traits import traits_of
 from floodplain.plan.definitions import described, expression
 from floodplain.plan.nodes import Keyed, Rest
 from floodplain.versions.records.definition import Definition
@@ -54,22 +50,15 @@ class Together:
 def together(step: Keyed, running: Process | None, hindered: str, now: bool | None) -> Together | None:
     """None for an operator that needs every row. ``running``: the process once its columns are known. ``hindered``: why rows
     come as they are though the operator could do without. ``now``: whether the next epoch does it, if that is known."""
-    asked = getattr(step.process, "partial", None)
+    asked = step.traits.partial
     if asked is None:
         return None
-    combiner: Combiner | None = (step.process if running is None else running).combiner
-    later = running is None and _combines_later(step.process)
+    combiner = traits_of(step.process if running is None else running).combiner
+    later = running is None and step.traits.combines_when_bound
     if not asked or hindered or (combiner is None and not later):
         return Together("off", hindered)
     known = "" if asked != "auto" or now is None else "in the next epoch" if now else "not in the next epoch"
     return Together("auto" if asked == "auto" else "on", known, None if combiner is None else int(combiner.sql() is not None))
-
-
-def _combines_later(process: Process) -> bool:
-    """Whether it will say how to put rows together once their columns are known."""
-    return isinstance(process, RunningAggregate) or (
-        isinstance(process, WindowAggregate) and isinstance(process.windows, TimeWindows)
-    )
 
 
 def short(text: str) -> str:

@@ -12,6 +12,7 @@ from floodplain.operators.kernel.definition import PROCESS, STATEFUL_PROCESSOR, 
 from floodplain.operators.kernel.event_order import WAITING
 from floodplain.operators.kernel.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
 from floodplain.operators.kernel.process import Process
+from floodplain.operators.kernel.traits import traits_of
 from floodplain.runtime.compatibility.definition_rules import KEPT, Refusal
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.tables import NULL_MARK, SEPARATOR, held_states
@@ -41,7 +42,7 @@ def declared_states(process: Process) -> dict[str, Parameter]:
 
 def with_kept(new: Described, process: Process) -> Described:
     """With the states that each aggregate is made of."""
-    kept = process.kept_by()
+    kept = traits_of(process).kept_by()
     aggregates = [replace(given, value={**given.value, KEPT: kept.get(given.name, [])}) for given in new.aggregates]
     return replace(new, aggregates=tuple(aggregates))
 
@@ -77,7 +78,7 @@ class Inherited:
     def continued(self, operator: KeyedOperator) -> KeyedOperator:
         """With what it must know of definitions that it had before."""
         apart = [name for name, table in self._held.items() if table is not None]
-        process = operator.process.continued(apart, self._lateness_before)
+        process = operator.traits.continued(apart, self._lateness_before)
         return replace(operator, process=process, lateness_before=self._lateness_before)
 
     def definition(self, old: Definition) -> Definition:

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from floodplain.operators.kernel.definition import STATEFUL_PROCESSOR, Described, Given, Written, free
 from floodplain.operators.kernel.operator import EVENT_TIMERS, PROCESSING_TIMERS
 from floodplain.operators.kernel.process import Process
+from floodplain.operators.kernel.traits import OperatorTraits
 from floodplain.spark.transform_with_state.calls import Calls
 from floodplain.spark.transform_with_state.handle import EVENT, Declared, Recorder, table_names
 from floodplain.spark.transform_with_state.pandas import PandasFlavour
@@ -37,7 +38,7 @@ class Shape:
     """The column of the output that is its event time, if one is declared."""
 
 
-class StatefulProcess(Process):
+class StatefulProcess(Process, OperatorTraits):
     """Runs the processor for the keys of a task, as Spark's worker does.
 
     ``settings`` are those of the session that the worker of Spark would see.

@@ -44,7 +44,7 @@ class ByNested(Good):
 
 
 class Shadowing(Good):
-    fitted = Value("long")
+    on_broadcast = Value("long")
 
 
 REFUSED = [
@@ -55,7 +55,7 @@ REFUSED = [
     (BroadcastByText, BadInput, "broadcast_order_by of BroadcastByText is a text"),
     (ByUnknown, BadInput, "there is no column nope to order by; there are: user, at, tags"),
     (ByNested, BadInput, "order_by cannot use column tags: list<element: int64> has no order: name another"),
-    (Shadowing, BadName, "state name 'fitted' of Shadowing is taken by process functions"),
+    (Shadowing, BadName, "state name 'on_broadcast' of Shadowing is taken by process functions"),
 ]
 
 
