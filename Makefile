@@ -14,6 +14,7 @@ test: lint types
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.words
 
 types: $(READY)
 	$(BIN)/mypy
