@@ -8,26 +8,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.eventtime.times import NONE_MS, as_ms
-from floodplain.eventtime.watermarks import Seen, WatermarkRule
+from floodplain.eventtime.watermarks import SourceObservation, WatermarkRule
 from floodplain.state.row_expressions import Path, evaluate
 
 INGESTED = pa.timestamp("us", "UTC")
 """The type of a column of ingestion times."""
 
 
-def seen_in(rows: pa.Table, rule: WatermarkRule, source_column: str) -> dict[str, Seen]:
+def observe(rows: pa.Table, rule: WatermarkRule, source_column: str) -> dict[str, SourceObservation]:
     """What each source showed. ``source_column`` names the source of a row, if there are several."""
     if rule.ingestion:
         return {}
     promised = _promised(rows, rule)
     event_ms = _numbers(as_ms(rows.column(rule.column)))
     data = is_data(rows, rule)
-    found: dict[str, Seen] = {}
+    found: dict[str, SourceObservation] = {}
     for source, slack in rule.sources.items():
         mine = np.ones(len(rows), bool) if source == "" else _is(rows, source_column, source)
         times = np.sort(event_ms[mine & data & (event_ms > NONE_MS)])[::-1][: slack.kept]
         promises, ignored = promised[mine], int((mine & ~data & _with_more(rows, rule, source_column)).sum())
-        found[source] = Seen(int(mine.sum()), tuple(times.tolist()), int(promises.max(initial=NONE_MS)), ignored)
+        found[source] = SourceObservation(int(mine.sum()), tuple(times.tolist()), int(promises.max(initial=NONE_MS)), ignored)
     return found
 
 

@@ -35,13 +35,13 @@ class EpochTimes(msgspec.Struct, frozen=True):
     def behind(self, lateness_ms: int, before: Sequence[tuple[int, int]] = ()) -> "EpochTimes":
         """As an operator has them that still takes rows so late: its watermark is that much behind.
 
-        ``before`` as in ``gone_ms``.
+        ``before`` as in ``late_cutoff_ms``.
         """
-        late_ms, watermark_ms = (gone_ms(at, lateness_ms, before) for at in (self.late_ms, self.watermark_ms))
+        late_ms, watermark_ms = (late_cutoff_ms(at, lateness_ms, before) for at in (self.late_ms, self.watermark_ms))
         return EpochTimes(self.processing_ms, late_ms, watermark_ms, self.ends)
 
 
-def gone_ms(watermark_ms: int, lateness_ms: int, before: Sequence[tuple[int, int]]) -> int:
+def late_cutoff_ms(watermark_ms: int, lateness_ms: int, before: Sequence[tuple[int, int]]) -> int:
     """The time up to which rows are too late at a watermark.
 
     ``before``: shorter lateness that there was, each with the watermark up to which it is to count. So this time never moves

@@ -49,7 +49,7 @@ class Slack:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SourceObservation:
     """What an epoch showed of a source."""
 
     rows: int = 0
@@ -116,14 +116,14 @@ class WatermarkRule:
     def _idle(self, alive_ms: int | None, now_ms: int, started_ms: int) -> bool:
         return self.idle_ms is not None and alive_ms is not None and now_ms - max(alive_ms, started_ms) >= self.idle_ms
 
-    def advanced(self, before: Mapping[str, int], seen: Mapping[str, Seen], now_ms: int) -> dict[str, int]:
+    def advanced(self, before: Mapping[str, int], seen: Mapping[str, SourceObservation], now_ms: int) -> dict[str, int]:
         """The times that an epoch moves, for its edit. ``seen`` has, of a source with slack in rows, the newest of all epochs.
 
         ``now_ms``: when the epoch ends, so that a long one does not make a source idle that had rows in it.
         """
         moved: dict[str, int] = {}
         for source, name in self._names().items():
-            found = seen.get(source, Seen())
+            found = seen.get(source, SourceObservation())
             mark_ms = max(before.get(_mark(name), NONE_MS), self.sources[source].mark_ms(found.newest), found.promised_ms)
             if mark_ms > NONE_MS:
                 moved[_mark(name)] = mark_ms

@@ -91,7 +91,7 @@ def _check_count(what: str, *given: int) -> None:
 Windows: TypeAlias = TimeWindows | SessionWindows | CountWindows
 
 
-def told(windows: Windows) -> str:
+def windows_text(windows: Windows) -> str:
     """In words."""
     match windows:
         case CountWindows(size=size, slide=slide):

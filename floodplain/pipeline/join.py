@@ -9,12 +9,12 @@ from typing import Any, TypeAlias, get_args
 from floodplain.errors import BadInput
 from floodplain.expressions.columns import Given, name_of, text_of, written
 from floodplain.expressions.identifiers import quoted
-from floodplain.operators.changelog.changelog import no_changes
+from floodplain.operators.changelog.changelog import changelog_refused
 from floodplain.operators.joins.asof import AsOfHow, AsOfJoin
 from floodplain.operators.joins.bounds import Bound, Interval, Lasting, SameWindow, Unbounded
 from floodplain.operators.joins.columns import PACKED
 from floodplain.operators.joins.stream_join import How, Join
-from floodplain.operators.joins.stream_join_retractable import HeldJoin
+from floodplain.operators.joins.stream_join_retractable import RetractableJoin
 from floodplain.operators.kernel.late_rows import lateness_asked
 from floodplain.operators.kernel.process import Process
 from floodplain.operators.kernel.reserved_columns import AT, RIGHT_SIDE
@@ -87,10 +87,10 @@ class JoinAsked:
     def _of_changes(self, name: str) -> Process:
         bounds = {"within": self.within, "window": self.window, "ttl": self.ttl, "as_of": self.as_of or None}
         for bound in (bound for bound, given in bounds.items() if given is not None):
-            raise no_changes(
+            raise changelog_refused(
                 name, "one that comes when its partners are gone could not take back what they were", f"leave {bound} out"
             )
-        return HeldJoin(self.how, self.suffixes, self.changes)
+        return RetractableJoin(self.how, self.suffixes, self.changes)
 
     def _process(self) -> tuple[Process, tuple[str | None, str | None]]:
         bounds = {"within": self.within, "window": self.window, "ttl": self.ttl, "as_of": self.as_of or None}

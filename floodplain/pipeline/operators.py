@@ -21,7 +21,7 @@ from floodplain.operators.ranking.deduplicate import Dedup
 from floodplain.operators.ranking.latest import Latest
 from floodplain.operators.ranking.pivot import Pivot, Repeats
 from floodplain.operators.ranking.top import Top
-from floodplain.operators.windows.triggers import rules_asked
+from floodplain.operators.windows.triggers import trigger_rules
 from floodplain.pipeline.aggregate_arguments import all_named
 from floodplain.pipeline.join import JoinAsked, On, Span, key_pairs
 from floodplain.pipeline.pyspark_methods import check_side
@@ -97,7 +97,7 @@ class Operations:
         -1). ``on`` names the column with the time, a timestamp or a long with milliseconds, if it is not the stream's.
         """
         check_windows(windows)
-        rules = rules_asked(to_ms(lateness, "lateness"), early, late, firing)
+        rules = trigger_rules(to_ms(lateness, "lateness"), early, late, firing)
         if in_order and rules.lateness_ms:
             raise BadInput("window: where rows come in order none can come late: give in_order or lateness, not both")
         time = None if on is None else name_of(on, "window")

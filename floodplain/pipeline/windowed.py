@@ -12,7 +12,7 @@ from floodplain.eventtime.windows import Windows
 from floodplain.expressions.identifiers import plain_name, quoted
 from floodplain.operators.aggregates.base import TIME, Aggregate
 from floodplain.operators.aggregates.running import RunningAggregate
-from floodplain.operators.aggregates.running_retractable import HeldAggregate
+from floodplain.operators.aggregates.running_retractable import RetractableAggregate
 from floodplain.operators.changelog.changelog import WEIGHT, Mode
 from floodplain.operators.kernel.event_order import InOrder
 from floodplain.operators.kernel.reserved_columns import ALL, PREFIX
@@ -78,7 +78,7 @@ def running(
     aggregates: Mapping[str, Aggregate],
 ) -> "Stream":
     columns = Chosen(stream.node, stream.keys, stream.time, stream.changes)
-    kind = HeldAggregate if stream.changes else RunningAggregate
+    kind = RetractableAggregate if stream.changes else RunningAggregate
     process = taken(kind(columns.named(aggregates), mode, partial), name, stream.changes, in_order)
     step = Keyed(columns.node, name, columns.keys, process, event_time=stream.time, in_order=in_order)
     return replace(stream, node=step, keys=(), changes=traits_of(process).gives_changes)

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.errors import BadInput
-from floodplain.operators.changelog.changelog import WEIGHT, no_changes
+from floodplain.operators.changelog.changelog import WEIGHT, changelog_refused
 from floodplain.operators.kernel.event_order import InOrder
 from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.process import Process
@@ -26,7 +26,7 @@ def taken(process: Process, name: str, changes: bool, in_order: InOrder | None) 
     if not changes:
         return process
     if in_order is not None:
-        raise no_changes(
+        raise changelog_refused(
             name, "one that takes another back has the time of that one, which is over by then", "leave in_order out"
         )
     return traits_of(process).for_changes(name)

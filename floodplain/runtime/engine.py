@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from floodplain.eventtime.watermarks import Seen, WatermarkRule
+from floodplain.eventtime.watermarks import SourceObservation, WatermarkRule
 from floodplain.operators.kernel.traits import Combiner
 from floodplain.plan.single_scan import OnePass
 from floodplain.runtime.staging import Staged
@@ -39,7 +39,7 @@ class Engine(Protocol):
 
     def stage(self, rows: Any, job: StageJob) -> list[TaskReport]: ...
     def collect(self, rows: Any) -> pa.Table: ...
-    def measure(self, rows: Any, rule: WatermarkRule, now_ms: int) -> tuple[Any, Callable[[], Mapping[str, Seen]]]:
+    def measure(self, rows: Any, rule: WatermarkRule, now_ms: int) -> tuple[Any, Callable[[], Mapping[str, SourceObservation]]]:
         """The rows as operators get them, and what they show of their sources, to be asked once a job has read them."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.errors import BadInput, Conflict
-from floodplain.eventtime.times import NONE_MS, EpochTimes, gone_ms, known_ms
+from floodplain.eventtime.times import NONE_MS, EpochTimes, known_ms, late_cutoff_ms
 from floodplain.expressions.columns import check_there
 from floodplain.operators.kernel.event_order import WAITING
 from floodplain.operators.kernel.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
@@ -221,7 +221,7 @@ class Epochs:
         """Whether a timer waits for no more than these times."""
         snapshot = self.store.snapshot()
         for place, kind, operator in self._timers:
-            late_ms = gone_ms(watermark_ms, operator.lateness_ms, operator.lateness_before)
+            late_ms = late_cutoff_ms(watermark_ms, operator.lateness_ms, operator.lateness_before)
             until_ms = late_ms if kind == EVENT_TIMERS else now_ms
             if next(snapshot.table(place.table).scan(times=(-(1 << 63), until_ms + 1)), None) is not None:
                 return True

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS
-from floodplain.eventtime.watermarks import NEWEST, Seen, WatermarkRule, newest_of
+from floodplain.eventtime.watermarks import NEWEST, SourceObservation, WatermarkRule, newest_of
 from floodplain.runtime.engine import Engine
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.store.processing_time import Moment
@@ -26,7 +26,7 @@ class Timekeeper:
         self._clock = writer.time
         self._engine = engine
         self._started_ms = self._clock.moment().now_ms
-        self._seen: Callable[[], Mapping[str, Seen]] = dict
+        self._seen: Callable[[], Mapping[str, SourceObservation]] = dict
         self.ignored = 0
         """Heartbeats of the last epoch that had other values, too."""
 
@@ -78,9 +78,9 @@ class Timekeeper:
         if source is not None and source not in self.rule.sources:
             raise BadInput(f"heartbeat: there is no source {source!r} with event time; there are: {', '.join(self.rule.sources)}")
         sources = self.rule.sources if source is None else [source]
-        return self.rule.advanced(self.before(at), {name: Seen(0, (), at_ms) for name in sources}, at.now_ms)
+        return self.rule.advanced(self.before(at), {name: SourceObservation(0, (), at_ms) for name in sources}, at.now_ms)
 
-    def _with_newest(self, epoch: Epoch, seen: Mapping[str, Seen]) -> dict[str, Seen]:
+    def _with_newest(self, epoch: Epoch, seen: Mapping[str, SourceObservation]) -> dict[str, SourceObservation]:
         """What was seen with the newest times of all epochs, of the sources that need them; these are written, too."""
         assert self.rule is not None
         if not self.rule.counts_rows:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user k
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from floodplain.errors import FloodplainError, UserError
-from floodplain.eventtime.watermarks import Seen, WatermarkRule
+from floodplain.eventtime.watermarks import SourceObservation, WatermarkRule
 from floodplain.expressions.identifiers import quoted
 from floodplain.operators.kernel.traits import Combiner
 from floodplain.plan.nodes import Rest
@@ -146,7 +146,9 @@ class SparkEngine:
         with ours():
             return rows.toArrow().cast(self.schema(rows))
 
-    def measure(self, rows: DataFrame, rule: WatermarkRule, now_ms: int) -> tuple[DataFrame, Callable[[], Mapping[str, Seen]]]:
+    def measure(
+        self, rows: DataFrame, rule: WatermarkRule, now_ms: int
+    ) -> tuple[DataFrame, Callable[[], Mapping[str, SourceObservation]]]:
         return observed(rows, rule, now_ms)
 
 

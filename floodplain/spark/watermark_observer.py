@@ -13,7 +13,7 @@ from pyspark.sql.types import AtomicType, DataType, TimestampNTZType, TimestampT
 
 from floodplain.eventtime.measure import more_columns
 from floodplain.eventtime.times import NONE_MS
-from floodplain.eventtime.watermarks import Seen, WatermarkRule
+from floodplain.eventtime.watermarks import SourceObservation, WatermarkRule
 from floodplain.expressions.identifiers import literal, quoted
 from floodplain.pipeline.stream import SOURCE
 from floodplain.state.row_expressions import Path
@@ -22,7 +22,7 @@ _LOOK_MS, _LOOKS = 20, 500
 """How often to look whether the metrics have come while Spark's listeners have work to do, and how many times."""
 
 
-def observed(rows: DataFrame, rule: WatermarkRule, now_ms: int) -> tuple[DataFrame, Callable[[], dict[str, Seen]]]:
+def observed(rows: DataFrame, rule: WatermarkRule, now_ms: int) -> tuple[DataFrame, Callable[[], dict[str, SourceObservation]]]:
     """The rows as operators get them, and what they show, to be asked once the jobs of the epoch have run.
 
     As ``eventtime/measure.py`` has it. It costs no pass of its own if a job has read them: Spark aggregates beside its work.
@@ -35,7 +35,7 @@ def observed(rows: DataFrame, rule: WatermarkRule, now_ms: int) -> tuple[DataFra
     if rule.heartbeat is not None:
         kept = kept.where(f"{_sql(rule.heartbeat)} is null")
 
-    def seen() -> dict[str, Seen]:
+    def seen() -> dict[str, SourceObservation]:
         found = _collected(observation, rows) or watched.agg(*measured).collect()[0].asDict()
         return {source: _seen(found, number) for number, source in enumerate(rule.sources)}
 
@@ -93,11 +93,13 @@ def _metrics(rows: DataFrame, rule: WatermarkRule, number: int, source: str) -> 
     return [F.expr(sql).alias(f"{name}_{number}") for name, sql in found.items()]
 
 
-def _seen(found: dict[str, Any], number: int) -> Seen:
+def _seen(found: dict[str, Any], number: int) -> SourceObservation:
     newest = found.get(f"newest_{number}")
     times = tuple(newest) if isinstance(newest, list) else () if newest is None else (newest,)
     promised = found.get(f"promised_{number}")
-    return Seen(found[f"rows_{number}"], times, NONE_MS if promised is None else promised, found.get(f"ignored_{number}", 0))
+    return SourceObservation(
+        found[f"rows_{number}"], times, NONE_MS if promised is None else promised, found.get(f"ignored_{number}", 0)
+    )
 
 
 def _ms(rows: DataFrame, path: Path) -> str:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import BadInput, FloodplainError, UserError
-from floodplain.eventtime.measure import seen_in, timed
-from floodplain.eventtime.watermarks import Seen, WatermarkRule
+from floodplain.eventtime.measure import observe, timed
+from floodplain.eventtime.watermarks import SourceObservation, WatermarkRule
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.operators.kernel.traits import Combiner
 from floodplain.pipeline.stream import SOURCE
@@ -116,8 +116,10 @@ class LocalEngine:
     def stage(self, rows: pa.Table, job: StageJob) -> list[TaskReport]:
         return [stage_task(job, 0, self._part(0), rows.to_batches())]
 
-    def measure(self, rows: pa.Table, rule: WatermarkRule, now_ms: int) -> tuple[pa.Table, Callable[[], dict[str, Seen]]]:
-        return timed(rows, rule, now_ms), partial(seen_in, rows, rule, SOURCE)
+    def measure(
+        self, rows: pa.Table, rule: WatermarkRule, now_ms: int
+    ) -> tuple[pa.Table, Callable[[], dict[str, SourceObservation]]]:
+        return timed(rows, rule, now_ms), partial(observe, rows, rule, SOURCE)
 
     def _part(self, slot: int) -> str:
         self._attempts += 1

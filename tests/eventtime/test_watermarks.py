@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floodplain.errors import BadInput
-from floodplain.eventtime.measure import seen_in, timed
+from floodplain.eventtime.measure import observe, timed
 from floodplain.eventtime.options import WatermarkOptions, ingestion_rule, ingestion_time, source_rule, time_ms
 from floodplain.eventtime.times import NONE_MS
-from floodplain.eventtime.watermarks import Seen, Slack, WatermarkRule, newest_of
+from floodplain.eventtime.watermarks import Slack, SourceObservation, WatermarkRule, newest_of
 from floodplain.state.descriptors import EVENT_TIME
 
 TWO = {"a": ["ts"], "b": ["ts"]}
@@ -30,23 +30,25 @@ def follow(rule, epochs, started_ms=NONE_MS):
 
 def test_rows_count_for_the_epoch_after_them():
     rule = WatermarkRule("ts", {"": Slack(10)})
-    assert follow(rule, [(0, {"": Seen(1, (100,))}), (1, {"": Seen(1, (50,))})])[0] == [NONE_MS, 90, 90]
+    assert follow(rule, [(0, {"": SourceObservation(1, (100,))}), (1, {"": SourceObservation(1, (50,))})])[0] == [NONE_MS, 90, 90]
 
 
 def test_the_slowest_source_counts_or_the_fastest():
-    epochs = [(0, {"a": Seen(1, (100,)), "b": Seen(1, (40,))}), (1, {"b": Seen(1, (60,))})]
+    epochs = [(0, {"a": SourceObservation(1, (100,)), "b": SourceObservation(1, (40,))}), (1, {"b": SourceObservation(1, (60,))})]
     slacks = {"a": Slack(0), "b": Slack(5)}
     assert follow(WatermarkRule("ts", slacks), epochs)[0] == [NONE_MS, 35, 55]
     assert follow(WatermarkRule("ts", slacks, "max"), epochs)[0] == [NONE_MS, 100, 100]
-    assert follow(WatermarkRule("ts", slacks), [(0, {"a": Seen(1, (100,))})])[0] == [NONE_MS, NONE_MS], "b is waited for"
+    assert follow(WatermarkRule("ts", slacks), [(0, {"a": SourceObservation(1, (100,))})])[0] == [NONE_MS, NONE_MS], (
+        "b is waited for"
+    )
 
 
 def test_an_idle_source_holds_nobody_back_until_it_speaks_again():
     rule = WatermarkRule("ts", {"a": Slack(0), "b": Slack(0)}, idle_ms=1000)
-    both, only_a = {"a": Seen(1, (100,)), "b": Seen(1, (10,))}, {"a": Seen(1, (500,))}
+    both, only_a = {"a": SourceObservation(1, (100,)), "b": SourceObservation(1, (10,))}, {"a": SourceObservation(1, (500,))}
     marks, manifest = follow(rule, [(0, both), (900, only_a), (1000, only_a)])
     assert marks == [NONE_MS, 10, 500, 500], "b had its last rows at 0"
-    back = rule.advanced(manifest, {"b": Seen(1, (20,))}, 1100)
+    back = rule.advanced(manifest, {"b": SourceObservation(1, (20,))}, 1100)
     assert rule.watermark_ms(manifest | back, 1200) == 500, "it never goes back"
     assert rule.watermark_ms(manifest, 1900, started_ms=1500) == 500
     silent = {**manifest, EVENT_TIME: 10}
@@ -56,14 +58,23 @@ def test_an_idle_source_holds_nobody_back_until_it_speaks_again():
 
 def test_a_source_that_never_speaks_is_idle_after_a_while():
     rule = WatermarkRule("ts", {"a": Slack(0), "b": Slack(0)}, idle_ms=1000)
-    assert follow(rule, [(0, {"a": Seen(1, (7,))}), (999, {"a": Seen(1, (8,))}), (1000, {})])[0] == [NONE_MS, NONE_MS, 8, 8]
+    assert follow(rule, [(0, {"a": SourceObservation(1, (7,))}), (999, {"a": SourceObservation(1, (8,))}), (1000, {})])[0] == [
+        NONE_MS,
+        NONE_MS,
+        8,
+        8,
+    ]
 
 
 def test_promises_count_without_slack_and_alone_where_there_is_none():
     rule = WatermarkRule("ts", {"": Slack(10)})
-    assert follow(rule, [(0, {"": Seen(1, (100,), 95)})])[0] == [NONE_MS, 95]
+    assert follow(rule, [(0, {"": SourceObservation(1, (100,), 95)})])[0] == [NONE_MS, 95]
     alone = WatermarkRule("ts", {"": Slack()})
-    assert follow(alone, [(0, {"": Seen(5, ())}), (1, {"": Seen(1, (), 7)})])[0] == [NONE_MS, NONE_MS, 7]
+    assert follow(alone, [(0, {"": SourceObservation(5, ())}), (1, {"": SourceObservation(1, (), 7)})])[0] == [
+        NONE_MS,
+        NONE_MS,
+        7,
+    ]
 
 
 @given(st.lists(st.lists(st.integers(0, 50), max_size=8), max_size=8), st.integers(1, 6))
@@ -84,7 +95,10 @@ def test_it_only_advances(steps, fastest):
     for pause, newest in steps:
         now_ms += pause
         watermark_ms = rule.watermark_ms(manifest, now_ms)
-        moved = {EVENT_TIME: watermark_ms, **rule.advanced(manifest, {s: Seen(1, (at,)) for s, at in newest.items()}, now_ms)}
+        moved = {
+            EVENT_TIME: watermark_ms,
+            **rule.advanced(manifest, {s: SourceObservation(1, (at,)) for s, at in newest.items()}, now_ms),
+        }
         assert all(time >= manifest.get(name, NONE_MS) for name, time in moved.items())
         manifest |= moved
 
@@ -99,10 +113,10 @@ def test_what_rows_show():
         }
     )
     rule = WatermarkRule("ts", {"a": Slack(0, 1), "b": Slack(0)}, heartbeat=("beat",), punctuation=("mark",))
-    assert seen_in(rows, rule, "source") == {"a": Seen(4, (3000, 2000), 2500), "b": Seen(1, ())}
+    assert observe(rows, rule, "source") == {"a": SourceObservation(4, (3000, 2000), 2500), "b": SourceObservation(1, ())}
     assert timed(rows, rule, 0).column("ts").to_pylist() == [1000, 3000, 2000, None], "a heartbeat is no data"
     whole = WatermarkRule("ts", {"": Slack(0)})
-    assert seen_in(rows.slice(0, 0), whole, "source") == {"": Seen()}
+    assert observe(rows.slice(0, 0), whole, "source") == {"": SourceObservation()}
 
 
 def test_ingestion_time_follows_the_epochs():
@@ -137,5 +151,5 @@ def test_options_become_a_rule_or_are_refused():
 
 def test_seen_is_plain_numbers():
     rows = pa.table({"ts": pa.array(np.arange(5), pa.int64())})
-    (seen,) = seen_in(rows, WatermarkRule("ts", {"": Slack(0)}), "source").values()
+    (seen,) = observe(rows, WatermarkRule("ts", {"": Slack(0)}), "source").values()
     assert type(seen.newest[0]) is int and type(seen.rows) is int and type(seen.promised_ms) is int

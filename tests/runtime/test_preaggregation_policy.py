@@ -1,14 +1,14 @@
 """Whether rows are put together before they are exchanged, by what epochs have shown."""
 
 from floodplain.operators.kernel.late_rows import LATE
-from floodplain.operators.ranking.combiner import RowCombiner
+from floodplain.operators.ranking.combiner import RankingCombiner
 from floodplain.operators.ranking.latest import Latest
 from floodplain.runtime.preaggregation_policy import Measured, combiner_of, pays
 from floodplain.runtime.task import TaskReport
 
 
 def combiner(when="auto", rows_per_group=4.0, count=1):
-    return RowCombiner(("k",), (), None, when, rows_per_group, count)
+    return RankingCombiner(("k",), (), None, when, rows_per_group, count)
 
 
 def test_rows_are_put_together_where_that_pays():

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
-from floodplain.eventtime.measure import seen_in, timed
+from floodplain.eventtime.measure import observe, timed
 from floodplain.eventtime.watermarks import Slack, WatermarkRule
 from floodplain.settings import StoreSettings
 from floodplain.spark.runtime import stream
@@ -73,7 +73,7 @@ def test_the_jvm_sees_what_arrow_sees(spark):
         kept, seen = observed(frame, rule, 0)
         halves = [kept.where(f"source = '{name}'") for name in ("a", "it\\'s")]
         assert halves[0].unionByName(halves[1]).count() == timed(rows, rule, 0).num_rows, "read twice in one job, as joins do"
-        assert seen() == seen_in(rows, rule, "source")
+        assert seen() == observe(rows, rule, "source")
     kept, seen = observed(frame.select("source"), WatermarkRule("came", {}, ingestion=True), 1_234)
     assert [row.ms for row in kept.selectExpr("unix_millis(came) as ms").collect()] == [1234] * 6 and seen() == {}
 
@@ -97,7 +97,7 @@ def test_rows_that_no_job_reads_are_measured_all_the_same(spark):
     asking = Thread(target=measure, daemon=True)
     asking.start()
     asking.join(60)
-    assert told == dict.fromkeys(jobs, seen_in(rows, rule, "source"))
+    assert told == dict.fromkeys(jobs, observe(rows, rule, "source"))
 
 
 def instead(rows):

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from floodplain.errors import BadInput, FloodplainError, SchemaMismatch, UserError, short
 from floodplain.operators.aggregates.base import TIME, Aggregate
-from floodplain.operators.aggregates.distinct import MOST, CountDistinct, together
+from floodplain.operators.aggregates.distinct import MOST, CountDistinct, fuse_counts
 from floodplain.operators.aggregates.scalar import ExtremeBy
 from floodplain.operators.kernel.error_attribution import is_users_fault
 from floodplain.operators.kernel.segments import Groups, TooLarge, at, groups_are, groups_of
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Part:
+class FusedAggregate:
     """Aggregates that are computed as one; mostly it is one."""
 
     names: tuple[str, ...]
@@ -57,7 +57,7 @@ class Part:
             yield from ((name, [column, *common]) for name, column in zip(self.names, columns, strict=False))
 
     @contextmanager
-    def blamed(self) -> Iterator[None]:
+    def attributed(self) -> Iterator[None]:
         """Within, what goes wrong is told to be of this one."""
         try:
             with groups_are(None, f"aggregate {self.names[0]}: "):
@@ -130,18 +130,18 @@ class Aggregation:
         return {name: kept for part, columns in split for name, kept in part.kept_of(columns)}
 
     @cached_property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[FusedAggregate]:
         """What is computed, each at the place of the first of its names."""
         alike: dict[object, list[str]] = {}
         counts = self._counts()
         for name, aggregate in self.named.items():
-            together_with: object = name
+            shared: object = name
             if type(aggregate) is ExtremeBy:
-                together_with = (aggregate.greatest, aggregate.arguments[-1], aggregate.where, aggregate.since)
+                shared = (aggregate.greatest, aggregate.arguments[-1], aggregate.where, aggregate.since)
             elif type(aggregate) is CountDistinct:
-                together_with = counts[name]
-            alike.setdefault(together_with, []).append(name)
-        return [self._part(tuple(names)) for names in alike.values()]
+                shared = counts[name]
+            alike.setdefault(shared, []).append(name)
+        return [self._fuse(tuple(names)) for names in alike.values()]
 
     def _counts(self) -> dict[str, object]:
         """Distinct count → what those that are computed with it have in common. Two without a condition are apart, so that each
@@ -159,17 +159,17 @@ class Aggregation:
             unconditional |= {alike} if count.where is None else set()
         return found
 
-    def _part(self, names: tuple[str, ...]) -> Part:
+    def _fuse(self, names: tuple[str, ...]) -> FusedAggregate:
         """Aggregates that are computed as one."""
         aggregates, types = [self.named[name] for name in names], [self._types(name) for name in names]
         if len(names) == 1:
-            return Part(names, aggregates[0], types[0])
+            return FusedAggregate(names, aggregates[0], types[0])
         if isinstance(aggregates[0], ExtremeBy):
             by, values = aggregates[0].arguments[-1], [value for each in aggregates for value in each.arguments[:-1]]
             one = aggregates[0].with_arguments([*values, by], aggregates[0].where)
-            return Part(names, one, (*(type_ for each in types for type_ in each[:-1]), types[0][-1]))
-        counts = together(aggregates)
-        return Part(names, counts, (*types[0], *[pa.bool_()] * counts.conditions))
+            return FusedAggregate(names, one, (*(type_ for each in types for type_ in each[:-1]), types[0][-1]))
+        counts = fuse_counts(aggregates)
+        return FusedAggregate(names, counts, (*types[0], *[pa.bool_()] * counts.conditions))
 
     def of(self, column: Callable[[str], pa.Array], groups: Groups) -> Partials:
         """Partials of rows that stand group by group."""
@@ -184,7 +184,7 @@ class Aggregation:
             if aggregate.where is not None:
                 holds = pc.fill_null(columns[aggregate.where], False)
                 given = [pc.if_else(holds, each, pa.scalar(None, each.type)) for each in given or [holds]]
-            with part.blamed():
+            with part.attributed():
                 partials += part.checked(aggregate.of(given, groups), groups)
         return self._cast(partials)
 
@@ -194,7 +194,7 @@ class Aggregation:
             return partials
         found: Partials = []
         for part, some in self.split(partials):
-            with part.blamed():
+            with part.attributed():
                 found += part.checked(part.aggregate.combine(some, groups), groups)
         return self._cast(found)
 
@@ -211,7 +211,7 @@ class Aggregation:
                 found += part.aggregate.merged(owned, count)
                 continue
             ordered = [pa.concat_arrays(column) if order is None else pa.concat_arrays(column).take(order) for column in columns]
-            with part.blamed():
+            with part.attributed():
                 alone = len(groups) == len(owner)
                 found += ordered if alone else part.checked(part.aggregate.combine(ordered, groups), groups)
         return self._cast(found)
@@ -229,7 +229,7 @@ class Aggregation:
         assert self.types is not None
         return self.types[name]
 
-    def split(self, partials: list[T]) -> list[tuple[Part, list[T]]]:
+    def split(self, partials: list[T]) -> list[tuple[FusedAggregate, list[T]]]:
         """What there is of each partial, part by part."""
         found, at = [], 0
         for part in self.parts:

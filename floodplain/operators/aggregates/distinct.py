@@ -74,7 +74,7 @@ class CountDistinct(Aggregate):
         return [_marked(next(marks)) if each else _size(partials[-1]) for each in self.conditional]
 
 
-def together(counts: Sequence[Aggregate]) -> CountDistinct:
+def fuse_counts(counts: Sequence[Aggregate]) -> CountDistinct:
     """Distinct counts of the same columns as one."""
     conditions = [count.where for count in counts if count.where is not None]
     return CountDistinct((*counts[0].arguments, *conditions), None, tuple(count.where is not None for count in counts))
@@ -229,6 +229,6 @@ def _once_as_rows(parts: Sequence[_Seen], count: int) -> _Lists:
 
 
 def _shortened(hashes: np.ndarray, owner: np.ndarray) -> np.ndarray:
-    """As many of a hash's bits as can be sorted together with its owner and its place in one number."""
+    """As many of a hash's bits as can be sorted fuse_counts with its owner and its place in one number."""
     taken = int(owner.max(initial=0)).bit_length() + len(owner).bit_length()
     return (hashes >> np.uint64(64 - max(63 - taken, 16))).astype(np.int64)

@@ -14,7 +14,7 @@ from floodplain.operators.kernel.segments import Groups, codes, filled, flattene
 from floodplain.structs import fields_of
 
 
-class Gathering(Aggregate):
+class ListAggregate(Aggregate):
     """The partial is a list; of the elements of a group some are kept, in some order."""
 
     def element(self, types: Types) -> pa.DataType:
@@ -45,7 +45,7 @@ class Gathering(Aggregate):
 
 
 @dataclass(frozen=True)
-class Ordered(Gathering):
+class OrderedListAggregate(ListAggregate):
     """Keeps values with what orders them."""
 
     def output(self, types: Types) -> pa.DataType:
@@ -76,7 +76,7 @@ def _keys(elements: pa.Array) -> Sequence[np.ndarray]:
 
 
 @dataclass(frozen=True)
-class TopK(Ordered):
+class TopK(OrderedListAggregate):
     k: int = 1
 
     def __post_init__(self) -> None:
@@ -91,6 +91,6 @@ class TopK(Ordered):
 
 
 @dataclass(frozen=True)
-class Collect(Ordered):
+class Collect(OrderedListAggregate):
     def kept(self, owner: np.ndarray, elements: pa.Array) -> np.ndarray:
         return np.lexsort([*_keys(elements), owner])

@@ -13,19 +13,19 @@ import pyarrow.compute as pc
 from floodplain.operators.aggregates.base import Aggregate, Columns, Types
 from floodplain.operators.aggregates.decimals import quotients
 from floodplain.operators.aggregates.scalar import Avg, Count, Sum
-from floodplain.operators.changelog.changelog import WEIGHT, weights_in
+from floodplain.operators.changelog.changelog import WEIGHT, weights_of
 from floodplain.operators.kernel.segments import Groups, filled, valid
 
 
-def signed(aggregate: Aggregate) -> "Signed | None":
+def retractable(aggregate: Aggregate) -> "RetractableScalar | None":
     """The same of rows with weights; None if it cannot be taken back from what it keeps."""
-    kinds: dict[type, type[Signed]] = {Count: SignedCount, Sum: SignedSum, Avg: SignedAvg}
+    kinds: dict[type, type[RetractableScalar]] = {Count: RetractableCount, Sum: RetractableSum, Avg: RetractableAvg}
     kind = kinds.get(type(aggregate))
     return None if kind is None else kind((*aggregate.arguments, WEIGHT), aggregate.where)
 
 
 @dataclass(frozen=True)
-class Signed(Aggregate):
+class RetractableScalar(Aggregate):
     """Partials are numbers that add up; null is 0."""
 
     def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
@@ -33,7 +33,7 @@ class Signed(Aggregate):
 
 
 @dataclass(frozen=True)
-class SignedCount(Signed):
+class RetractableCount(RetractableScalar):
     def output(self, types: Types) -> pa.DataType:  # noqa: ARG002
         return pa.int64()
 
@@ -48,15 +48,15 @@ class SignedCount(Signed):
 
 
 @dataclass(frozen=True)
-class SignedRows(SignedCount):
+class RetractableRowCount(RetractableCount):
     """Of all rows. Raises if what they have is no weight."""
 
     def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
-        return [pa.array(groups.reduced(np.add, weights_in(columns[0])))]
+        return [pa.array(groups.reduced(np.add, weights_of(columns[0])))]
 
 
 @dataclass(frozen=True)
-class SignedSum(Signed):
+class RetractableSum(RetractableScalar):
     """Of what is not null, the sum and how many there are. Of doubles, the finite ones; NaN and infinities are counted, since
     they cannot be taken off a sum."""
 
@@ -92,7 +92,7 @@ class SignedSum(Signed):
 
 
 @dataclass(frozen=True)
-class SignedAvg(SignedSum):
+class RetractableAvg(RetractableSum):
     def output(self, types: Types) -> pa.DataType:
         return Avg().output(types[:1])
 

@@ -15,10 +15,10 @@ from floodplain.errors import BadInput
 from floodplain.operators.aggregates.aggregation import Aggregation, Partials
 from floodplain.operators.aggregates.base import Aggregate
 from floodplain.operators.aggregates.combiner import AggregateCombiner, partials_of
-from floodplain.operators.aggregates.retractable_scalar import SignedRows, signed
+from floodplain.operators.aggregates.retractable_scalar import RetractableRowCount, retractable
 from floodplain.operators.aggregates.running import RunningProcess
-from floodplain.operators.changelog.changelog import WEIGHT, Mode, check_mode, plain_rows, same, weights_in
-from floodplain.operators.changelog.multiset import Copies, copies_state
+from floodplain.operators.changelog.changelog import WEIGHT, Mode, check_mode, same, weights_of, without_weight
+from floodplain.operators.changelog.multiset import Multiset, multiset_state
 from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.definition import Described, Given, Written, free
 from floodplain.operators.kernel.per_batch import BatchContext
@@ -33,7 +33,7 @@ ROWS_NOW, VALUES_NOW = "rows_now", "values_now"
 
 
 @dataclass(frozen=True)
-class HeldAggregate(KeyedBatchProcess, OperatorTraits):
+class RetractableAggregate(KeyedBatchProcess, OperatorTraits):
     """What was asked for."""
 
     aggregates: Mapping[str, Aggregate]
@@ -49,19 +49,19 @@ class HeldAggregate(KeyedBatchProcess, OperatorTraits):
         mode = Given("mode", self.mode, f"mode {self.mode}", free)
         return Described("retractable aggregate", (Given("rows", "all", "of all rows that hold"), mode), aggregates)
 
-    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "HeldAggregates":
+    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RetractableRunningProcess":
         check_mode("agg", self.mode, "update", "retract")
         for name in self.aggregates:
             if name in (*keys, ROWS_NOW, VALUES_NOW, WEIGHT):
                 raise BadInput(f"an aggregate cannot be called {name}: a key or a column of the operator has this name")
-        asked = Aggregation(self.aggregates).fitted(plain_rows(rows), event_time)
-        adding = {name: found for name, each in asked.named.items() if (found := signed(each)) is not None}
-        sums = Aggregation({**adding, ROWS_NOW: SignedRows((WEIGHT,))}).fitted(rows, event_time)
+        asked = Aggregation(self.aggregates).fitted(without_weight(rows), event_time)
+        adding = {name: found for name, each in asked.named.items() if (found := retractable(each)) is not None}
+        sums = Aggregation({**adding, ROWS_NOW: RetractableRowCount((WEIGHT,))}).fitted(rows, event_time)
         others = {name: each for name, each in asked.named.items() if name not in adding}
         for name, each in others.items():
             if not each.arguments:
                 raise BadInput(f"aggregate {name} has no arguments: it cannot be told what of it is taken back")
-        process = HeldAggregates(
+        process = RetractableRunningProcess(
             asked, sums, Aggregation(others).fitted(rows, event_time) if others else None, rows, keys, self.mode
         )
         if self.partial and not others:
@@ -69,7 +69,7 @@ class HeldAggregate(KeyedBatchProcess, OperatorTraits):
         return process
 
 
-class HeldAggregates(RunningProcess):
+class RetractableRunningProcess(RunningProcess):
     """Aggregates whose columns are known."""
 
     needs_all_changes = True
@@ -95,7 +95,7 @@ class HeldAggregates(RunningProcess):
         sums: dict[str, State] = {
             name: Value(type_, nullable=False, beside=self._beside[name], whole=True) for name, type_ in self._values
         }
-        return sums if self._others is None else {**sums, VALUES_NOW: copies_state("agg", self._kept, whole=True)}
+        return sums if self._others is None else {**sums, VALUES_NOW: multiset_state("agg", self._kept, whole=True)}
 
     def process(self, batch: Batch, ctx: BatchContext) -> pa.Table | None:  # noqa: ARG002
         if not len(batch.keys):
@@ -126,12 +126,12 @@ class HeldAggregates(RunningProcess):
             raise BadInput(f"key {key}: more rows are taken back than came")
         return now
 
-    def _changed(self, batch: Batch) -> Copies:
+    def _changed(self, batch: Batch) -> Multiset:
         fields = list(self._kept)
         values = pa.StructArray.from_arrays([batch.column(field.name) for field in fields], fields=fields)
-        return Copies.changed(batch, VALUES_NOW, batch.key_of_row, values, weights_in(batch.column(WEIGHT)))
+        return Multiset.apply(batch, VALUES_NOW, batch.key_of_row, values, weights_of(batch.column(WEIGHT)))
 
-    def _made(self, sums: Partials, copies: Copies | None, *, now: bool) -> pa.StructArray:
+    def _made(self, sums: Partials, copies: Multiset | None, *, now: bool) -> pa.StructArray:
         """The results of all keys; of keys that have no rows, those of nothing."""
         results = self.aggregation.results(sums)
         if copies is not None:
@@ -139,7 +139,7 @@ class HeldAggregates(RunningProcess):
         fields = self._asked.output
         return pa.StructArray.from_arrays([results[field.name].cast(field.type) for field in fields], fields=fields)
 
-    def _anew(self, copies: Copies, counts: np.ndarray, keys: int) -> dict[str, pa.Array]:
+    def _anew(self, copies: Multiset, counts: np.ndarray, keys: int) -> dict[str, pa.Array]:
         """Of these values, each so many times. A key without any has one row of nulls, which no aggregate sees."""
         assert self._others is not None
         some = np.repeat(np.arange(len(counts)), counts)

@@ -26,7 +26,7 @@ def check_mode(what: str, mode: str, *allowed: str) -> None:
         raise BadInput(f"{what}: mode={mode!r} is not possible here: use {' or '.join(map(repr, allowed))}")
 
 
-def no_changes(operator: str, why: str, instead: str) -> BadInput:
+def changelog_refused(operator: str, why: str, instead: str) -> BadInput:
     """Of an operator that cannot take changes."""
     return BadInput(
         f"operator {operator}: its rows are changes, of which some take others back (column {WEIGHT}), and {why}: {instead}; or "
@@ -34,12 +34,12 @@ def no_changes(operator: str, why: str, instead: str) -> BadInput:
     )
 
 
-def plain_rows(changes: pa.Schema) -> pa.Schema:
+def without_weight(changes: pa.Schema) -> pa.Schema:
     """The columns that changes have but for their weight."""
     return pa.schema([field for field in changes if field.name != WEIGHT])
 
 
-def weights_in(column: pa.Array) -> np.ndarray:
+def weights_of(column: pa.Array) -> np.ndarray:
     """The weights of changes. Raises unless each is 1 or -1."""
     found: np.ndarray = column.to_numpy(zero_copy_only=False)
     if (np.abs(found) != 1).any():

@@ -14,7 +14,7 @@ from floodplain.state.descriptors import Map
 from floodplain.store.rows.row_classes import refine, starts_of
 
 
-def copies_state(what: str, fields: Iterable[pa.Field], *, whole: bool = False) -> Map:
+def multiset_state(what: str, fields: Iterable[pa.Field], *, whole: bool = False) -> Map:
     """A state for copies of rows with these columns. Raises if they cannot be told apart. ``whole``: as of a ``Map``."""
     kept = [pa.field(field.name, field.type) for field in fields]
     for field in kept:
@@ -29,7 +29,7 @@ def copies_state(what: str, fields: Iterable[pa.Field], *, whole: bool = False) 
 
 
 @dataclass(frozen=True)
-class Copies:
+class Multiset:
     """All different rows of the keys that have changes, by key and then always in the same order."""
 
     owner: np.ndarray
@@ -40,7 +40,7 @@ class Copies:
     now: np.ndarray
 
     @staticmethod
-    def changed(batch: Any, state: str, owner: np.ndarray, rows: pa.StructArray, weights: np.ndarray) -> "Copies":
+    def apply(batch: Any, state: str, owner: np.ndarray, rows: pa.StructArray, weights: np.ndarray) -> "Multiset":
         """What the state has and what changes make of it, which is noted: rows, the number of the key of each, and its weight.
 
         Raises ``BadInput`` where a row is taken back that is not there.
@@ -56,7 +56,7 @@ class Copies:
             np.add.reduceat(each, first) if len(first) else each
             for each in (counts[order], np.where(order < stored, counts[order], 0))
         )
-        found = Copies(owner[at], values.take(pa.array(at)), before, now)
+        found = Multiset(owner[at], values.take(pa.array(at)), before, now)
         found._check(batch)
         found._note(batch, state)
         return found

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.operators.joins.bounds import Interval, Unbounded
-from floodplain.operators.joins.buffer import Came, SideRows, SideState, distinct, micros, wake
+from floodplain.operators.joins.buffer import ArrivedRows, SideRows, SideState, distinct, micros, wake
 from floodplain.operators.joins.columns import JoinColumns, join_columns, time_name
 from floodplain.operators.joins.match import newest_before
 from floodplain.operators.kernel.batch import Batch
@@ -44,11 +44,11 @@ class AsOfJoin(KeyedBatchProcess, OperatorTraits):
         bound = Given("bound", {"kind": "as of"}, "with the newest right row that is not later")
         return Described("as-of join", (how, bound, Given("times", self.times), Given("suffixes", self.suffixes, rule=free)))
 
-    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RunningAsOfJoin":  # noqa: ARG002
-        return RunningAsOfJoin(self.how, join_columns(rows, keys, self.times, self.suffixes))
+    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "AsOfJoinProcess":  # noqa: ARG002
+        return AsOfJoinProcess(self.how, join_columns(rows, keys, self.times, self.suffixes))
 
 
-class RunningAsOfJoin(KeyedBatchProcess, OperatorTraits):
+class AsOfJoinProcess(KeyedBatchProcess, OperatorTraits):
     """A temporal join of sides whose columns are known."""
 
     drops_late = True
@@ -68,7 +68,7 @@ class RunningAsOfJoin(KeyedBatchProcess, OperatorTraits):
         return self._columns.late_rows(rows)
 
     def process(self, batch: Batch, ctx: BatchContext) -> pa.Table:
-        came = Came.of(batch, timed=True)
+        came = ArrivedRows.of(batch, timed=True)
         left = self._left.rows(batch, came.left, came.at[came.left], batch.keys_due(), ctx.late_ms)
         ready = left.ends <= ctx.watermark_ms
         self._left.keep(batch, left, np.flatnonzero(~ready[: left.new]), ready)
@@ -83,7 +83,7 @@ class RunningAsOfJoin(KeyedBatchProcess, OperatorTraits):
     def on_timers(self, batch: Batch, due: pa.Table, ctx: BatchContext) -> None:
         """What they are due for was done with the rows."""
 
-    def _answered(self, batch: Batch, left: SideRows, ready: np.ndarray, came: Came, watermark_ms: int) -> pa.Table:
+    def _answered(self, batch: Batch, left: SideRows, ready: np.ndarray, came: ArrivedRows, watermark_ms: int) -> pa.Table:
         numbers = distinct(len(batch.keys), left.of[ready], batch.key_of_row[came.right], batch.keys_due())
         right = self._right.rows(batch, came.right, came.at[came.right], numbers, watermark_ms)
         times = micros(right.columns[0])

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS, as_ms
-from floodplain.eventtime.windows import TimeWindows, told
+from floodplain.eventtime.windows import TimeWindows, windows_text
 from floodplain.operators.kernel.definition import Given
 from floodplain.state.descriptors import List, Type
 from floodplain.state.durations import duration, to_ms
@@ -23,11 +23,11 @@ class Bound(ABC):
 
     def described(self) -> Given:
         """Which rows are partners, and for how long they wait."""
-        return Given("bound", {"kind": type(self).__name__, **asdict(self)}, self.told)  # type: ignore[call-overload]
+        return Given("bound", {"kind": type(self).__name__, **asdict(self)}, self.text)  # type: ignore[call-overload]
 
     @property
     @abstractmethod
-    def told(self) -> str:
+    def text(self) -> str:
         """In words."""
 
     @property
@@ -91,7 +91,7 @@ class Interval(Bound):
             raise BadInput("join: within is longer than a thousand years: leave it out to join without bounds")
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         return f"right time - left time from {duration(self.low_ms)} to {duration(self.high_ms)}"
 
     @property
@@ -126,8 +126,8 @@ class SameWindow(Bound):
             raise BadInput(f"join: {self.windows} has no ends that both sides share: use tumbling or sliding windows")
 
     @property
-    def told(self) -> str:
-        return f"both in one of {told(self.windows)}"
+    def text(self) -> str:
+        return f"both in one of {windows_text(self.windows)}"
 
     def spread(self, at: np.ndarray, side: str, late_ms: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # noqa: ARG002
         times = at // 1000
@@ -176,7 +176,7 @@ class Lasting(Bound):
             raise BadInput(f"join: a ttl of {self.ttl_ms} ms is not possible: use 1 ms to a thousand years, or none")
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         return f"rows wait for {duration(self.ttl_ms)} of event time"
 
     @property
@@ -221,10 +221,10 @@ class Unbounded(Bound):
 
     def described(self) -> Given:
         ttl_ms = None if self.ttl is None else to_ms(self.ttl, "ttl")
-        return Given("bound", {"kind": "Unbounded", "ttl_ms": ttl_ms}, self.told)
+        return Given("bound", {"kind": "Unbounded", "ttl_ms": ttl_ms}, self.text)
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         return "rows wait for ever" if self.ttl is None else f"rows wait for {self.ttl} of processing time"
 
     @property

@@ -19,7 +19,7 @@ ROW = "row"
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
+class ArrivedRows:
     """The rows of a batch, as numbers."""
 
     of_right: np.ndarray
@@ -35,7 +35,7 @@ class Came:
     """The others: no time, or null in the key, which equals nothing."""
 
     @staticmethod
-    def of(batch: Batch, *, timed: bool) -> "Came":
+    def of(batch: Batch, *, timed: bool) -> "ArrivedRows":
         of_right = batch.column(RIGHT_SIDE).to_numpy(zero_copy_only=False)
         none = np.zeros(len(of_right), bool)
         times = batch.column(AT) if timed else None
@@ -45,7 +45,7 @@ class Came:
             if column.null_count:
                 null_keys |= column.is_null().to_numpy()
         hopeless = timeless | null_keys[batch.key_of_row] if null_keys.any() else timeless
-        return Came(
+        return ArrivedRows(
             of_right,
             np.zeros(len(of_right), np.int64) if times is None else micros(times),
             timeless,

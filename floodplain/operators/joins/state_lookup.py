@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import BadInput, StoreNotFound
-from floodplain.operators.changelog.changelog import no_changes
+from floodplain.operators.changelog.changelog import changelog_refused
 from floodplain.operators.joins.match import partners
 from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.definition import Described, Given, Written, free
@@ -52,7 +52,7 @@ class StateLookup(KeyedBatchProcess, OperatorTraits):
 
     def for_changes(self, name: str) -> "StateLookup":
         if not isinstance(self.at, int):
-            raise no_changes(
+            raise changelog_refused(
                 name, "a row may find something else when it is taken back than when it came", "look up one epoch, at=41"
             )
         return self
@@ -68,7 +68,7 @@ class StateLookup(KeyedBatchProcess, OperatorTraits):
             ),
         )
 
-    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RunningLookup":  # noqa: ARG002
+    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "StateLookupProcess":  # noqa: ARG002
         with self.looked_into(self.store(), pinned=False) as snapshot:
             schema = snapshot.table(self.table).schema
         named = {column.name for column in schema.keys}
@@ -81,7 +81,7 @@ class StateLookup(KeyedBatchProcess, OperatorTraits):
         for column in found:
             if rows.get_all_field_indices(column.name):
                 raise BadInput(f"lookup: there is a column {column.name} already: add something to the names with prefix=")
-        return RunningLookup(self, keys, tuple(rows), tuple(found))
+        return StateLookupProcess(self, keys, tuple(rows), tuple(found))
 
     def store(self) -> Store:
         try:
@@ -99,7 +99,7 @@ class StateLookup(KeyedBatchProcess, OperatorTraits):
         return store.at(tag=self.at, pinned=pinned)
 
 
-class RunningLookup(KeyedBatchProcess, OperatorTraits):
+class StateLookupProcess(KeyedBatchProcess, OperatorTraits):
     """A lookup with columns that are known."""
 
     seen: Any
@@ -125,12 +125,12 @@ class RunningLookup(KeyedBatchProcess, OperatorTraits):
     def states(self) -> dict[str, State]:
         return {_SEEN: TaskValue("long", split=_to_all, merge=max)}
 
-    def begun(self) -> "RunningLookup":
+    def begun(self) -> "StateLookupProcess":
         before, self._pinned = self._pinned, self._asked.looked_into(_opened(self._asked), pinned=True)
         if before is not None:
             before.close()
         manifest = msgspec.msgpack.encode(self._pinned.manifest)
-        return RunningLookup(self._asked, self._keys, self._rows, self._found, manifest)
+        return StateLookupProcess(self._asked, self._keys, self._rows, self._found, manifest)
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:  # noqa: ARG002
         """A row is never too late to be looked up."""

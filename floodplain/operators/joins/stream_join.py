@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from floodplain.operators.changelog.changelog import WEIGHT
 from floodplain.operators.joins.bounds import Bound
-from floodplain.operators.joins.buffer import Came, SideRows, SideState, distinct, wake
+from floodplain.operators.joins.buffer import ArrivedRows, SideRows, SideState, distinct, wake
 from floodplain.operators.joins.columns import JoinColumns, join_columns, time_name
 from floodplain.operators.joins.match import partners
 from floodplain.operators.kernel.batch import Batch
@@ -61,11 +61,11 @@ class Join(KeyedBatchProcess, OperatorTraits):
     def gives_changes(self) -> bool:  # type: ignore[override]
         return self.how in PADDED and not self.bound.ends
 
-    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RunningJoin":  # noqa: ARG002
-        return RunningJoin(self, join_columns(rows, keys, self.times, self.suffixes))
+    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "StreamJoinProcess":  # noqa: ARG002
+        return StreamJoinProcess(self, join_columns(rows, keys, self.times, self.suffixes))
 
 
-class RunningJoin(KeyedBatchProcess, OperatorTraits):
+class StreamJoinProcess(KeyedBatchProcess, OperatorTraits):
     """A join of sides whose columns are known."""
 
     def __init__(self, asked: Join, columns: JoinColumns) -> None:
@@ -92,7 +92,7 @@ class RunningJoin(KeyedBatchProcess, OperatorTraits):
         return self._columns.late_rows(rows)
 
     def process(self, batch: Batch, ctx: BatchContext) -> pa.Table:
-        came = Came.of(batch, timed=self._bound.dated)
+        came = ArrivedRows.of(batch, timed=self._bound.dated)
         left, right = self._sides(batch, came, ctx.late_ms)
         hits = np.zeros(len(left), bool), np.zeros(len(right), bool)
         made = [self._pairs(batch, left, right, *hits)]
@@ -105,7 +105,7 @@ class RunningJoin(KeyedBatchProcess, OperatorTraits):
     def on_timers(self, batch: Batch, due: pa.Table, ctx: BatchContext) -> None:
         """What they are due for was done with the rows: only then was it known which had partners."""
 
-    def _sides(self, batch: Batch, came: Came, late_ms: int) -> tuple[SideRows, SideRows]:
+    def _sides(self, batch: Batch, came: ArrivedRows, late_ms: int) -> tuple[SideRows, SideRows]:
         """Of each side what came, and what waits for keys that the other side came with or that are due."""
         due = batch.keys_due() if self._padded and self._bound.ends else np.empty(0, np.int64)
         found = []
@@ -154,7 +154,7 @@ class RunningJoin(KeyedBatchProcess, OperatorTraits):
         wake(batch, rows.of[waiting], rows.ends[waiting])
         return [self._lonely(batch, state, rows, np.flatnonzero(done & ~hit & ~rows.matched), 1)]
 
-    def _hopeless(self, batch: Batch, state: SideState, came: Came, late_ms: int) -> list[pa.Table]:
+    def _hopeless(self, batch: Batch, state: SideState, came: ArrivedRows, late_ms: int) -> list[pa.Table]:
         """Rows that no partner can have, as they come: without a time, or with null in their key."""
         which = came.hopeless[came.of_right[came.hopeless] == (state is self._right)]
         if not len(which):

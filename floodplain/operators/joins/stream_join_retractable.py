@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.operators.changelog.changelog import WEIGHT, weights_in
-from floodplain.operators.changelog.multiset import Copies, copies_state
+from floodplain.operators.changelog.changelog import WEIGHT, weights_of
+from floodplain.operators.changelog.multiset import Multiset, multiset_state
 from floodplain.operators.joins.columns import PACKED, JoinColumns, SideColumns, join_columns
 from floodplain.operators.joins.match import partners
 from floodplain.operators.joins.stream_join import PADDED, How
@@ -31,7 +31,7 @@ _EMPTY = "no_columns"
 
 
 @dataclass(frozen=True)
-class HeldJoin(KeyedBatchProcess, OperatorTraits):
+class RetractableJoin(KeyedBatchProcess, OperatorTraits):
     """What was asked for."""
 
     how: How
@@ -45,13 +45,13 @@ class HeldJoin(KeyedBatchProcess, OperatorTraits):
         how = Given("how", self.how, f"{self.how} join of rows that may be retracted")
         return Described("retractable join", (how, Given("changes", self.changes), Given("suffixes", self.suffixes, rule=free)))
 
-    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RunningHeldJoin":  # noqa: ARG002
+    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RetractableJoinProcess":  # noqa: ARG002
         columns = join_columns(rows, keys, (None, None), self.suffixes)
         left, right = (
             _unweighted(side) if changes else side
             for side, changes in zip((columns.left, columns.right), self.changes, strict=True)
         )
-        return RunningHeldJoin(self, replace(columns, left=left, right=right))
+        return RetractableJoinProcess(self, replace(columns, left=left, right=right))
 
 
 def _unweighted(side: SideColumns) -> SideColumns:
@@ -59,18 +59,18 @@ def _unweighted(side: SideColumns) -> SideColumns:
     return replace(side, fields=tuple(field for field, _ in kept), names=tuple(name for _, name in kept))
 
 
-class RunningHeldJoin(KeyedBatchProcess, OperatorTraits):
+class RetractableJoinProcess(KeyedBatchProcess, OperatorTraits):
     """A join of sides whose columns are known."""
 
     needs_all_changes = True
 
-    def __init__(self, asked: HeldJoin, columns: JoinColumns) -> None:
+    def __init__(self, asked: RetractableJoin, columns: JoinColumns) -> None:
         self._how, self._columns, self._changes = asked.how, columns, asked.changes
         self._alone = asked.how in ("semi", "anti")
         self.output = columns.output((), [pa.field(WEIGHT, pa.int64())], with_right=not self._alone)
 
     def states(self) -> dict[str, State]:
-        return {f"{side.side}_now": copies_state("join", _kept(side)) for side in (self._columns.left, self._columns.right)}
+        return {f"{side.side}_now": multiset_state("join", _kept(side)) for side in (self._columns.left, self._columns.right)}
 
     def process(self, batch: Batch, ctx: BatchContext) -> pa.Table | None:  # noqa: ARG002
         if not len(batch.key_of_row):
@@ -81,20 +81,20 @@ class RunningHeldJoin(KeyedBatchProcess, OperatorTraits):
         made = list(self._made(batch, left, right))
         return pa.concat_tables([*(gone for gone, _ in made), *(new for _, new in made)])
 
-    def _side(self, batch: Batch, side: SideColumns, rows: np.ndarray, changes: bool) -> Copies:
+    def _side(self, batch: Batch, side: SideColumns, rows: np.ndarray, changes: bool) -> Multiset:
         kept, weights = _kept(side), np.ones(len(rows), np.int64)
         packed = batch.column(PACKED[side.side], rows) if batch.has(PACKED[side.side]) else None
         if changes and packed is not None:
-            weights = weights_in(pc.struct_field(packed, WEIGHT))
+            weights = weights_of(pc.struct_field(packed, WEIGHT))
         there = pa.repeat(True, len(rows))
         columns = [there] * len(kept)
         if packed is not None and side.fields:
             given = dict(zip((field.name for field in packed.type), fields_of(packed), strict=True))
             columns = [given[field.name] for field in kept]
         values = pa.StructArray.from_arrays(columns, fields=kept)
-        return Copies.changed(batch, f"{side.side}_now", batch.key_of_row[rows], values, weights)
+        return Multiset.apply(batch, f"{side.side}_now", batch.key_of_row[rows], values, weights)
 
-    def _made(self, batch: Batch, left: Copies, right: Copies) -> Iterator[tuple[pa.Table, pa.Table]]:
+    def _made(self, batch: Batch, left: Multiset, right: Multiset) -> Iterator[tuple[pa.Table, pa.Table]]:
         """What is taken back and what is new: of pairs, then of rows of each side by themselves."""
         met = _without_null(batch)
         if not self._alone:
@@ -126,11 +126,11 @@ class RunningHeldJoin(KeyedBatchProcess, OperatorTraits):
 class _Some(NamedTuple):
     """Some rows of a side."""
 
-    copies: Copies
+    copies: Multiset
     rows: np.ndarray
 
     @classmethod
-    def all(cls, copies: Copies) -> "_Some":
+    def all(cls, copies: Multiset) -> "_Some":
         return cls(copies, np.arange(len(copies.owner)))
 
 
@@ -153,25 +153,25 @@ def _without_null(batch: Batch) -> np.ndarray:
     return found
 
 
-def _partners(mine: Copies, others: Copies, met: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _partners(mine: Multiset, others: Multiset, met: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """For each row whether the other side had a partner for it, and whether it has one now."""
     sizes = (np.bincount(others.owner, counts, len(met)) for counts in (others.before, others.now))
     before, now = ((met & (size > 0))[mine.owner] for size in sizes)
     return before, now
 
 
-def _net(rows: Copies, before: np.ndarray, now: np.ndarray) -> np.ndarray:
+def _net(rows: Multiset, before: np.ndarray, now: np.ndarray) -> np.ndarray:
     """How many more of each row come out, where they did before if that is marked, and do now."""
     return np.where(now, rows.now, 0) - np.where(before, rows.before, 0)
 
 
-def _lonely(mine: Copies, others: Copies, met: np.ndarray) -> np.ndarray:
+def _lonely(mine: Multiset, others: Multiset, met: np.ndarray) -> np.ndarray:
     """How many more of each row come out without a partner."""
     before, now = _partners(mine, others, met)
     return _net(mine, ~before, ~now)
 
 
-def _pairs(left: Copies, right: Copies, met: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _pairs(left: Multiset, right: Multiset, met: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The rows of each pair that changed, and how many more of it there are."""
     parts = [_matched(left, right, left.added, right.now, met), _matched(left, right, left.before, right.added, met)]
     one, other, counts = (np.concatenate(columns) for columns in zip(*parts, strict=True))
@@ -183,7 +183,7 @@ def _pairs(left: Copies, right: Copies, met: np.ndarray) -> tuple[np.ndarray, np
 
 
 def _matched(
-    left: Copies, right: Copies, of_left: np.ndarray, of_right: np.ndarray, met: np.ndarray
+    left: Multiset, right: Multiset, of_left: np.ndarray, of_right: np.ndarray, met: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The pairs of rows that have a number each, and the product of both."""
     one, other = np.flatnonzero((of_left != 0) & met[left.owner]), np.flatnonzero((of_right != 0) & met[right.owner])

@@ -130,7 +130,7 @@ class KeyedOperator:
     lateness_ms: int = 0
     """How far rows may be behind the watermark and are still taken: event time is that much behind for all that it does."""
     lateness_before: tuple[tuple[int, int], ...] = ()
-    """Shorter lateness that it had, as in ``gone_ms``."""
+    """Shorter lateness that it had, as in ``late_cutoff_ms``."""
     has_watermark: bool = True
     """Whether there is a watermark, or will be: else event time goes on only as far as it is told to."""
 

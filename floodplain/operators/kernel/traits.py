@@ -107,7 +107,7 @@ class OperatorTraits:
 
     def continued(self, apart: Collection[str], before: Sequence[tuple[int, int]]) -> Process:  # noqa: ARG002
         """What runs on existing state, called once it is bound. ``apart``: its states that have a table of their own.
-        ``before``: shorter lateness that it had, as in ``gone_ms``."""
+        ``before``: shorter lateness that it had, as in ``late_cutoff_ms``."""
         return self._itself
 
     def kept_by(self) -> dict[str, list[str]]:

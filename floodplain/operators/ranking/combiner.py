@@ -18,7 +18,7 @@ PAYS_FROM = 8
 
 
 @dataclass(frozen=True)
-class RowCombiner(Combiner):
+class RankingCombiner(Combiner):
     """Leaves the first ``count`` rows of each key, whole and in the order in which they stand; one of each key stands for
     those left out, too. With ``ties``, all that have a rank up to ``count`` stay.
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS, as_us
-from floodplain.operators.changelog.changelog import NO_COLUMNS, no_changes
+from floodplain.operators.changelog.changelog import NO_COLUMNS, changelog_refused
 from floodplain.operators.kernel.definition import Described, Given, Written, fixed, free
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.traits import OperatorTraits
@@ -45,7 +45,7 @@ class Dedup(KeyedBatchProcess, OperatorTraits):
         return self.within_ms is not None
 
     def for_changes(self, name: str) -> NoReturn:
-        raise no_changes(name, "what it has given out stays", "use first(mode='retract') or last(mode='retract')")
+        raise changelog_refused(name, "what it has given out stays", "use first(mode='retract') or last(mode='retract')")
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Dedup":
         if self.within_ms is not None and event_time is None:

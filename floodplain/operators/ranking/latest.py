@@ -12,16 +12,16 @@ from floodplain.operators.changelog.changelog import (
     NO_COLUMNS,
     WEIGHT,
     Mode,
+    changelog_refused,
     check_mode,
-    no_changes,
-    plain_rows,
     retracted,
     with_columns,
+    without_weight,
 )
 from floodplain.operators.kernel.definition import Described, Given, Written, canonical, free
 from floodplain.operators.kernel.process import KeyedBatchProcess, Process
 from floodplain.operators.kernel.traits import OperatorTraits, Partial
-from floodplain.operators.ranking.combiner import PAYS_FROM, RowCombiner
+from floodplain.operators.ranking.combiner import PAYS_FROM, RankingCombiner
 from floodplain.operators.ranking.sort_order import (
     Order,
     backwards,
@@ -33,7 +33,7 @@ from floodplain.operators.ranking.sort_order import (
     the_rest,
     within_keys,
 )
-from floodplain.operators.ranking.top_retractable import HeldRanks
+from floodplain.operators.ranking.top_retractable import RetractableTop
 from floodplain.state.descriptors import State, Value
 from floodplain.state.durations import to_ms
 from floodplain.state.row_structs import as_rows, as_struct, field_of, struct_type
@@ -86,17 +86,19 @@ class Latest(KeyedBatchProcess, OperatorTraits):
 
     def for_changes(self, name: str) -> "Latest":
         if self.mode != "retract":
-            raise no_changes(name, "a key whose rows are all taken back has none to give out instead", "use mode='retract'")
+            raise changelog_refused(
+                name, "a key whose rows are all taken back has none to give out instead", "use mode='retract'"
+            )
         if self.ttl is not None:
-            raise no_changes(name, "what is forgotten cannot be taken back", "leave the time to live out")
+            raise changelog_refused(name, "what is forgotten cannot be taken back", "leave the time to live out")
         return replace(self, of_changes=True)
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
         if not self.of_changes:
             return self._fitted(rows, keys, event_time)
-        plain = plain_rows(rows)
+        plain = without_weight(rows)
         found = self._fitted(plain, keys, event_time)
-        return HeldRanks(self.keep, plain, keys, found.order, (), found.output, event_time)
+        return RetractableTop(self.keep, plain, keys, found.order, (), found.output, event_time)
 
     def _fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Latest":
         by = self.by or (event_time and f"`{event_time}`")
@@ -118,11 +120,11 @@ class Latest(KeyedBatchProcess, OperatorTraits):
         return {"row": Value(kind, nullable=False, ttl=self.ttl, ttl_clock="event" if self.ttl else "processing")}
 
     @property
-    def combiner(self) -> RowCombiner | None:  # type: ignore[override]
+    def combiner(self) -> RankingCombiner | None:  # type: ignore[override]
         """None where rows may be late: those that are must come as they are."""
         if not self.partial or self.ttl is not None:
             return None
-        return RowCombiner(self.keys, self.order, self.output_time, self.partial, rows_per_group=PAYS_FROM)
+        return RankingCombiner(self.keys, self.order, self.output_time, self.partial, rows_per_group=PAYS_FROM)
 
     @property
     def drops_late(self) -> bool:  # type: ignore[override]

@@ -11,7 +11,15 @@ from floodplain.errors import BadInput
 from floodplain.keys import columns_equal
 from floodplain.lossless import UNFIT
 from floodplain.operators.aggregates.scalar import summed
-from floodplain.operators.changelog.changelog import NO_COLUMNS, WEIGHT, Mode, check_mode, no_changes, retracted, with_columns
+from floodplain.operators.changelog.changelog import (
+    NO_COLUMNS,
+    WEIGHT,
+    Mode,
+    changelog_refused,
+    check_mode,
+    retracted,
+    with_columns,
+)
 from floodplain.operators.kernel.definition import Described, Given, Written, canonical, free
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.segments import Groups, groups_are
@@ -80,7 +88,7 @@ class Pivot(KeyedBatchProcess, OperatorTraits):
         return self.repeats == "last" and self.by is None
 
     def for_changes(self, name: str) -> NoReturn:
-        raise no_changes(
+        raise changelog_refused(
             name,
             "a value that is taken back has none to follow it",
             "aggregate with conditions instead, as in agg(web=fp.max('price', where=\"channel = 'web'\"))",

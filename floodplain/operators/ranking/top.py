@@ -12,18 +12,18 @@ from floodplain.operators.changelog.changelog import (
     NO_COLUMNS,
     WEIGHT,
     Mode,
+    changelog_refused,
     check_mode,
-    no_changes,
-    plain_rows,
     retracted,
     with_columns,
+    without_weight,
 )
 from floodplain.operators.kernel.definition import Described, Given, Written, canonical, fixed, free, not_more
 from floodplain.operators.kernel.process import KeyedBatchProcess, Process
 from floodplain.operators.kernel.traits import OperatorTraits, Partial
-from floodplain.operators.ranking.combiner import PAYS_FROM, RowCombiner
+from floodplain.operators.ranking.combiner import PAYS_FROM, RankingCombiner
 from floodplain.operators.ranking.sort_order import Order, check_order, parse_order, ranked, ranks_of, the_rest, within_keys
-from floodplain.operators.ranking.top_retractable import HeldRanks
+from floodplain.operators.ranking.top_retractable import RetractableTop
 from floodplain.state.descriptors import State, Value
 from floodplain.state.row_structs import as_rows, as_struct, field_of, struct_type
 from floodplain.store.rows.layout import at_rows, one_array
@@ -94,17 +94,19 @@ class Top(KeyedBatchProcess, OperatorTraits):
 
     def for_changes(self, name: str) -> "Top":
         if self.mode == "append":
-            raise no_changes(name, "what was appended cannot be taken back", "use mode='retract' without until")
+            raise changelog_refused(name, "what was appended cannot be taken back", "use mode='retract' without until")
         if self.mode != "retract":
-            raise no_changes(name, "a rank whose row is taken back may have none to replace it", "use mode='retract'")
+            raise changelog_refused(name, "a rank whose row is taken back may have none to replace it", "use mode='retract'")
         return replace(self, of_changes=True)
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
         if not self.of_changes:
             return self._fitted(rows, keys, event_time)
-        plain = plain_rows(rows)
+        plain = without_weight(rows)
         found = self._fitted(plain, keys, event_time)
-        return HeldRanks("top", plain, keys, found.order, found.rest, found.output, event_time, self.count, self.ties, self.rank)
+        return RetractableTop(
+            "top", plain, keys, found.order, found.rest, found.output, event_time, self.count, self.ties, self.rank
+        )
 
     def _fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Top":
         order = parse_order(self.by)
@@ -132,11 +134,11 @@ class Top(KeyedBatchProcess, OperatorTraits):
         return rows if self.until is None else {**rows, "until_ms": Value("long", nullable=False)}
 
     @property
-    def combiner(self) -> RowCombiner | None:  # type: ignore[override]
+    def combiner(self) -> RankingCombiner | None:  # type: ignore[override]
         """None where rows may be late: those that are must come as they are."""
         if not self.partial or self.until is not None:
             return None
-        return RowCombiner(
+        return RankingCombiner(
             self.keys,
             self.order,
             self.output_time,

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import BadInput
-from floodplain.operators.changelog.changelog import WEIGHT, retracted, weights_in
-from floodplain.operators.changelog.multiset import Copies, copies_state
+from floodplain.operators.changelog.changelog import WEIGHT, retracted, weights_of
+from floodplain.operators.changelog.multiset import Multiset, multiset_state
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.traits import OperatorTraits
 from floodplain.operators.ranking.sort_order import Order, ranked, ranks_of
@@ -19,7 +19,7 @@ ROWS_NOW = "rows_now"
 
 
 @dataclass(frozen=True)
-class HeldRanks(KeyedBatchProcess, OperatorTraits):
+class RetractableTop(KeyedBatchProcess, OperatorTraits):
     """Takes changes and gives changes. All rows that hold are kept, since any may become one of the first; an epoch reads those
     of the keys that have changes."""
 
@@ -44,19 +44,19 @@ class HeldRanks(KeyedBatchProcess, OperatorTraits):
             raise BadInput(f"{self.what}: all rows of a key are alike in its keys: order them by another column")
 
     def states(self) -> dict[str, State]:
-        return {ROWS_NOW: copies_state(self.what, struct_type(self.rows, self.keys, self.what))}
+        return {ROWS_NOW: multiset_state(self.what, struct_type(self.rows, self.keys, self.what))}
 
     def process(self, batch: Any, ctx: Any) -> pa.Table | None:  # noqa: ARG002
         if not len(batch.key_of_row):
             return None
         rows = as_struct(batch.rows, struct_type(self.rows, self.keys, self.what))
-        copies = Copies.changed(batch, ROWS_NOW, batch.key_of_row, rows, weights_in(batch.column(WEIGHT)))
+        copies = Multiset.apply(batch, ROWS_NOW, batch.key_of_row, rows, weights_of(batch.column(WEIGHT)))
         before, now = self._first(copies, copies.before), self._first(copies, copies.now)
         code, at = np.unique(np.concatenate([before, now]), return_inverse=True)
         net = np.bincount(at[len(before) :], minlength=len(code)) - np.bincount(at[: len(before)], minlength=len(code))
         return retracted(self._output(batch, copies, code, -net), self._output(batch, copies, code, net))
 
-    def _first(self, copies: Copies, counts: np.ndarray) -> np.ndarray:
+    def _first(self, copies: Multiset, counts: np.ndarray) -> np.ndarray:
         """Those that come out if there are so many of each: its place among the copies and its rank in one number."""
         at = np.repeat(np.arange(len(counts)), counts)
         if not len(at):
@@ -70,7 +70,7 @@ class HeldRanks(KeyedBatchProcess, OperatorTraits):
         kept = rank < self.count
         return at[place[kept]] * self.count + (rank[kept] if self.rank else 0)
 
-    def _output(self, batch: Any, copies: Copies, code: np.ndarray, times: np.ndarray) -> pa.Table:
+    def _output(self, batch: Any, copies: Multiset, code: np.ndarray, times: np.ndarray) -> pa.Table:
         """The rows that these numbers mean, each so many times, if that is more than none."""
         code = np.repeat(code, np.maximum(times, 0))
         at, rank = code // self.count, code % self.count

@@ -7,11 +7,11 @@ from typing import NoReturn, get_args
 import pyarrow as pa
 
 from floodplain.errors import BadInput
-from floodplain.eventtime.windows import CountWindows, Firing, SessionWindows, TimeWindows, Windows, told
+from floodplain.eventtime.windows import CountWindows, Firing, SessionWindows, TimeWindows, Windows, windows_text
 from floodplain.operators.aggregates.aggregation import Aggregation
 from floodplain.operators.aggregates.base import Aggregate
 from floodplain.operators.aggregates.combiner import AggregateCombiner
-from floodplain.operators.changelog.changelog import WEIGHT, no_changes
+from floodplain.operators.changelog.changelog import WEIGHT, changelog_refused
 from floodplain.operators.kernel.definition import Described, Given, Written
 from floodplain.operators.kernel.process import KeyedBatchProcess, Process
 from floodplain.operators.kernel.reserved_columns import check_keys
@@ -52,7 +52,7 @@ class WindowAggregate(KeyedBatchProcess, OperatorTraits):
 
     def described(self, written: Written) -> Described:
         kind = type(self.windows).__name__
-        windows = Given("windows", {"kind": kind, **asdict(self.windows)}, told(self.windows))
+        windows = Given("windows", {"kind": kind, **asdict(self.windows)}, windows_text(self.windows))
         ends = Given("of_windows", self.of_windows)
         rules = () if isinstance(self.windows, CountWindows) else self.rules.described()
         aggregates = tuple(aggregate.described(name, written) for name, aggregate in self.aggregates.items())
@@ -62,7 +62,7 @@ class WindowAggregate(KeyedBatchProcess, OperatorTraits):
         return not (isinstance(self.windows, TimeWindows) and self.windows.is_global)
 
     def for_changes(self, name: str) -> NoReturn:
-        raise no_changes(
+        raise changelog_refused(
             name,
             "a row may be taken back after its window is over",
             "make the window a key and aggregate without windows, as in key_by('city', hour=\"date_trunc('hour', ts)\").agg(…)",

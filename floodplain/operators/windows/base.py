@@ -17,14 +17,14 @@ from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.reserved_columns import ALL
 from floodplain.operators.kernel.segments import filled, groups_of
 from floodplain.operators.kernel.traits import Combiner, OperatorTraits
-from floodplain.operators.windows.open_windows import UNFIRED, Layout
-from floodplain.operators.windows.storage import ListStates, MapStates
-from floodplain.operators.windows.triggers import END, Results, Rules
+from floodplain.operators.windows.open_windows import UNFIRED, WindowLayout
+from floodplain.operators.windows.storage import ListStorage, MapStorage
+from floodplain.operators.windows.triggers import END, Rules, WindowResults
 from floodplain.state.descriptors import State
 
 
 @dataclass(frozen=True)
-class Fresh:
+class EpochPartials:
     """What the rows of an epoch add: per key and number (of a pane, by its start), in order."""
 
     key_of: np.ndarray
@@ -33,9 +33,9 @@ class Fresh:
     rows: np.ndarray
     """How many rows each has."""
 
-    def at(self, chosen: np.ndarray) -> "Fresh":
+    def at(self, chosen: np.ndarray) -> "EpochPartials":
         taken = pa.array(chosen)
-        return Fresh(
+        return EpochPartials(
             self.key_of[chosen], self.number[chosen], [column.take(taken) for column in self.partials], self.rows[chosen]
         )
 
@@ -56,16 +56,16 @@ class WindowProcess(KeyedBatchProcess, OperatorTraits):
         self.windows, self.aggregation, self.rules, self.event_time = windows, aggregation, rules, event_time
         time = pa.timestamp("us", "UTC") if event_time is None else rows.field(event_time).type
         shown = {} if keys == (ALL,) else {key: rows.field(key).type for key in keys}
-        self.results = Results(
+        self.results = WindowResults(
             aggregation, shown, time if pa.types.is_timestamp(time) else pa.timestamp("us", "UTC"), rules.firing
         )
         self.output = self.results.schema
-        self.layout = Layout(
+        self.layout = WindowLayout(
             aggregation, numbers=(*self.numbers, *([UNFIRED] if rules.counted else [])), shown=self.results.shown
         )
 
         self.combiner: Combiner | None = None
-        self.kept: ListStates | MapStates = ListStates(self.layout)
+        self.kept: ListStorage | MapStorage = ListStorage(self.layout)
 
     def states(self) -> dict[str, State]:
         return self.kept.states()
@@ -78,14 +78,14 @@ class WindowProcess(KeyedBatchProcess, OperatorTraits):
     def kept_by(self) -> dict[str, list[str]]:
         return self.aggregation.kept
 
-    def fresh(self, batch: Batch, number: np.ndarray) -> Fresh:
+    def fresh(self, batch: Batch, number: np.ndarray) -> EpochPartials:
         """The partials of the epoch's rows by key and number."""
         key_of = batch.key_of_row
         order = order_of((key_of, number))
         if order is not None:
             key_of, number = key_of[order], number[order]
         groups = groups_of(key_of, number)
-        return Fresh(key_of[groups.starts], number[groups.starts], *partials_of(self.aggregation, batch, groups, order))
+        return EpochPartials(key_of[groups.starts], number[groups.starts], *partials_of(self.aggregation, batch, groups, order))
 
     def times_ms(self, batch: Batch) -> np.ndarray:
         """The event time of each row; 0 where it has none, which only windows that do not go by time are given."""

@@ -11,7 +11,7 @@ from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.pane_index import find
 from floodplain.operators.kernel.segments import Groups, filled, groups_of, valid
 from floodplain.operators.windows.base import WindowProcess
-from floodplain.operators.windows.open_windows import Held
+from floodplain.operators.windows.open_windows import OpenWindows
 from floodplain.state.descriptors import State, Value
 
 SEEN = "rows_seen"
@@ -52,7 +52,7 @@ class CountWindowProcess(WindowProcess):
         self._keep(batch, panes, first, last, after)
         return made
 
-    def _panes(self, batch: Batch, before: np.ndarray) -> tuple[Held, np.ndarray, np.ndarray]:
+    def _panes(self, batch: Batch, before: np.ndarray) -> tuple[OpenWindows, np.ndarray, np.ndarray]:
         """All panes of the keys at hand, and their earliest and latest times."""
         of = batch.key_of_row
         position = before[of] + np.arange(len(of)) - batch.starts[:-1][of]
@@ -68,7 +68,7 @@ class CountWindowProcess(WindowProcess):
         first[old], last[old] = (self._stored_us(found, *names) for names in ((FIRST, FIRST_REST), (LAST, LAST_REST)))
         first[new], last[new] = np.minimum(first[new], earliest), np.maximum(last[new], latest)
         partials = merged(self.aggregation, key_of, [(old, self.layout.partials(found)), (new, fresh.partials)])
-        return Held(key_of, number, number, partials, stored, added, added), first, last
+        return OpenWindows(key_of, number, number, partials, stored, added, added), first, last
 
     def _stored_us(self, found: pa.Array, name: str, rest: str) -> np.ndarray:
         whole, more = self.layout.number(found, name), self.layout.number(found, rest)
@@ -81,7 +81,9 @@ class CountWindowProcess(WindowProcess):
         times = as_us(pa.chunked_array([batch.column(self.event_time)]))
         return groups.reduced(np.minimum, filled(times, END_MS)), groups.reduced(np.maximum, filled(times, NONE_MS))
 
-    def _full(self, panes: Held, first: np.ndarray, last: np.ndarray, before: np.ndarray, after: np.ndarray) -> Held:
+    def _full(
+        self, panes: OpenWindows, first: np.ndarray, last: np.ndarray, before: np.ndarray, after: np.ndarray
+    ) -> OpenWindows:
         """The windows that became full, as combined from their panes."""
         done, now = self._windows(before), self._windows(after)
         key_of = np.repeat(np.arange(len(done)), now - done)
@@ -95,13 +97,13 @@ class CountWindowProcess(WindowProcess):
         groups = groups_of(owner)
         earliest, latest = groups.reduced(np.minimum, first[member]), groups.reduced(np.maximum, last[member])
         rows = np.ones(len(start), np.int64)
-        return Held(key_of, start, start, partials, rows > 0, rows, rows.copy(), bounds_us=(earliest, latest))
+        return OpenWindows(key_of, start, start, partials, rows > 0, rows, rows.copy(), bounds_us=(earliest, latest))
 
     def _windows(self, rows: np.ndarray) -> np.ndarray:
         """How many windows are full after so many rows."""
         return np.maximum((rows - self.windows.size) // self.windows.slide + 1, 0)
 
-    def _keep(self, batch: Batch, panes: Held, first: np.ndarray, last: np.ndarray, after: np.ndarray) -> None:
+    def _keep(self, batch: Batch, panes: OpenWindows, first: np.ndarray, last: np.ndarray, after: np.ndarray) -> None:
         batch.set(SEEN, pa.array(after))
         needed = panes.start >= (self._windows(after) * (self.windows.slide // self.pane))[panes.key_of]
         times = dict(zip((FIRST, FIRST_REST, LAST, LAST_REST), (*split_us(first), *split_us(last)), strict=True))

@@ -16,7 +16,7 @@ SHOWN = "_shown"
 
 
 @dataclass
-class Held:
+class OpenWindows:
     """One row per window, by key and start."""
 
     key_of: np.ndarray
@@ -41,7 +41,7 @@ class Held:
         return self.key_of, self.start
 
 
-class Layout:
+class WindowLayout:
     """How a window stands in the state: a struct of its partials and of what firings must know."""
 
     def __init__(self, aggregation: Aggregation, *, numbers: Sequence[str] = (), shown: pa.DataType | None = None) -> None:

@@ -12,10 +12,10 @@ from floodplain.operators.aggregates.combiner import partials_of
 from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.pane_index import Pairs, order_of
 from floodplain.operators.kernel.segments import Groups, at, valid
-from floodplain.operators.windows.base import Fresh, WindowProcess
-from floodplain.operators.windows.open_windows import UNFIRED, Held
-from floodplain.operators.windows.storage import ListStates
-from floodplain.operators.windows.triggers import Due, set_ticks
+from floodplain.operators.windows.base import EpochPartials, WindowProcess
+from floodplain.operators.windows.open_windows import UNFIRED, OpenWindows
+from floodplain.operators.windows.storage import ListStorage
+from floodplain.operators.windows.triggers import DueTriggers, set_ticks
 from floodplain.store.rows.row_classes import starts_of
 
 LAST, WAKE = "_end", "_wake"
@@ -27,19 +27,19 @@ class SessionProcess(WindowProcess):
     """One timer per session waits for its end; when it is due and the session has grown, another is set."""
 
     numbers = (LAST, WAKE, START_REST, LAST_REST)
-    kept: ListStates
+    kept: ListStorage
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
         """Whether a session of the row alone would still be there. Rows without a time are in none."""
         times = as_ms(event_time)
         ends = pc.fill_null(times, 0).to_numpy(zero_copy_only=False) + self.windows.gap_ms
-        return pa.array((ends > self.rules.gone_ms(late_ms)) & valid(times))
+        return pa.array((ends > self.rules.late_cutoff_ms(late_ms)) & valid(times))
 
     def process(self, batch: Batch, ctx: Any) -> pa.Table:
         timers = batch.take_due()
         sessions = _Sessions(self, *self.kept.known(batch), *self._stretches(batch))
         held = sessions.held
-        due = Due.of(self.rules, held.end > ctx.late_ms, timers, held.key_of, ctx)
+        due = DueTriggers.of(self.rules, held.end > ctx.late_ms, timers, held.key_of, ctx)
         taken_back = sessions.taken_back()
         fires = self.rules.fires(held, due, ctx)
         made = self.results.of(batch, held, fires)
@@ -48,7 +48,7 @@ class SessionProcess(WindowProcess):
             made = pa.concat_tables([self.results.weighted(batch, *taken_back, -1), made])
         return made
 
-    def _stretches(self, batch: Batch) -> tuple[Fresh, np.ndarray]:
+    def _stretches(self, batch: Batch) -> tuple[EpochPartials, np.ndarray]:
         """The sessions that the rows of the epoch make by themselves, and their ends."""
         times, key_of, gap = self.times_us(batch), batch.key_of_row, self.windows.gap_ms * 1000
         order = order_of((key_of, times))
@@ -59,7 +59,7 @@ class SessionProcess(WindowProcess):
         groups = Groups(np.flatnonzero(first), len(times))
         last = groups.starts + groups.sizes - 1
         partials, rows = partials_of(self.aggregation, batch, groups, order)
-        fresh = Fresh(key_of[groups.starts], times[groups.starts], partials, rows)
+        fresh = EpochPartials(key_of[groups.starts], times[groups.starts], partials, rows)
         return fresh, times[last] + gap
 
     def _keep(self, batch: Batch, sessions: "_Sessions", fires: np.ndarray, ctx: Any) -> None:
@@ -79,7 +79,9 @@ class SessionProcess(WindowProcess):
 class _Sessions:
     """Stored sessions and those of the epoch, those that overlap or touch as one."""
 
-    def __init__(self, process: SessionProcess, known: Pairs, found: pa.Array, fresh: Fresh, fresh_ends: np.ndarray) -> None:
+    def __init__(
+        self, process: SessionProcess, known: Pairs, found: pa.Array, fresh: EpochPartials, fresh_ends: np.ndarray
+    ) -> None:
         layout = process.layout
         last, wakes, start_rest, last_rest = (layout.number(found, name) for name in process.numbers)
         unfired = layout.number(found, UNFIRED)
@@ -103,7 +105,7 @@ class _Sessions:
         self.wake = np.where(self.wake == END_MS, NONE_MS, self.wake)
         self._shown = layout.shown(found)
         self.start, self.end = self._start[first], groups.reduced(np.maximum, end[order])
-        self.held = Held(
+        self.held = OpenWindows(
             key_of=self._key[first],
             start=self.start // 1000,
             end=self.end // 1000,
@@ -125,7 +127,7 @@ class _Sessions:
         return found
 
     def taken_back(self) -> tuple[np.ndarray, pa.Array] | None:
-        """Results of sessions that another has swallowed: their keys, and what was shown."""
+        """WindowResults of sessions that another has swallowed: their keys, and what was shown."""
         if self._shown is None:
             return None
         other = valid(self._shown)

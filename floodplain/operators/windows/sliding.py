@@ -10,7 +10,7 @@ from floodplain.operators.aggregates.aggregation import merged
 from floodplain.operators.kernel.batch import KEY_OF, Batch
 from floodplain.operators.kernel.pane_index import find, union
 from floodplain.operators.kernel.segments import groups_of, valid
-from floodplain.operators.windows.open_windows import Held
+from floodplain.operators.windows.open_windows import OpenWindows
 from floodplain.operators.windows.time import TimeWindowProcess
 
 
@@ -27,7 +27,7 @@ class SlidingProcess(TimeWindowProcess):
         self._keep_panes(batch, panes, due.column(KEY_OF).to_numpy(), ctx)
         return made
 
-    def _panes(self, batch: Batch) -> Held:
+    def _panes(self, batch: Batch) -> OpenWindows:
         """All panes of the keys at hand, with the rows of the epoch."""
         fresh = self.fresh(batch, self.windows.pane_of(self.times_ms(batch)))
         loaded = self.kept.load(batch, [(fresh.key_of, fresh.number)], everything=True)
@@ -37,15 +37,15 @@ class SlidingProcess(TimeWindowProcess):
         before = self.layout.partials(loaded.found.take(pa.array(old)))
         partials = merged(self.aggregation, key_of, [(old, before), (new, fresh.partials)])
         end = self.windows.last_of(start) + self.windows.size_ms
-        return Held(key_of, start, end, partials, stored, added, added)
+        return OpenWindows(key_of, start, end, partials, stored, added, added)
 
-    def _fired(self, panes: Held, ctx: Any) -> Held:
+    def _fired(self, panes: OpenWindows, ctx: Any) -> OpenWindows:
         """Windows that the watermark has just reached, and those reached before that got rows; as combined from their panes."""
         size, slide = self.windows.size_ms, self.windows.slide_ms
         last = self.windows.last_of(panes.start)
         starts = np.stack([last - step * slide for step in range(self.windows.per_pane)])
         ends = starts + size
-        again = (panes.added > 0) & (ends > self.rules.gone_ms(ctx.late_ms))
+        again = (panes.added > 0) & (ends > self.rules.late_cutoff_ms(ctx.late_ms))
         fires = (ends > panes.start) & (ends <= ctx.watermark_ms) & ((ends > ctx.late_ms) | again)
         _, pane = np.nonzero(fires)
         (key_of, start), _ = union([(panes.key_of[pane], starts[fires])])
@@ -54,9 +54,9 @@ class SlidingProcess(TimeWindowProcess):
         member = np.arange(len(owner)) - np.repeat(np.cumsum(high - low) - (high - low), high - low) + low[owner]
         partials = merged(self.aggregation, key_of, [(owner, [column.take(pa.array(member)) for column in panes.partials])])
         rows = np.ones(len(start), np.int64)
-        return Held(key_of, start, start + size, partials, rows > 0, rows, rows.copy())
+        return OpenWindows(key_of, start, start + size, partials, rows > 0, rows, rows.copy())
 
-    def _keep_panes(self, batch: Batch, panes: Held, woken: np.ndarray, ctx: Any) -> None:
+    def _keep_panes(self, batch: Batch, panes: OpenWindows, woken: np.ndarray, ctx: Any) -> None:
         """``woken``: keys whose timer was due. Its time need not be the one that would be set now: lateness may have grown."""
         expired = panes.end + self.rules.lateness_ms <= ctx.watermark_ms
         self.kept.save(batch, panes, ~expired, panes.added > 0, {})
@@ -66,7 +66,7 @@ class SlidingProcess(TimeWindowProcess):
         moved = np.flatnonzero((after < END_MS) & (after != before))
         batch.timer(after[moved], moved)
 
-    def _next(self, batch: Batch, panes: Held, mask: np.ndarray, watermark_ms: int) -> np.ndarray:
+    def _next(self, batch: Batch, panes: OpenWindows, mask: np.ndarray, watermark_ms: int) -> np.ndarray:
         """Per key, when it must be looked at again, given its panes and a watermark: a window ends, or a pane is over."""
         start, end, of = panes.start[mask], panes.end[mask], panes.key_of[mask]
         slide = self.windows.slide_ms

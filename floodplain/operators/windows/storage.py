@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from floodplain.operators.kernel.batch import KEY_OF, Batch
 from floodplain.operators.kernel.pane_index import Pairs, union
 from floodplain.operators.kernel.segments import at, filled, list_type, listed
-from floodplain.operators.windows.open_windows import Held, Layout
+from floodplain.operators.windows.open_windows import OpenWindows, WindowLayout
 from floodplain.state.descriptors import Map, State, Value
 
 WINDOWS = "windows"
@@ -19,7 +19,7 @@ START = "_start"
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedWindows:
     """Windows that may change: those asked for, and others of the same keys."""
 
     pairs: Pairs
@@ -29,10 +29,10 @@ class Loaded:
     """What is stored of each, null where nothing is."""
 
 
-class ListStates:
+class ListStorage:
     """All windows of a key are one value: read and written as one row, whatever their number. For few windows per key."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: WindowLayout) -> None:
         self._layout = layout
         self._element = pa.struct([pa.field(START, pa.int64()), *layout.struct])
 
@@ -47,20 +47,24 @@ class ListStates:
         values = pa.StructArray.from_arrays(others, fields=list(self._layout.struct))
         return (np.repeat(np.arange(len(lists)), sizes), start.to_numpy(zero_copy_only=False)), values
 
-    def load(self, batch: Batch, sources: Sequence[Pairs], *, everything: bool) -> Loaded:  # noqa: ARG002
+    def load(self, batch: Batch, sources: Sequence[Pairs], *, everything: bool) -> LoadedWindows:  # noqa: ARG002
         known, values = self.known(batch)
         pairs, (stored, *places) = union([known, *sources])
         row = np.full(len(pairs[0]), -1)
         row[stored] = np.arange(len(stored))
-        return Loaded(pairs, places, at(values, row))
+        return LoadedWindows(pairs, places, at(values, row))
 
-    def save(self, batch: Batch, held: Held, keep: np.ndarray, changed: np.ndarray, numbers: Mapping[str, np.ndarray]) -> None:
+    def save(
+        self, batch: Batch, held: OpenWindows, keep: np.ndarray, changed: np.ndarray, numbers: Mapping[str, np.ndarray]
+    ) -> None:
         """What is to be kept of ``held``, which has all windows of its keys; some are new or other than what is stored."""
         touched = np.zeros(len(batch.keys), bool)
         touched[held.key_of[(changed & keep) | (held.stored & ~keep)]] = True
         self.replace(batch, held, keep & touched[held.key_of], touched, numbers)
 
-    def replace(self, batch: Batch, held: Held, keep: np.ndarray, touched: np.ndarray, numbers: Mapping[str, np.ndarray]) -> None:
+    def replace(
+        self, batch: Batch, held: OpenWindows, keep: np.ndarray, touched: np.ndarray, numbers: Mapping[str, np.ndarray]
+    ) -> None:
         """These are all windows of the keys that are marked."""
         keys, rows = np.flatnonzero(touched), np.flatnonzero(keep)
         if not len(keys):
@@ -72,25 +76,27 @@ class ListStates:
         batch.set(WINDOWS, pc.if_else(some, lists, pa.scalar(None, lists.type)), pa.array(keys))
 
 
-class MapStates:
+class MapStorage:
     """A window is an entry of its key: only those that change are read and written. For many windows per key."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: WindowLayout) -> None:
         self._layout = layout
 
     def states(self) -> dict[str, State]:
         return {WINDOWS: Map("long", self._layout.struct, whole=True)}
 
-    def load(self, batch: Batch, sources: Sequence[Pairs], *, everything: bool) -> Loaded:
+    def load(self, batch: Batch, sources: Sequence[Pairs], *, everything: bool) -> LoadedWindows:
         """``everything``: all windows of the keys at hand, else those asked for."""
         known: list[Pairs] = []
         if everything:
             entries = batch.entries(WINDOWS)
             known = [(entries.column(KEY_OF).to_numpy(), entries.column("key").to_numpy())]
         pairs, places = union([*sources, *known])
-        return Loaded(pairs, places[: len(sources)], batch.get(WINDOWS, pa.array(pairs[1]), pa.array(pairs[0])))
+        return LoadedWindows(pairs, places[: len(sources)], batch.get(WINDOWS, pa.array(pairs[1]), pa.array(pairs[0])))
 
-    def save(self, batch: Batch, held: Held, keep: np.ndarray, changed: np.ndarray, numbers: Mapping[str, np.ndarray]) -> None:
+    def save(
+        self, batch: Batch, held: OpenWindows, keep: np.ndarray, changed: np.ndarray, numbers: Mapping[str, np.ndarray]
+    ) -> None:
         rows, gone = np.flatnonzero(changed & keep), np.flatnonzero(held.stored & ~keep)
         if len(rows):
             values = self._layout.packed(held.partials, numbers, held.shown, rows)

@@ -13,10 +13,10 @@ from floodplain.operators.aggregates.combiner import pane_ms
 from floodplain.operators.kernel.batch import KEY_OF, Batch
 from floodplain.operators.kernel.pane_index import Pairs, union
 from floodplain.operators.kernel.segments import groups_are, groups_of, valid
-from floodplain.operators.windows.base import Fresh, WindowProcess
-from floodplain.operators.windows.open_windows import UNFIRED, Held
-from floodplain.operators.windows.storage import WINDOWS, ListStates, MapStates
-from floodplain.operators.windows.triggers import Due, set_ticks
+from floodplain.operators.windows.base import EpochPartials, WindowProcess
+from floodplain.operators.windows.open_windows import UNFIRED, OpenWindows
+from floodplain.operators.windows.storage import WINDOWS, ListStorage, MapStorage
+from floodplain.operators.windows.triggers import DueTriggers, set_ticks
 
 MOST_AT_ONCE = 100
 """Windows that a key may have at a time and still be kept as one value."""
@@ -29,14 +29,14 @@ class TimeWindowProcess(WindowProcess):
         super().__init__(*args)
         windows, open_ms = self.windows, self.windows.size_ms + self.rules.lateness_ms
         if not windows.is_global and open_ms // (windows.pane_ms if self.shares_panes else windows.slide_ms) > MOST_AT_ONCE:
-            self.kept = MapStates(self.layout)
+            self.kept = MapStorage(self.layout)
 
     shares_panes = False
 
     def continued(self, apart: Collection[str], before: Sequence[tuple[int, int]]) -> "TimeWindowProcess":
         found = super().continued(apart, before)
         # How many windows a key may have at a time can change; where they are kept stays.
-        found.kept = MapStates(self.layout) if WINDOWS in apart else ListStates(self.layout)
+        found.kept = MapStorage(self.layout) if WINDOWS in apart else ListStorage(self.layout)
         return found
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
@@ -45,7 +45,7 @@ class TimeWindowProcess(WindowProcess):
         timed = valid(times) | self.windows.is_global
         plain = pane_ms(event_time, inclusive=self.inclusive)
         ends = self.windows.last_of(plain) + self.windows.size_ms
-        return pa.array((ends > self.rules.gone_ms(late_ms)) & timed)
+        return pa.array((ends > self.rules.late_cutoff_ms(late_ms)) & timed)
 
     def process(self, batch: Batch, ctx: Any) -> pa.Table:
         timers = batch.take_due()
@@ -56,7 +56,7 @@ class TimeWindowProcess(WindowProcess):
         self._keep(batch, held, fires, due.ended | postponed, ctx)
         return made
 
-    def _fresh(self, batch: Batch, ctx: Any) -> Fresh:
+    def _fresh(self, batch: Batch, ctx: Any) -> EpochPartials:
         """The rows of the epoch by window. Where windows overlap, what a pane adds is added to each of them."""
         panes = self.fresh(batch, self.windows.pane_of(self.times_ms(batch)))
         if self.windows.per_pane == 1:
@@ -64,7 +64,7 @@ class TimeWindowProcess(WindowProcess):
         last = self.windows.last_of(panes.number)
         starts = np.stack([last - step * self.windows.slide_ms for step in range(self.windows.per_pane)])
         ends = starts + self.windows.size_ms
-        open_ = (ends > panes.number) & (ends > self.rules.gone_ms(ctx.late_ms))
+        open_ = (ends > panes.number) & (ends > self.rules.late_cutoff_ms(ctx.late_ms))
         _, pane = np.nonzero(open_)
         (key_of, start), (place,) = union([(panes.key_of[pane], starts[open_])])
         order = np.argsort(place, kind="stable")
@@ -72,9 +72,11 @@ class TimeWindowProcess(WindowProcess):
         spread = panes.at(pane[order])
         with groups_are(key_of):
             partials = self.aggregation.combine(spread.partials, groups)
-        return Fresh(key_of, start, partials, groups.reduced(np.add, spread.rows))
+        return EpochPartials(key_of, start, partials, groups.reduced(np.add, spread.rows))
 
-    def _held(self, batch: Batch, fresh: Fresh, timers: pa.Table, ctx: Any) -> tuple[Held, Due, np.ndarray]:
+    def _held(
+        self, batch: Batch, fresh: EpochPartials, timers: pa.Table, ctx: Any
+    ) -> tuple[OpenWindows, DueTriggers, np.ndarray]:
         """All windows that may change or fire, as they are with the rows of the epoch; and which of them were to go by now, but
         lateness has grown since."""
         mine = pc.equal(timers.column("clock"), "event").to_numpy()
@@ -91,7 +93,7 @@ class TimeWindowProcess(WindowProcess):
         before = self.layout.partials(found.take(pa.array(kept)))
         added = np.zeros(len(start), np.int64)
         added[places[0]] = fresh.rows
-        held = Held(
+        held = OpenWindows(
             key_of=key_of,
             start=start,
             end=start + self.windows.size_ms,
@@ -105,14 +107,14 @@ class TimeWindowProcess(WindowProcess):
         reached[places[1]] = True
         for shorter in places[3:]:
             postponed[shorter] = True
-        return held, Due.of(self.rules, reached, timers, key_of, ctx), postponed
+        return held, DueTriggers.of(self.rules, reached, timers, key_of, ctx), postponed
 
     def _starting(self, of: np.ndarray, start: np.ndarray) -> Pairs:
         """Those that are starts of windows: a timer may have been set for something else."""
         mine = self.windows.starts(start)
         return of[mine], start[mine]
 
-    def _keep(self, batch: Batch, held: Held, fires: np.ndarray, due: np.ndarray, ctx: Any) -> None:
+    def _keep(self, batch: Batch, held: OpenWindows, fires: np.ndarray, due: np.ndarray, ctx: Any) -> None:
         """``due``: windows whose timer was due."""
         expired = held.end + self.rules.lateness_ms <= ctx.watermark_ms
         reached = held.end <= ctx.watermark_ms

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
-from floodplain.eventtime.times import END_MS, NONE_MS, gone_ms
+from floodplain.eventtime.times import END_MS, NONE_MS, late_cutoff_ms
 from floodplain.eventtime.windows import EACH_EPOCH, Firing, Trigger, check_trigger
 from floodplain.operators.aggregates.aggregation import Aggregation
 from floodplain.operators.changelog.changelog import WEIGHT, same
 from floodplain.operators.kernel.definition import Given, not_less
-from floodplain.operators.windows.open_windows import Held
+from floodplain.operators.windows.open_windows import OpenWindows
 from floodplain.state.durations import duration
 from floodplain.structs import fields_of
 
@@ -42,10 +42,10 @@ class Rules:
             Given("firing", self.firing, self.firing),
         )
 
-    def gone_ms(self, watermark_ms: int) -> int:
+    def late_cutoff_ms(self, watermark_ms: int) -> int:
         """Windows that ended then or before take no more rows at this watermark. Where lateness has grown since, those that had
         gone by then stay gone."""
-        return gone_ms(watermark_ms, self.lateness_ms, self.before)
+        return late_cutoff_ms(watermark_ms, self.lateness_ms, self.before)
 
     @property
     def counted(self) -> bool:
@@ -62,7 +62,7 @@ class Rules:
     def ticks(self) -> list[Trigger]:
         return [trigger for trigger in (self.early, self.late) if trigger is not None and trigger.interval_ms]
 
-    def fires(self, held: Held, due: "Due", ctx: Any) -> np.ndarray:
+    def fires(self, held: OpenWindows, due: "DueTriggers", ctx: Any) -> np.ndarray:
         """Which windows give a result now."""
         reached = held.end <= ctx.watermark_ms
         first = reached & (due.ended | ~held.stored)
@@ -72,7 +72,7 @@ class Rules:
         fires: np.ndarray = first | again | early | late
         return fires & (held.unfired > 0) if self.firing == "discarding" else fires
 
-    def _ripe(self, trigger: Trigger | None, held: Held, ticked: np.ndarray) -> np.ndarray:
+    def _ripe(self, trigger: Trigger | None, held: OpenWindows, ticked: np.ndarray) -> np.ndarray:
         if trigger is None:
             return np.zeros(len(held.end), bool)
         if trigger.interval_ms:
@@ -80,7 +80,7 @@ class Rules:
         return (held.unfired >= trigger.rows) & (held.added > 0)
 
 
-def rules_asked(lateness_ms: int, early: Trigger | None, late: Trigger, firing: Firing) -> Rules:
+def trigger_rules(lateness_ms: int, early: Trigger | None, late: Trigger, firing: Firing) -> Rules:
     """What the arguments of ``window`` mean. Raises for those that are none, or that would change nothing."""
     if early is not None:
         check_trigger("early", early)
@@ -91,7 +91,7 @@ def rules_asked(lateness_ms: int, early: Trigger | None, late: Trigger, firing: 
 
 
 @dataclass(frozen=True)
-class Due:
+class DueTriggers:
     """What the timers of an epoch mean for its windows."""
 
     ended: np.ndarray
@@ -101,9 +101,9 @@ class Due:
     """Windows of keys for which an interval of this trigger is over."""
 
     @staticmethod
-    def of(rules: Rules, ended: np.ndarray, timers: pa.Table, key_of: np.ndarray, ctx: Any) -> "Due":
+    def of(rules: Rules, ended: np.ndarray, timers: pa.Table, key_of: np.ndarray, ctx: Any) -> "DueTriggers":
         """``timers`` are due; ``key_of``: the key of each window."""
-        return Due(ended, *(_ticked(trigger, timers, key_of, ctx) for trigger in (rules.early, rules.late)))
+        return DueTriggers(ended, *(_ticked(trigger, timers, key_of, ctx) for trigger in (rules.early, rules.late)))
 
 
 def _ticked(trigger: Trigger | None, due: pa.Table, key_of: np.ndarray, ctx: Any) -> np.ndarray:
@@ -117,7 +117,7 @@ def _ticked(trigger: Trigger | None, due: pa.Table, key_of: np.ndarray, ctx: Any
     return np.isin(key_of, of[times % trigger.interval_ms == 0])
 
 
-def set_ticks(rules: Rules, batch: Any, held: Held, open_: np.ndarray, ctx: Any) -> None:
+def set_ticks(rules: Rules, batch: Any, held: OpenWindows, open_: np.ndarray, ctx: Any) -> None:
     """Wake the keys of windows that have rows without a result when their interval is over."""
     reached = held.end <= ctx.watermark_ms
     for trigger, mask in ((rules.early, ~reached), (rules.late, reached)):
@@ -129,7 +129,7 @@ def set_ticks(rules: Rules, batch: Any, held: Held, open_: np.ndarray, ctx: Any)
         (batch.processing_timer if trigger.clock == "processing" else batch.timer)(at_ms, keys)
 
 
-class Results:
+class WindowResults:
     """Windows that fired as rows."""
 
     def __init__(self, aggregation: Aggregation, keys: dict[str, pa.DataType], time: pa.DataType, firing: Firing) -> None:
@@ -144,7 +144,7 @@ class Results:
         """The type of a result as the state keeps it, if it must."""
         return pa.struct(self._fields) if self._firing == "retracting" else None
 
-    def of(self, batch: Any, held: Held, fires: np.ndarray) -> pa.Table:
+    def of(self, batch: Any, held: OpenWindows, fires: np.ndarray) -> pa.Table:
         """The rows for the windows that fire. What is shown and what is kept changes with it."""
         rows = np.flatnonzero(fires)
         columns = self._columns(held, rows)
@@ -166,16 +166,16 @@ class Results:
         )
 
     def weighted(self, batch: Any, key_of: np.ndarray, shown: pa.Array, weight: int) -> pa.Table:
-        """Results as rows that count, or as rows that take them back."""
+        """WindowResults as rows that count, or as rows that take them back."""
         return self._rows(batch, key_of, [*fields_of(shown), pa.repeat(pa.scalar(weight, pa.int64()), len(shown))])
 
-    def _columns(self, held: Held, rows: np.ndarray) -> list[pa.Array]:
+    def _columns(self, held: OpenWindows, rows: np.ndarray) -> list[pa.Array]:
         taken = pa.array(rows)
         results = self._aggregation.results([column.take(taken) for column in held.partials])
         columns = [*self._bounds(held, rows), *results.values()]
         return [column.cast(field.type) for column, field in zip(columns, self._fields, strict=True)]
 
-    def _bounds(self, held: Held, rows: np.ndarray) -> list[pa.Array]:
+    def _bounds(self, held: OpenWindows, rows: np.ndarray) -> list[pa.Array]:
         if held.bounds_us is not None:
             return [timestamps(bound[rows], self._time, 1) for bound in held.bounds_us]
         start, end = held.start[rows], held.end[rows]

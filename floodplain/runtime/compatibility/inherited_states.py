@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from floodplain.eventtime.times import END_MS, gone_ms
+from floodplain.eventtime.times import END_MS, late_cutoff_ms
 from floodplain.operators.kernel.dead_letters import DEAD_LETTERS
 from floodplain.operators.kernel.definition import PROCESS, STATEFUL_PROCESSOR, Described, plain
 from floodplain.operators.kernel.event_order import WAITING
@@ -230,7 +230,7 @@ class Inherited:
             return self._old.lateness
         longer = [] if now.value <= was.value else [(self._until_ms(watermark_ms), was.value)]
         before = [*self._old.lateness, *longer]
-        gone = gone_ms(watermark_ms, now.value, ())
+        gone = late_cutoff_ms(watermark_ms, now.value, ())
         return tuple((until, shorter) for until, shorter in before if until - shorter > gone)
 
     def _until_ms(self, watermark_ms: int) -> int:
