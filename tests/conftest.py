@@ -19,10 +19,16 @@ import pytest
 from obstore.store import S3Store
 
 from floodplain.bench.harness.ports import free_ports
+from tests import groups
 from tests.kafka_broker import Unfetchable, broker
 from tests.spark_session import local_spark
 
 START_SECONDS = 60
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    groups.assign(items)
 
 
 @pytest.fixture(scope="session")
