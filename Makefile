@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test bench soak soak-tests mutants random-mutants docs lint types lock clean
+.PHONY: demo test bench compare soak soak-tests mutants random-mutants docs lint types lock clean
 
 demo: $(READY)
 	$(BIN)/python examples/ad_join.py
@@ -44,6 +44,11 @@ bench: $(READY)
 	$(BIN)/floodplain bench process --json
 	$(BIN)/floodplain bench nexmark --json
 	$(BIN)/floodplain bench peers --json
+
+# Whether this tree is slower than BASE: make compare BASE=HEAD~1
+compare: ROUNDS ?= 9
+compare: $(READY)
+	$(BIN)/python -m tools.compare --base $(BASE) --rounds $(ROUNDS)
 
 docs: $(READY)
 	$(BIN)/python docs/figures.py
