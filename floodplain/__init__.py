@@ -1,6 +1,7 @@
 """Floodplain: elastic, tiered, versioned state for PySpark streams. This is the public API, and nothing else."""
 
 from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
 from typing import Any as _Any
 
 from floodplain.errors import (
@@ -55,10 +56,15 @@ from floodplain.operators.aggregates.functions import (
     top_k,
 )
 from floodplain.operators.changelog.changelog import fold_changes
+from floodplain.operators.kernel.batch import Batch
+from floodplain.operators.kernel.context import BatchContext, Context, EpochContext, OpenContext
 from floodplain.operators.kernel.event_order import in_order
 from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess
+from floodplain.operators.kernel.row_cursor import Row
 from floodplain.operators.kernel.segments import Groups
 from floodplain.settings import CacheSettings, RetentionSettings, RetrySettings, StoreSettings
+from floodplain.sinks.base import Sink
+from floodplain.sinks.staged import read_staged, staged_batches
 from floodplain.state.descriptors import Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Timers, Value
 from floodplain.store.read.snapshot import Lookup, Snapshot, TableView
 from floodplain.store.rollback import RolledBack
@@ -68,6 +74,14 @@ from floodplain.store.store import Store, Writer
 from floodplain.store.verify import Verdict
 from floodplain.store.write.epoch import Epoch
 from floodplain.testing.process_kit import ProcessKit
+from floodplain.tiers.blobs import Blobs
+
+if TYPE_CHECKING:
+    from floodplain.pipeline.stream import Stream
+    from floodplain.spark.runtime import Query, stream
+    from floodplain.spark.transform_with_state.api import transform_with_state, transform_with_state_in_pandas
+    from floodplain.testing.faults import Crashed, CrashPoint
+    from floodplain.testing.pipeline_kit import KitEpoch, PipelineKit, survives_every_crash
 
 open = Store.open  # noqa: A001 — read as fp.open(path), never imported by name
 
@@ -99,14 +113,19 @@ __all__ = [
     "AlreadyExists",
     "BadInput",
     "BadName",
+    "Batch",
+    "BatchContext",
+    "Blobs",
     "Broadcast",
     "CacheSettings",
     "Column",
     "Conflict",
+    "Context",
     "Corrupt",
     "CrashPoint",
     "Crashed",
     "Epoch",
+    "EpochContext",
     "Fenced",
     "FloodplainError",
     "Groups",
@@ -123,6 +142,7 @@ __all__ = [
     "NoSpace",
     "NoSuchMethod",
     "NotFound",
+    "OpenContext",
     "PipelineKit",
     "ProcessKit",
     "Query",
@@ -131,8 +151,10 @@ __all__ = [
     "RetentionSettings",
     "RetrySettings",
     "RolledBack",
+    "Row",
     "SchemaMismatch",
     "Set",
+    "Sink",
     "Snapshot",
     "SnapshotExpired",
     "Store",
@@ -171,9 +193,11 @@ __all__ = [
     "min",
     "min_by",
     "open",
+    "read_staged",
     "register_merge",
     "session",
     "sliding",
+    "staged_batches",
     "stream",
     "sum",
     "survives_every_crash",

@@ -137,8 +137,13 @@ def _init_defects(module: str, tree: ast.Module) -> Iterator[str]:
             isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute | ast.List | ast.Name | ast.Dict)
         )
         lazy = isinstance(node, ast.FunctionDef) and node.name == "__getattr__"
-        if not docstring and not ((naming or lazy) and module == "__init__"):
+        typed = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and _only_imports(node)
+        if not docstring and not ((naming or lazy or typed) and module == "__init__"):
             yield f"line {node.lineno}: {module} holds logic"
+
+
+def _only_imports(node: ast.If) -> bool:
+    return not node.orelse and all(isinstance(each, ast.ImportFrom) for each in node.body)
 
 
 def _ambient_defects(module: str, tree: ast.Module) -> Iterator[str]:
@@ -224,6 +229,8 @@ def test_a_folder_holds_few_modules():
         ("store.__init__", "x = 1"),
         ("__init__", "def f(): ..."),
         ("__init__", "import floodplain.store\nfor x in []: pass"),
+        ("__init__", "if TYPE_CHECKING:\n    x = 1"),
+        ("__init__", "if DEBUG:\n    from floodplain.store.store import Store"),
     ],
 )
 def test_each_rule_can_fail(module, source):
@@ -243,6 +250,7 @@ def test_each_rule_can_fail(module, source):
         ("store.__init__", '"""What it is."""'),
         ("__init__", "from floodplain.store.store import Store\n__all__ = ['Store']\nopen = Store.open"),
         ("store.run", "if TYPE_CHECKING:\n    from floodplain.errors import Corrupt"),
+        ("__init__", "if TYPE_CHECKING:\n    from floodplain.spark.runtime import stream"),
     ],
 )
 def test_what_is_allowed(module, source):

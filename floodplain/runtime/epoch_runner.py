@@ -12,7 +12,7 @@ from floodplain.errors import BadInput, Conflict
 from floodplain.eventtime.times import NONE_MS, EpochTimes, known_ms, late_cutoff_ms
 from floodplain.expressions.columns import check_there
 from floodplain.operators.kernel.event_order import WAITING
-from floodplain.operators.kernel.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
+from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.reserved_columns import check_not_reserved
 from floodplain.plan.changelog_checks import check_all_came, check_weight
 from floodplain.plan.nodes import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union, sources_of
@@ -25,6 +25,7 @@ from floodplain.runtime.operator_binding import fitted_operator
 from floodplain.runtime.watermark_clock import Timekeeper
 from floodplain.state import tables
 from floodplain.state.descriptors import EVENT_TIME
+from floodplain.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from floodplain.store.processing_time import Moment
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.write.task_writer import conflict_before_damage

@@ -16,16 +16,9 @@ from typing import Any
 from weakref import finalize
 
 from floodplain.errors import UserError, short
+from floodplain.operators.kernel.context import OpenContext
 from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.process import Process
-
-
-@dataclass(frozen=True, slots=True)
-class OpenContext:
-    """What ``open`` is given: it is called for no key and no epoch."""
-
-    operator: str
-    """The operator's name."""
 
 
 @dataclass(frozen=True, slots=True)

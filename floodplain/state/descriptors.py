@@ -6,7 +6,7 @@ Reading what was never written gives the default. Setting to null and never havi
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, overload
 
 import pyarrow as pa
 
@@ -21,6 +21,12 @@ from floodplain.store.rows import merge_functions
 from floodplain.store.rows.merge_functions import Combine, register_merge
 from floodplain.versions.records.schema import PROCESSING_TIME
 
+if TYPE_CHECKING:
+    from floodplain.state.handles import ReducingHandle, ValueHandle  # noqa: F401
+    from floodplain.state.lists import ListHandle  # noqa: F401
+    from floodplain.state.maps import MapHandle, SetHandle  # noqa: F401
+    from floodplain.state.unkeyed import BroadcastHandle, TaskValueHandle  # noqa: F401
+
 TimeKind: TypeAlias = Literal["processing", "event"]
 EVENT_TIME = "event_time"
 """The watermark that event time is judged by, beside ``PROCESSING_TIME``."""
@@ -30,6 +36,21 @@ Type: TypeAlias = str | pa.DataType
 """As Spark writes it (``"array<long>"``), or an Arrow type."""
 
 Vectorised: TypeAlias = Callable[[pa.Array], pa.Array]
+_Handle = TypeVar("_Handle")
+
+
+class _HandledBy(Generic[_Handle]):
+    """Tells type checkers that a state declared in the body of a class is a handle in its methods."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, process: None, owner: object) -> Self: ...
+        @overload
+        def __get__(self, process: object, owner: object) -> _Handle: ...
+        def __get__(self, process: object, owner: object) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +84,7 @@ class Descriptor:
 
 
 @dataclass(frozen=True, slots=True)
-class Value(Descriptor):
+class Value(Descriptor, _HandledBy["ValueHandle"]):
     """One value per key."""
 
     type: Type
@@ -87,7 +108,7 @@ class Value(Descriptor):
 
 
 @dataclass(frozen=True, slots=True)
-class Reducing(Descriptor):
+class Reducing(Descriptor, _HandledBy["ReducingHandle"]):
     """One value per key that is only ever added to: ``merge`` folds what was there with what comes, without reading it first."""
 
     type: Type
@@ -111,7 +132,7 @@ class Reducing(Descriptor):
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregating(Descriptor):
+class Aggregating(Descriptor, _HandledBy["ReducingHandle"]):
     """Like ``Reducing`` with a form of its own in the store: ``lift`` makes it of inputs, ``merge`` folds, ``finish`` reads it.
 
     All three work on whole Arrow arrays. An average is kept as ``"struct<n: long, total: double>"``.
@@ -167,7 +188,7 @@ class _Many(Descriptor):
 
 
 @dataclass(frozen=True, slots=True)
-class List(_Many):
+class List(_Many, _HandledBy["ListHandle"]):
     """Values of a key in the order they were appended; appending never rewrites what is there."""
 
     type: Type
@@ -186,7 +207,7 @@ class List(_Many):
 
 
 @dataclass(frozen=True, slots=True)
-class Map(_Many):
+class Map(_Many, _HandledBy["MapHandle"]):
     """Entries of a key, found by an entry key of any type that Spark can group by."""
 
     key: Type
@@ -219,7 +240,7 @@ class Map(_Many):
 
 
 @dataclass(frozen=True, slots=True)
-class Set(_Many):
+class Set(_Many, _HandledBy["SetHandle"]):
     """Different elements of a key, of any type that Spark can group by."""
 
     type: Type
@@ -244,7 +265,7 @@ class Timers:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskValue:
+class TaskValue(_HandledBy["TaskValueHandle"]):
     """One value per slot, not per key: what a task knows, such as how far it has read. Rescaling merges and splits it."""
 
     type: Type
@@ -264,7 +285,7 @@ class TaskValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Broadcast:
+class Broadcast(_HandledBy["BroadcastHandle"]):
     """A small map that all tasks read whole and have alike; changed by the rows of the broadcast input, in ``on_broadcast``."""
 
     key: Type

@@ -16,6 +16,10 @@ _NOTHING_FIRED = -(1 << 64)
 """Before any time that a timer can have."""
 
 
+EVENT_TIMERS, PROCESSING_TIMERS = "event_timers", "processing_timers"
+"""The states that every operator has its timers in."""
+
+
 class TimersHandle:
     """Many per key, told apart by their time."""
 

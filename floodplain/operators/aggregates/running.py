@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +12,7 @@ from floodplain.operators.aggregates.base import Aggregate
 from floodplain.operators.aggregates.combiner import AggregateCombiner, partials_of
 from floodplain.operators.changelog.changelog import WEIGHT, Mode, check_mode, same
 from floodplain.operators.kernel.batch import Batch
+from floodplain.operators.kernel.context import BatchContext
 from floodplain.operators.kernel.definition import Described, Given, Written, free
 from floodplain.operators.kernel.process import KeyedBatchProcess, Process
 from floodplain.operators.kernel.reserved_columns import ALL, check_keys
@@ -85,7 +85,7 @@ class RunningProcess(KeyedBatchProcess, OperatorTraits):
         """All rows count, whenever they come."""
         return pa.repeat(True, len(event_time))
 
-    def process(self, batch: Batch, ctx: Any) -> pa.Table | None:  # noqa: ARG002
+    def process(self, batch: Batch, ctx: BatchContext) -> pa.Table | None:  # noqa: ARG002
         if not len(batch.keys):
             return None
         groups = Groups(batch.starts[:-1], int(batch.starts[-1]))

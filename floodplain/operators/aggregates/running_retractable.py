@@ -20,8 +20,8 @@ from floodplain.operators.aggregates.running import RunningProcess
 from floodplain.operators.changelog.changelog import WEIGHT, Mode, check_mode, same, weights_of, without_weight
 from floodplain.operators.changelog.multiset import Multiset, multiset_state
 from floodplain.operators.kernel.batch import Batch
+from floodplain.operators.kernel.context import BatchContext
 from floodplain.operators.kernel.definition import Described, Given, Written, free
-from floodplain.operators.kernel.per_batch import BatchContext
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.segments import Groups, filled, groups_of
 from floodplain.operators.kernel.traits import OperatorTraits, Partial

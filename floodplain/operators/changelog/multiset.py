@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.keys import check_key_type, hash_columns, normalize_keys
-from floodplain.operators.kernel.batch import KEY_OF
+from floodplain.operators.kernel.batch import KEY_OF, Batch
 from floodplain.state.descriptors import Map
 from floodplain.store.rows.row_classes import refine, starts_of
 
@@ -40,7 +39,7 @@ class Multiset:
     now: np.ndarray
 
     @staticmethod
-    def apply(batch: Any, state: str, owner: np.ndarray, rows: pa.StructArray, weights: np.ndarray) -> "Multiset":
+    def apply(batch: Batch, state: str, owner: np.ndarray, rows: pa.StructArray, weights: np.ndarray) -> "Multiset":
         """What the state has and what changes make of it, which is noted: rows, the number of the key of each, and its weight.
 
         Raises ``BadInput`` where a row is taken back that is not there.
@@ -65,13 +64,13 @@ class Multiset:
     def added(self) -> np.ndarray:
         return self.now - self.before
 
-    def _check(self, batch: Any) -> None:
+    def _check(self, batch: Batch) -> None:
         wrong = np.flatnonzero(self.now < 0)
         if len(wrong):
             key, row = batch.keys.slice(self.owner[wrong[0]], 1).to_pylist()[0], self.values[int(wrong[0])].as_py()
             raise BadInput(f"key {key}: {row} is taken back more often than it came")
 
-    def _note(self, batch: Any, state: str) -> None:
+    def _note(self, batch: Batch, state: str) -> None:
         changed = self.now != self.before
         kept, gone = np.flatnonzero(changed & (self.now > 0)), np.flatnonzero(changed & (self.now == 0))
         batch.put(state, self.values.take(pa.array(kept)), self.now[kept], self.owner[kept])

@@ -16,9 +16,9 @@ from floodplain.operators.joins.buffer import ArrivedRows, SideRows, SideState, 
 from floodplain.operators.joins.columns import JoinColumns, join_columns, time_name
 from floodplain.operators.joins.match import newest_before
 from floodplain.operators.kernel.batch import Batch
+from floodplain.operators.kernel.context import BatchContext
 from floodplain.operators.kernel.definition import Described, Given, Written, free
 from floodplain.operators.kernel.late_rows import LATE
-from floodplain.operators.kernel.per_batch import BatchContext
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.traits import OperatorTraits
 from floodplain.state.descriptors import State
@@ -62,7 +62,7 @@ class AsOfJoinProcess(KeyedBatchProcess, OperatorTraits):
         self._right = SideState(columns.right, Unbounded(), False)
 
     def states(self) -> dict[str, State]:
-        return {side.name: side.state for side in (self._left, self._right)}
+        return {side.name: side.declared() for side in (self._left, self._right)}
 
     def late_rows(self, rows: pa.Table) -> pa.Table:
         return self._columns.late_rows(rows)

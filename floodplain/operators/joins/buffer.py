@@ -93,8 +93,7 @@ class SideState:
     def name(self) -> str:
         return self.columns.side
 
-    @property
-    def state(self) -> List:
+    def declared(self) -> List:
         return self.bound.state(self._type)
 
     @property

@@ -18,8 +18,8 @@ from floodplain.errors import BadInput, StoreNotFound
 from floodplain.operators.changelog.changelog import changelog_refused
 from floodplain.operators.joins.match import partners
 from floodplain.operators.kernel.batch import Batch
+from floodplain.operators.kernel.context import BatchContext
 from floodplain.operators.kernel.definition import Described, Given, Written, free
-from floodplain.operators.kernel.per_batch import BatchContext
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.traits import OperatorTraits
 from floodplain.state.descriptors import State, TaskValue

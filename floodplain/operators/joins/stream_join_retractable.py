@@ -18,8 +18,8 @@ from floodplain.operators.joins.columns import PACKED, JoinColumns, SideColumns,
 from floodplain.operators.joins.match import partners
 from floodplain.operators.joins.stream_join import PADDED, How
 from floodplain.operators.kernel.batch import Batch
+from floodplain.operators.kernel.context import BatchContext
 from floodplain.operators.kernel.definition import Described, Given, Written, free
-from floodplain.operators.kernel.per_batch import BatchContext
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.reserved_columns import RIGHT_SIDE
 from floodplain.operators.kernel.traits import OperatorTraits

@@ -13,12 +13,11 @@ from floodplain.eventtime.times import as_ms
 from floodplain.lossless import UNFIT
 from floodplain.operators.kernel.frames import as_column, as_table, is_frame, pandas_frame, polars_frame
 from floodplain.operators.kernel.key_grouping import Grouped
-from floodplain.operators.kernel.operator import EVENT_TIMERS, PROCESSING_TIMERS
 from floodplain.state.columns import EntryColumns, ListColumns, TimerColumns
 from floodplain.state.handles import ReducingHandle, ValueHandle
 from floodplain.state.lists import ListHandle
 from floodplain.state.maps import MapHandle, SetHandle
-from floodplain.state.timers import TimersHandle
+from floodplain.state.timers import EVENT_TIMERS, PROCESSING_TIMERS, TimersHandle
 from floodplain.store.rows.layout import beside
 
 KEY_OF = "key_of"

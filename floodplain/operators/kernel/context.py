@@ -1,32 +1,43 @@
 """What a process function may ask for besides its state."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from floodplain.errors import BadInput
 from floodplain.eventtime.points import point_ms
 from floodplain.eventtime.times import EpochTimes, known_ms
-from floodplain.operators.kernel.operator import EVENT_TIMERS, PROCESSING_TIMERS
-from floodplain.operators.kernel.outputs import Sides
-from floodplain.state.timers import TimersHandle
+from floodplain.operators.kernel.frames import FrameLike, as_table, is_frame
+from floodplain.operators.kernel.outputs import RowLike, Sides
+from floodplain.state.timers import EVENT_TIMERS, PROCESSING_TIMERS, TimersHandle
+
+
+@dataclass(frozen=True, slots=True)
+class OpenContext:
+    """What ``open`` is given: it is called for no key and no epoch."""
+
+    operator: str
+    """The operator's name."""
 
 
 class EpochContext:
     """What is the same for all keys of an epoch. Times are milliseconds since 1970."""
 
     def __init__(self, epoch: int, times: EpochTimes, resource: Any = None) -> None:
-        self.epoch = epoch
-        self.processing_time = times.processing_ms
-        self.watermark = known_ms(times.watermark_ms)
+        self.epoch: int = epoch
+        self.processing_time: int = times.processing_ms
+        self.watermark: int | None = known_ms(times.watermark_ms)
         """None as long as there is none, and once all of a static input has come."""
         self.watermark_ms, self.late_ms = times.watermark_ms, times.late_ms
         """For operators of our own: the watermarks of this epoch and of the one before, ``NONE_MS`` and ``END_MS`` included."""
-        self.resource = resource
+        self.resource: Any = resource
         """What ``open`` of the process function returned in this process."""
+        self._times = times
 
 
 class Context(EpochContext):
-    """What a process function may ask for besides its state."""
+    """What a ``KeyedProcess`` may ask for: times, side outputs, and the timers of the current key."""
 
     def __init__(
         self,
@@ -40,7 +51,7 @@ class Context(EpochContext):
     ) -> None:
         """``naive``: event times have no zone."""
         super().__init__(epoch, times, resource)
-        self.event_time = self.watermark
+        self.event_time: int | None = self.watermark
         """The latest event time among the rows of this key in this epoch; the timer's time in ``on_timer``. None where no row
         has one, and there is no watermark yet."""
         self._event, self._processing = timers[EVENT_TIMERS], timers[PROCESSING_TIMERS]
@@ -52,7 +63,7 @@ class Context(EpochContext):
         """So many rows say nothing to this operator: they are counted, in ``progress.ignored_by``."""
         self.ignored += rows
 
-    def emit(self, side: str, rows: Any) -> None:
+    def emit(self, side: str, rows: RowLike) -> None:
         """Give out one row, as a tuple or a dict, or an Arrow table of rows, through a declared side output."""
         self.sides.emit(side, rows, self._event.i)
 
@@ -73,3 +84,28 @@ class Context(EpochContext):
     def timers(self) -> list[int]:
         """The event times set for this key, ascending."""
         return self._event.all()
+
+
+class BatchContext(EpochContext):
+    """What a ``KeyedBatchProcess`` may ask for: times and side outputs. Timers are set through the batch."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context.epoch, context._times, context.resource)
+        self._context = context
+
+    def ignore(self, rows: int) -> None:
+        """So many rows say nothing to this operator: they are counted, in ``progress.ignored_by``."""
+        self._context.ignore(rows)
+
+    def emit(self, side: str, rows: RowLike | FrameLike) -> None:
+        """Give out rows, in any of the forms that ``process`` may return, through a declared side output."""
+        self._context.emit(side, as_table(rows) if is_frame(rows) else rows)
+
+    if not TYPE_CHECKING:  # else a checker would take every attribute for Any
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if "timer" in name or name == "event_time":
+                raise BadInput(
+                    f"ctx.{name} is of one key: in a batch process use the methods of the batch, as batch.timer(times, key_of)"
+                )
+            raise AttributeError(f"the context of a batch process has no attribute {name!r}")

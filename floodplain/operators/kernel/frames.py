@@ -2,7 +2,7 @@
 unless it is asked for."""
 
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -10,6 +10,9 @@ from floodplain.errors import BadInput
 from floodplain.lossless import cast
 from floodplain.state.value_check import array_of
 from floodplain.store.rows.layout import one_array
+
+FrameLike: TypeAlias = pa.Table | Any
+"""An Arrow table, a Polars or a pandas frame: known by what it can do, since neither of the last two need be installed."""
 
 
 def as_column(values: Any, type_: pa.DataType) -> pa.Array:

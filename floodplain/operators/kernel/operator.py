@@ -15,12 +15,11 @@ from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess,
 from floodplain.operators.kernel.traits import OperatorTraits, traits_of
 from floodplain.state.descriptors import EVENT_TIME, Descriptor, State, Timers, states_of
 from floodplain.state.tables import OperatorTables, tables_for
+from floodplain.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from floodplain.state.types import as_fields
 from floodplain.tiers.paths import checked_name
 
 OnError: TypeAlias = Literal["raise", "dead_letter"]
-EVENT_TIMERS = "event_timers"
-PROCESSING_TIMERS = "processing_timers"
 NO_WATERMARK = "without a watermark event time does not go on: call watermark"
 _HOOKS = ("open", "close")
 """Methods that a process function may have; a state of such a name is as good: the price at which a market opened, say."""

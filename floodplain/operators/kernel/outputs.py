@@ -11,6 +11,8 @@ from floodplain.lossless import UNFIT
 from floodplain.operators.kernel.late_rows import LATE
 from floodplain.state.value_check import array_of, first_unfit, surely_fits
 
+RowLike: TypeAlias = tuple[Any, ...] | list[Any] | Mapping[str, Any] | pa.Table
+"""A row as a user gives it out, as values in the order of the columns or by name; or an Arrow table of rows."""
 Whose: TypeAlias = Callable[[int], str]
 """For the number of a row that was given out, in words: in which epoch, for which key."""
 

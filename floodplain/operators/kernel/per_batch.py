@@ -5,9 +5,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from floodplain.errors import BadInput, UserError
+from floodplain.errors import UserError
 from floodplain.operators.kernel.batch import Batch
-from floodplain.operators.kernel.context import Context
+from floodplain.operators.kernel.context import BatchContext, Context
 from floodplain.operators.kernel.error_attribution import is_users_fault
 from floodplain.operators.kernel.frames import as_table, is_frame
 from floodplain.operators.kernel.key_grouping import Grouped
@@ -15,24 +15,6 @@ from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.outputs import Target
 from floodplain.operators.kernel.per_key import keys_of
 from floodplain.operators.kernel.segments import TooLarge
-
-
-class BatchContext:
-    """A context without what is per key: the batch has that for all keys."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    def __getattr__(self, name: str) -> Any:
-        if "timer" in name or name == "event_time":
-            raise BadInput(
-                f"ctx.{name} is of one key: in a batch process use the methods of the batch, as batch.timer(times, key_of)"
-            )
-        return getattr(self._context, name)
-
-    def emit(self, side: str, rows: Any) -> None:
-        """Give out rows, in any of the forms that ``process`` may return, through a declared side output."""
-        self._context.emit(side, as_table(rows) if is_frame(rows) else rows)
 
 
 class BatchCall:

@@ -14,11 +14,12 @@ from floodplain.eventtime.times import NONE_MS, as_ms
 from floodplain.operators.kernel.context import Context
 from floodplain.operators.kernel.error_attribution import is_users_fault
 from floodplain.operators.kernel.key_grouping import Grouped
-from floodplain.operators.kernel.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
+from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.outputs import Target
 from floodplain.operators.kernel.process import give_handle
 from floodplain.operators.kernel.row_cursor import Rows, failed_at, tuple_type
 from floodplain.state.python_values import in_form
+from floodplain.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
 
 
 class EachKey:

@@ -7,6 +7,11 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from floodplain.errors import BadInput
+from floodplain.operators.kernel.batch import Batch
+from floodplain.operators.kernel.context import BatchContext, Context, EpochContext, OpenContext
+from floodplain.operators.kernel.frames import FrameLike
+from floodplain.operators.kernel.outputs import RowLike
+from floodplain.operators.kernel.row_cursor import Row
 from floodplain.state.descriptors import Broadcast, State, TaskValue, states_of
 
 
@@ -44,7 +49,7 @@ class Process:
         """Its states by name, by default those declared in the body of the class."""
         return states_of(type(self))
 
-    def open(self, ctx: Any) -> Any:  # noqa: ARG002
+    def open(self, ctx: OpenContext) -> Any:  # noqa: ARG002
         """Called once in each process that runs tasks of this operator, before its first one there: for connections, models and
         the like. What it returns is ``ctx.resource`` in all other methods, in every later epoch. ``ctx.operator`` is the
         operator's name. Nothing else stays: each task has a fresh copy of this object."""
@@ -55,7 +60,7 @@ class Process:
         order. Not if it is killed, as Spark often does with its workers when it stops."""
         return
 
-    def on_broadcast(self, rows: Any, ctx: Any) -> None:
+    def on_broadcast(self, rows: Any, ctx: EpochContext) -> None:
         """Called in every task, before any key, with the rows of the broadcast input of the epoch: a list of rows, or an Arrow
         table in a ``KeyedBatchProcess``. The only place where broadcast state is changed; it must do the same in all tasks."""
         raise NotImplementedError(
@@ -91,11 +96,11 @@ class KeyedProcess(Process):
     In ``process`` and ``on_timer`` each declared state is a handle on the state of the key at hand.
     """
 
-    def process(self, key: Any, rows: Sequence[Any], ctx: "Any") -> Iterable[Any] | None:
+    def process(self, key: Row, rows: Sequence[Row], ctx: Context) -> Iterable[RowLike] | None:
         """Called once per epoch for each key that has rows; yields output rows as tuples or dicts."""
         raise NotImplementedError(f"{type(self).__name__} has no process(self, key, rows, ctx): add it")
 
-    def on_timer(self, key: Any, at: int, ctx: "Any") -> Iterable[Any] | None:
+    def on_timer(self, key: Row, at: int, ctx: Context) -> Iterable[RowLike] | None:
         """Called after all rows of the epoch for each timer that is due, in the order of time: event time, then processing time.
 
         A timer that it sets fires in this epoch too if it is due and later than ``at``; else in the next one at the earliest."""
@@ -127,11 +132,11 @@ class KeyedBatchProcess(Process):
     Reading sees what was written before; what is only written is not read.
     """
 
-    def process(self, batch: "Any", ctx: "Any") -> "pa.Table | Any | None":
+    def process(self, batch: Batch, ctx: BatchContext) -> FrameLike | None:
         """Called once per task and epoch, with no rows too. ``ctx`` has ``epoch``, ``watermark`` and ``processing_time``."""
         raise NotImplementedError(f"{type(self).__name__} has no process(self, batch, ctx): add it")
 
-    def on_timers(self, batch: "Any", due: pa.Table, ctx: "Any") -> "pa.Table | Any | None":
+    def on_timers(self, batch: Batch, due: pa.Table, ctx: BatchContext) -> FrameLike | None:
         """Called after ``process`` with all timers that are due: ``key_of``, ``time`` and ``clock`` (``event`` or
         ``processing``), event time first, each by time. They are gone by then. It is called again for those that it sets and
         that are due at once, if they are later than the first of their key in this call; others wait for the next epoch."""

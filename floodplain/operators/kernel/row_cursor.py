@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 
-class Rows(list[Any]):
+class Rows(list["Row"]):
     """A list that remembers how it was last walked through. The walk itself is a plain list's and costs nothing more."""
 
     __slots__ = ("walk",)
@@ -16,8 +16,9 @@ class Rows(list[Any]):
         return walk
 
 
-class ByName:
-    """What a row of PySpark does by the names of its columns: ``row["v"]``, ``"v" in row``, ``row.asDict()``."""
+class Row(tuple[Any, ...]):
+    """A row, or a key: a named tuple, with what a row of PySpark does by the names of its columns: ``row["v"]``, ``"v" in row``,
+    ``row.asDict()``."""
 
     __slots__ = ()
     _columns: ClassVar[dict[str, int]]
@@ -56,7 +57,7 @@ def tuple_type(name: str, fields: list[str]) -> Any:
 @cache
 def _tuple_type(name: str, fields: tuple[str, ...]) -> Any:
     plain: Any = namedtuple(name, fields, rename=True)  # type: ignore[misc]
-    return type(name, (ByName, plain), {"__slots__": (), "_columns": {field: i for i, field in enumerate(fields)}})
+    return type(name, (Row, plain), {"__slots__": (), "_columns": {field: i for i, field in enumerate(fields)}})
 
 
 def failed_at(rows: list[Any]) -> int | None:

@@ -18,14 +18,7 @@ from floodplain.operators.kernel.error_attribution import is_users_fault
 from floodplain.operators.kernel.event_order import Ordered, Reorder
 from floodplain.operators.kernel.key_grouping import Grouped, group
 from floodplain.operators.kernel.late_rows import LATE, with_reasons
-from floodplain.operators.kernel.operator import (
-    EVENT_TIMERS,
-    NO_WATERMARK,
-    PROCESSING_TIMERS,
-    KeyedOperator,
-    Outcome,
-    declared_states,
-)
+from floodplain.operators.kernel.operator import NO_WATERMARK, KeyedOperator, Outcome, declared_states
 from floodplain.operators.kernel.outputs import Sides
 from floodplain.operators.kernel.per_batch import BatchCall
 from floodplain.operators.kernel.per_key import EachKey, keys_of
@@ -42,7 +35,7 @@ from floodplain.state.maps import MapHandle, SetHandle
 from floodplain.state.nested import copying
 from floodplain.state.row_expressions import ALL, LAZY
 from floodplain.state.tables import OperatorTables
-from floodplain.state.timers import TimersHandle
+from floodplain.state.timers import EVENT_TIMERS, PROCESSING_TIMERS, TimersHandle
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.rows.layout import BEGINNING
 from floodplain.store.write.task_writer import TaskWriter

@@ -1,7 +1,7 @@
 """The first row of each key, and none that repeats it."""
 
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -9,6 +9,8 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS, as_us
 from floodplain.operators.changelog.changelog import NO_COLUMNS, changelog_refused
+from floodplain.operators.kernel.batch import Batch
+from floodplain.operators.kernel.context import BatchContext
 from floodplain.operators.kernel.definition import Described, Given, Written, fixed, free
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.traits import OperatorTraits
@@ -70,19 +72,20 @@ class Dedup(KeyedBatchProcess, OperatorTraits):
         """Without a bound nothing is forgotten, and no row is too late to be judged."""
         return pa.repeat(True, len(event_time)) if self.within_ms is None else super().on_time(event_time, late_ms)
 
-    def process(self, batch: Any, ctx: Any) -> pa.Table | None:
+    def process(self, batch: Batch, ctx: BatchContext) -> pa.Table | None:
         if not len(batch.key_of_row):
             return None
         return batch.take(self._once(batch) if self.within_ms is None else self._again(batch, self.within_ms, ctx.watermark_ms))
 
-    def _once(self, batch: Any) -> np.ndarray:
+    def _once(self, batch: Batch) -> np.ndarray:
         seen = np.asarray(batch.exists("seen"))
         found = self._leaders(batch, np.flatnonzero(~seen[batch.key_of_row]))
         batch.set("seen", np.ones(len(found), bool), batch.key_of_row[found])
         return found
 
-    def _again(self, batch: Any, within_ms: int, watermark_ms: int) -> np.ndarray:
+    def _again(self, batch: Batch, within_ms: int, watermark_ms: int) -> np.ndarray:
         """Round by round: each settles one row per key, and leaves those that are far enough from it."""
+        assert self.event_time is not None
         owner = batch.key_of_row
         times = as_us(pa.chunked_array([batch.column(self.event_time)])).fill_null(_NONE).to_numpy()
         at, within = self._given_out(batch), within_ms * 1000
@@ -105,16 +108,16 @@ class Dedup(KeyedBatchProcess, OperatorTraits):
         batch.timer(until_ms[known], changed[known])
         return given
 
-    def _given_out(self, batch: Any) -> np.ndarray:
+    def _given_out(self, batch: Batch) -> np.ndarray:
         """Per key, the time of the last row that was given out, in microseconds. An older state has whole milliseconds."""
         at_ms, rest = (batch.state(name).fill_null(0).to_numpy() for name in ("at_ms", "at_us"))
         at = np.where(at_ms == NONE_MS, _NONE, np.where(at_ms == NONE_MS, 0, at_ms) * 1000 + rest)
         return np.where(batch.exists("at_ms"), at, _NEVER)
 
-    def _leaders(self, batch: Any, rows: np.ndarray) -> np.ndarray:
+    def _leaders(self, batch: Batch, rows: np.ndarray) -> np.ndarray:
         return rows[leaders(batch.key_of_row[rows], self.order, lambda name, at: batch.take(rows[at], [name]).column(0))]
 
-    def on_timers(self, batch: Any, due: pa.Table, ctx: Any) -> None:  # noqa: ARG002
+    def on_timers(self, batch: Batch, due: pa.Table, ctx: BatchContext) -> None:  # noqa: ARG002
         """Forget what no row that can still come could repeat."""
         numbers, times = due["key_of"].to_numpy(), due["time"].to_numpy()
         at_ms = batch.state("at_ms").fill_null(NONE_MS).to_numpy()

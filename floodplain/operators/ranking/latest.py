@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,8 @@ from floodplain.operators.changelog.changelog import (
     with_columns,
     without_weight,
 )
+from floodplain.operators.kernel.batch import Batch
+from floodplain.operators.kernel.context import BatchContext
 from floodplain.operators.kernel.definition import Described, Given, Written, canonical, free
 from floodplain.operators.kernel.process import KeyedBatchProcess, Process
 from floodplain.operators.kernel.traits import OperatorTraits, Partial
@@ -135,7 +137,7 @@ class Latest(KeyedBatchProcess, OperatorTraits):
         """What comes late may still be the first; and what has no end has no lateness."""
         return pa.repeat(True, len(event_time)) if self.ttl is None else super().on_time(event_time, late_ms)
 
-    def process(self, batch: Any, ctx: Any) -> pa.Table | None:  # noqa: ARG002
+    def process(self, batch: Batch, ctx: BatchContext) -> pa.Table | None:  # noqa: ARG002
         if not len(batch.key_of_row):
             return None
         best = leaders(batch.key_of_row, self.order, lambda name, at: batch.take(at, [name]).column(0))

@@ -20,6 +20,8 @@ from floodplain.operators.changelog.changelog import (
     retracted,
     with_columns,
 )
+from floodplain.operators.kernel.batch import Batch
+from floodplain.operators.kernel.context import BatchContext
 from floodplain.operators.kernel.definition import Described, Given, Written, canonical, free
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.segments import Groups, groups_are
@@ -148,7 +150,7 @@ class Pivot(KeyedBatchProcess, OperatorTraits):
         """What has no end has no lateness."""
         return pa.repeat(True, len(event_time))
 
-    def process(self, batch: Any, ctx: Any) -> pa.Table | None:
+    def process(self, batch: Batch, ctx: BatchContext) -> pa.Table | None:
         if not len(batch.key_of_row):
             return None
         wanted = pa.array([kind for kind, _ in self.kinds], self.kind_type)
@@ -168,7 +170,7 @@ class Pivot(KeyedBatchProcess, OperatorTraits):
         new = self._rows(batch, numbers, [batch.state(f"cell_{number}") for number in range(len(self.kinds))])
         return new if self.mode == "update" else retracted(self._rows(batch, numbers[known[numbers]], before), new)
 
-    def _last(self, batch: Any, number: int, places: np.ndarray) -> None:
+    def _last(self, batch: Batch, number: int, places: np.ndarray) -> None:
         owner = batch.key_of_row[places]
         best = places[leaders(owner, self.order, lambda name, at: batch.take(places[at], [name]).column(0))]
         numbers = owner[starts_of(owner)]
@@ -185,7 +187,7 @@ class Pivot(KeyedBatchProcess, OperatorTraits):
         batch.set(f"cell_{number}", rows.column(self.value), numbers[wins])
         batch.set(f"by_{number}", as_struct(rows, self.bys), numbers[wins])
 
-    def _folded(self, batch: Any, number: int, places: np.ndarray) -> None:
+    def _folded(self, batch: Batch, number: int, places: np.ndarray) -> None:
         """What there is stands before what comes, and each key's is folded."""
         values = one_array(batch.take(places, [self.value]).column(0)).cast(self.cell)
         owner = batch.key_of_row[places]
@@ -201,7 +203,7 @@ class Pivot(KeyedBatchProcess, OperatorTraits):
         with groups_are(numbers, f"column {self.kinds[number][1]}: "):
             batch.set(f"cell_{number}", summed(operands, Groups(starts, len(operands))), numbers)
 
-    def _rows(self, batch: Any, numbers: np.ndarray, cells: list[pa.Array]) -> pa.Table:
+    def _rows(self, batch: Batch, numbers: np.ndarray, cells: list[pa.Array]) -> pa.Table:
         at = pa.array(numbers)
         columns = [batch.keys.column(number).take(at) for number in range(len(self.keys))]
         names = [*self.keys, *(name for _, name in self.kinds)]

@@ -1,7 +1,6 @@
 """The first N rows of each key in an order."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,8 @@ from floodplain.operators.changelog.changelog import (
     with_columns,
     without_weight,
 )
+from floodplain.operators.kernel.batch import Batch
+from floodplain.operators.kernel.context import BatchContext
 from floodplain.operators.kernel.definition import Described, Given, Written, canonical, fixed, free, not_more
 from floodplain.operators.kernel.process import KeyedBatchProcess, Process
 from floodplain.operators.kernel.traits import OperatorTraits, Partial
@@ -158,7 +159,7 @@ class Top(KeyedBatchProcess, OperatorTraits):
         """What has no end has no lateness. Else the time of a row is the end of its group."""
         return pa.repeat(True, len(event_time)) if self.until is None else super().on_time(event_time, late_ms)
 
-    def process(self, batch: Any, ctx: Any) -> pa.Table | None:  # noqa: ARG002
+    def process(self, batch: Batch, ctx: BatchContext) -> pa.Table | None:  # noqa: ARG002
         if not len(batch.key_of_row):
             return None
         both = _Both(batch, batch.state("rows"), np.arange(len(batch.starts) - 1))
@@ -179,18 +180,19 @@ class Top(KeyedBatchProcess, OperatorTraits):
         gone = ranks.at(~ranks.new & (~ranks.kept | ((self.rank is not None) & (ranks.now != ranks.before))))
         return retracted(self._output(batch, gone.owner, both.rows(gone.place), gone.before), new)
 
-    def _output(self, batch: Any, owner: np.ndarray, rows: pa.StructArray, rank: np.ndarray) -> pa.Table:
+    def _output(self, batch: Batch, owner: np.ndarray, rows: pa.StructArray, rank: np.ndarray) -> pa.Table:
         found = as_rows(batch, owner, rows, self.keys, self.rows)
         return found.append_column(self.rank, pa.array(rank + 1, pa.int64())) if self.rank else found
 
-    def _wait(self, batch: Any) -> None:
+    def _wait(self, batch: Batch) -> None:
         """Rows that do not say the same agree on the latest."""
+        assert self.until is not None
         latest = np.maximum.reduceat(ceil_ms(batch.column(self.until)), batch.starts[:-1])
         numbers = np.flatnonzero(latest > batch.state("until_ms").fill_null(NONE_MS).to_numpy()[: len(latest)])
         batch.set("until_ms", latest[numbers], numbers)
         batch.timer(latest[numbers], numbers)
 
-    def on_timers(self, batch: Any, due: pa.Table, ctx: Any) -> pa.Table:  # noqa: ARG002
+    def on_timers(self, batch: Batch, due: pa.Table, ctx: BatchContext) -> pa.Table:  # noqa: ARG002
         """The groups that are complete, unless a later row has put that off."""
         numbers, times = due["key_of"].to_numpy(), due["time"].to_numpy()
         until = batch.state("until_ms").fill_null(NONE_MS).to_numpy()
@@ -233,7 +235,7 @@ class _Ranks:
 class _Both:
     """The rows that the state has, then those of the epoch, as one."""
 
-    def __init__(self, batch: Any, lists: pa.ListArray, numbers: np.ndarray, alone: bool = False) -> None:
+    def __init__(self, batch: Batch, lists: pa.ListArray, numbers: np.ndarray, alone: bool = False) -> None:
         """Of the keys with these numbers. ``alone``: without the rows of the epoch."""
         lists = at_rows(lists, numbers)
         held = np.repeat(numbers, lists.value_lengths().fill_null(0).to_numpy())

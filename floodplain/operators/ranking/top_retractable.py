@@ -1,7 +1,6 @@
 """The first rows of each key where rows may be taken back: what stood behind one that goes comes up."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -9,6 +8,8 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.operators.changelog.changelog import WEIGHT, retracted, weights_of
 from floodplain.operators.changelog.multiset import Multiset, multiset_state
+from floodplain.operators.kernel.batch import Batch
+from floodplain.operators.kernel.context import BatchContext
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.traits import OperatorTraits
 from floodplain.operators.ranking.sort_order import Order, ranked, ranks_of
@@ -46,7 +47,7 @@ class RetractableTop(KeyedBatchProcess, OperatorTraits):
     def states(self) -> dict[str, State]:
         return {ROWS_NOW: multiset_state(self.what, struct_type(self.rows, self.keys, self.what))}
 
-    def process(self, batch: Any, ctx: Any) -> pa.Table | None:  # noqa: ARG002
+    def process(self, batch: Batch, ctx: BatchContext) -> pa.Table | None:  # noqa: ARG002
         if not len(batch.key_of_row):
             return None
         rows = as_struct(batch.rows, struct_type(self.rows, self.keys, self.what))
@@ -70,7 +71,7 @@ class RetractableTop(KeyedBatchProcess, OperatorTraits):
         kept = rank < self.count
         return at[place[kept]] * self.count + (rank[kept] if self.rank else 0)
 
-    def _output(self, batch: Any, copies: Multiset, code: np.ndarray, times: np.ndarray) -> pa.Table:
+    def _output(self, batch: Batch, copies: Multiset, code: np.ndarray, times: np.ndarray) -> pa.Table:
         """The rows that these numbers mean, each so many times, if that is more than none."""
         code = np.repeat(code, np.maximum(times, 0))
         at, rank = code // self.count, code % self.count

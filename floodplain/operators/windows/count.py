@@ -8,6 +8,7 @@ import pyarrow as pa
 from floodplain.eventtime.times import END_MS, NONE_MS, as_us, joined_us, split_us
 from floodplain.operators.aggregates.aggregation import merged
 from floodplain.operators.kernel.batch import Batch
+from floodplain.operators.kernel.context import BatchContext
 from floodplain.operators.kernel.pane_index import find
 from floodplain.operators.kernel.segments import Groups, filled, groups_of, valid
 from floodplain.operators.windows.base import WindowProcess
@@ -41,7 +42,7 @@ class CountWindowProcess(WindowProcess):
         """All rows count, whenever they come."""
         return pa.repeat(True, len(event_time))
 
-    def process(self, batch: Batch, ctx: Any) -> pa.Table | None:  # noqa: ARG002
+    def process(self, batch: Batch, ctx: BatchContext) -> pa.Table | None:  # noqa: ARG002
         if not len(batch.keys):
             return None
         before = filled(batch.state(SEEN), 0)

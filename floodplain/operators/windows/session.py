@@ -1,7 +1,5 @@
 """Session windows: stretches of rows of a key, kept by their start, that merge when a row bridges them."""
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,6 +8,7 @@ from floodplain.eventtime.times import END_MS, NONE_MS, as_ms, joined_us, split_
 from floodplain.operators.aggregates.aggregation import merged
 from floodplain.operators.aggregates.combiner import partials_of
 from floodplain.operators.kernel.batch import Batch
+from floodplain.operators.kernel.context import BatchContext
 from floodplain.operators.kernel.pane_index import Pairs, order_of
 from floodplain.operators.kernel.segments import Groups, at, valid
 from floodplain.operators.windows.base import EpochPartials, WindowProcess
@@ -35,7 +34,7 @@ class SessionProcess(WindowProcess):
         ends = pc.fill_null(times, 0).to_numpy(zero_copy_only=False) + self.windows.gap_ms
         return pa.array((ends > self.rules.late_cutoff_ms(late_ms)) & valid(times))
 
-    def process(self, batch: Batch, ctx: Any) -> pa.Table:
+    def process(self, batch: Batch, ctx: BatchContext) -> pa.Table:
         timers = batch.take_due()
         sessions = _Sessions(self, *self.kept.known(batch), *self._stretches(batch))
         held = sessions.held
@@ -62,7 +61,7 @@ class SessionProcess(WindowProcess):
         fresh = EpochPartials(key_of[groups.starts], times[groups.starts], partials, rows)
         return fresh, times[last] + gap
 
-    def _keep(self, batch: Batch, sessions: "_Sessions", fires: np.ndarray, ctx: Any) -> None:
+    def _keep(self, batch: Batch, sessions: "_Sessions", fires: np.ndarray, ctx: BatchContext) -> None:
         held, wake = sessions.held, sessions.wake
         expired = held.end + self.rules.lateness_ms <= ctx.watermark_ms
         wanted = held.end + np.where(held.end <= ctx.watermark_ms, self.rules.lateness_ms, 0)

@@ -1,13 +1,12 @@
 """Sliding windows that share panes: a row is kept once, and panes are combined when a window gives its result."""
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 
 from floodplain.eventtime.times import END_MS
 from floodplain.operators.aggregates.aggregation import merged
 from floodplain.operators.kernel.batch import KEY_OF, Batch
+from floodplain.operators.kernel.context import BatchContext
 from floodplain.operators.kernel.pane_index import find, union
 from floodplain.operators.kernel.segments import groups_of, valid
 from floodplain.operators.windows.open_windows import OpenWindows
@@ -19,7 +18,7 @@ class SlidingProcess(TimeWindowProcess):
 
     shares_panes = True
 
-    def process(self, batch: Batch, ctx: Any) -> pa.Table:
+    def process(self, batch: Batch, ctx: BatchContext) -> pa.Table:
         due = batch.take_due()
         panes = self._panes(batch)
         fired = self._fired(panes, ctx)
@@ -39,7 +38,7 @@ class SlidingProcess(TimeWindowProcess):
         end = self.windows.last_of(start) + self.windows.size_ms
         return OpenWindows(key_of, start, end, partials, stored, added, added)
 
-    def _fired(self, panes: OpenWindows, ctx: Any) -> OpenWindows:
+    def _fired(self, panes: OpenWindows, ctx: BatchContext) -> OpenWindows:
         """Windows that the watermark has just reached, and those reached before that got rows; as combined from their panes."""
         size, slide = self.windows.size_ms, self.windows.slide_ms
         last = self.windows.last_of(panes.start)
@@ -56,7 +55,7 @@ class SlidingProcess(TimeWindowProcess):
         rows = np.ones(len(start), np.int64)
         return OpenWindows(key_of, start, start + size, partials, rows > 0, rows, rows.copy())
 
-    def _keep_panes(self, batch: Batch, panes: OpenWindows, woken: np.ndarray, ctx: Any) -> None:
+    def _keep_panes(self, batch: Batch, panes: OpenWindows, woken: np.ndarray, ctx: BatchContext) -> None:
         """``woken``: keys whose timer was due. Its time need not be the one that would be set now: lateness may have grown."""
         expired = panes.end + self.rules.lateness_ms <= ctx.watermark_ms
         self.kept.save(batch, panes, ~expired, panes.added > 0, {})

@@ -11,6 +11,7 @@ from floodplain.eventtime.times import as_ms
 from floodplain.operators.aggregates.aggregation import merged
 from floodplain.operators.aggregates.combiner import pane_ms
 from floodplain.operators.kernel.batch import KEY_OF, Batch
+from floodplain.operators.kernel.context import BatchContext
 from floodplain.operators.kernel.pane_index import Pairs, union
 from floodplain.operators.kernel.segments import groups_are, groups_of, valid
 from floodplain.operators.windows.base import EpochPartials, WindowProcess
@@ -47,7 +48,7 @@ class TimeWindowProcess(WindowProcess):
         ends = self.windows.last_of(plain) + self.windows.size_ms
         return pa.array((ends > self.rules.late_cutoff_ms(late_ms)) & timed)
 
-    def process(self, batch: Batch, ctx: Any) -> pa.Table:
+    def process(self, batch: Batch, ctx: BatchContext) -> pa.Table:
         timers = batch.take_due()
         fresh = self._fresh(batch, ctx)
         held, due, postponed = self._held(batch, fresh, timers, ctx)
@@ -56,7 +57,7 @@ class TimeWindowProcess(WindowProcess):
         self._keep(batch, held, fires, due.ended | postponed, ctx)
         return made
 
-    def _fresh(self, batch: Batch, ctx: Any) -> EpochPartials:
+    def _fresh(self, batch: Batch, ctx: BatchContext) -> EpochPartials:
         """The rows of the epoch by window. Where windows overlap, what a pane adds is added to each of them."""
         panes = self.fresh(batch, self.windows.pane_of(self.times_ms(batch)))
         if self.windows.per_pane == 1:
@@ -75,7 +76,7 @@ class TimeWindowProcess(WindowProcess):
         return EpochPartials(key_of, start, partials, groups.reduced(np.add, spread.rows))
 
     def _held(
-        self, batch: Batch, fresh: EpochPartials, timers: pa.Table, ctx: Any
+        self, batch: Batch, fresh: EpochPartials, timers: pa.Table, ctx: BatchContext
     ) -> tuple[OpenWindows, DueTriggers, np.ndarray]:
         """All windows that may change or fire, as they are with the rows of the epoch; and which of them were to go by now, but
         lateness has grown since."""
@@ -114,7 +115,7 @@ class TimeWindowProcess(WindowProcess):
         mine = self.windows.starts(start)
         return of[mine], start[mine]
 
-    def _keep(self, batch: Batch, held: OpenWindows, fires: np.ndarray, due: np.ndarray, ctx: Any) -> None:
+    def _keep(self, batch: Batch, held: OpenWindows, fires: np.ndarray, due: np.ndarray, ctx: BatchContext) -> None:
         """``due``: windows whose timer was due."""
         expired = held.end + self.rules.lateness_ms <= ctx.watermark_ms
         reached = held.end <= ctx.watermark_ms

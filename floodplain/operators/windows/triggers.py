@@ -1,7 +1,6 @@
 """When windows give results, and which rows say so."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +11,8 @@ from floodplain.eventtime.times import END_MS, NONE_MS, late_cutoff_ms
 from floodplain.eventtime.windows import EACH_EPOCH, Firing, Trigger, check_trigger
 from floodplain.operators.aggregates.aggregation import Aggregation
 from floodplain.operators.changelog.changelog import WEIGHT, same
+from floodplain.operators.kernel.batch import Batch
+from floodplain.operators.kernel.context import BatchContext
 from floodplain.operators.kernel.definition import Given, not_less
 from floodplain.operators.windows.open_windows import OpenWindows
 from floodplain.state.durations import duration
@@ -62,7 +63,7 @@ class Rules:
     def ticks(self) -> list[Trigger]:
         return [trigger for trigger in (self.early, self.late) if trigger is not None and trigger.interval_ms]
 
-    def fires(self, held: OpenWindows, due: "DueTriggers", ctx: Any) -> np.ndarray:
+    def fires(self, held: OpenWindows, due: "DueTriggers", ctx: BatchContext) -> np.ndarray:
         """Which windows give a result now."""
         reached = held.end <= ctx.watermark_ms
         first = reached & (due.ended | ~held.stored)
@@ -101,12 +102,12 @@ class DueTriggers:
     """Windows of keys for which an interval of this trigger is over."""
 
     @staticmethod
-    def of(rules: Rules, ended: np.ndarray, timers: pa.Table, key_of: np.ndarray, ctx: Any) -> "DueTriggers":
+    def of(rules: Rules, ended: np.ndarray, timers: pa.Table, key_of: np.ndarray, ctx: BatchContext) -> "DueTriggers":
         """``timers`` are due; ``key_of``: the key of each window."""
         return DueTriggers(ended, *(_ticked(trigger, timers, key_of, ctx) for trigger in (rules.early, rules.late)))
 
 
-def _ticked(trigger: Trigger | None, due: pa.Table, key_of: np.ndarray, ctx: Any) -> np.ndarray:
+def _ticked(trigger: Trigger | None, due: pa.Table, key_of: np.ndarray, ctx: BatchContext) -> np.ndarray:
     """Whether an interval is over: of event time for all keys at once, of processing time as timers of the key say."""
     if trigger is None or not trigger.interval_ms:
         return np.zeros(len(key_of), bool)
@@ -117,7 +118,7 @@ def _ticked(trigger: Trigger | None, due: pa.Table, key_of: np.ndarray, ctx: Any
     return np.isin(key_of, of[times % trigger.interval_ms == 0])
 
 
-def set_ticks(rules: Rules, batch: Any, held: OpenWindows, open_: np.ndarray, ctx: Any) -> None:
+def set_ticks(rules: Rules, batch: Batch, held: OpenWindows, open_: np.ndarray, ctx: BatchContext) -> None:
     """Wake the keys of windows that have rows without a result when their interval is over."""
     reached = held.end <= ctx.watermark_ms
     for trigger, mask in ((rules.early, ~reached), (rules.late, reached)):
@@ -144,7 +145,7 @@ class WindowResults:
         """The type of a result as the state keeps it, if it must."""
         return pa.struct(self._fields) if self._firing == "retracting" else None
 
-    def of(self, batch: Any, held: OpenWindows, fires: np.ndarray) -> pa.Table:
+    def of(self, batch: Batch, held: OpenWindows, fires: np.ndarray) -> pa.Table:
         """The rows for the windows that fire. What is shown and what is kept changes with it."""
         rows = np.flatnonzero(fires)
         columns = self._columns(held, rows)
@@ -165,7 +166,7 @@ class WindowResults:
             ]
         )
 
-    def weighted(self, batch: Any, key_of: np.ndarray, shown: pa.Array, weight: int) -> pa.Table:
+    def weighted(self, batch: Batch, key_of: np.ndarray, shown: pa.Array, weight: int) -> pa.Table:
         """WindowResults as rows that count, or as rows that take them back."""
         return self._rows(batch, key_of, [*fields_of(shown), pa.repeat(pa.scalar(weight, pa.int64()), len(shown))])
 
@@ -181,7 +182,7 @@ class WindowResults:
         start, end = held.start[rows], held.end[rows]
         return [timestamps(times, self._time) for times in (np.where(end >= END_MS, NONE_MS, start), end)]
 
-    def _rows(self, batch: Any, key_of: np.ndarray, columns: list[pa.Array]) -> pa.Table:
+    def _rows(self, batch: Batch, key_of: np.ndarray, columns: list[pa.Array]) -> pa.Table:
         keys = batch.keys.take(pa.array(key_of)).columns[: len(self._keys)]
         return pa.Table.from_arrays([*keys, *columns], schema=self.schema)
 

@@ -10,12 +10,13 @@ from floodplain.eventtime.times import END_MS, late_cutoff_ms
 from floodplain.operators.kernel.dead_letters import DEAD_LETTERS
 from floodplain.operators.kernel.definition import PROCESS, STATEFUL_PROCESSOR, Described, plain
 from floodplain.operators.kernel.event_order import WAITING
-from floodplain.operators.kernel.operator import EVENT_TIMERS, PROCESSING_TIMERS, KeyedOperator
+from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.process import Process
 from floodplain.operators.kernel.traits import traits_of
 from floodplain.runtime.compatibility.definition_rules import KEPT, Refusal
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.tables import NULL_MARK, SEPARATOR, held_states
+from floodplain.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from floodplain.versions.records.definition import Definition, Parameter
 from floodplain.versions.records.edit import DropTable, RenameTable
 from floodplain.versions.records.manifest import Manifest

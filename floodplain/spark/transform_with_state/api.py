@@ -38,7 +38,7 @@ def transform_with_state(
     timeMode: str,
     initialState: GroupedData | None = None,
     eventTimeColumnName: str = "",
-) -> Any:
+) -> StatefulFrame | DataFrame:
     """``grouped.transformWithState(…)`` with the same arguments and results, on the state of Floodplain.
 
     Over a streaming DataFrame it returns a frame with ``writeStream``; over a static one it runs at once and returns a DataFrame.
@@ -55,13 +55,13 @@ def transform_with_state_in_pandas(
     timeMode: str,
     initialState: GroupedData | None = None,
     eventTimeColumnName: str = "",
-) -> Any:
+) -> StatefulFrame | DataFrame:
     """``grouped.transformWithStateInPandas(…)``, likewise."""
     arguments = (statefulProcessor, outputStructType, outputMode, timeMode, initialState, eventTimeColumnName)
     return _transformed(grouped, grouped.transformWithStateInPandas(*arguments), arguments, pandas=True)
 
 
-def _transformed(grouped: Any, planned: DataFrame, arguments: tuple[Any, ...], *, pandas: bool) -> Any:
+def _transformed(grouped: Any, planned: DataFrame, arguments: tuple[Any, ...], *, pandas: bool) -> StatefulFrame | DataFrame:
     """``planned`` is Spark's own plan of the same call: it has checked the arguments, and is never run."""
     processor, output, _, time_mode, initial, event_time = arguments
     rows: DataFrame = grouped._df

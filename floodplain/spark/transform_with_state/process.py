@@ -13,7 +13,6 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from floodplain.operators.kernel.definition import STATEFUL_PROCESSOR, Described, Given, Written, free
-from floodplain.operators.kernel.operator import EVENT_TIMERS, PROCESSING_TIMERS
 from floodplain.operators.kernel.process import Process
 from floodplain.operators.kernel.traits import OperatorTraits
 from floodplain.spark.transform_with_state.calls import Calls
@@ -22,6 +21,7 @@ from floodplain.spark.transform_with_state.pandas import PandasFlavour
 from floodplain.spark.transform_with_state.rows import RowFlavour
 from floodplain.state.descriptors import State
 from floodplain.state.tables import safe_names
+from floodplain.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
 
 
 @dataclass(frozen=True)
