@@ -34,14 +34,14 @@ class Rule:
     example: str
     exceptions: tuple[str, ...] = ()
 
-    def finds(self, word: "Word") -> str | None:
+    def finds(self, path: str, word: "Word") -> str | None:
         """The banned words in it, if there are any."""
         if word.kind == "prose":
             match = re.search(self.pattern, word.text, re.IGNORECASE) if "prose" in self.where else None
         else:
             kinds = {"class": {"names", "classes"}, "name": {"names"}}[word.kind]
             match = re.fullmatch(self.pattern, word.text.lstrip("_")) if kinds & set(self.where) else None
-        excepted = any(re.search(exception, word.text) for exception in self.exceptions)
+        excepted = any(re.search(exception, f"{path}: {word.text}") for exception in self.exceptions)
         return match.group() if match and not excepted else None
 
 
@@ -86,7 +86,7 @@ def files() -> list[str]:
 
 def findings(path: str, text: str, banned: Iterable[Rule]) -> list[Finding]:
     words = list(python_words(path, text) if path.endswith(".py") else markdown_words(text))
-    return [Finding(path, word.line, hit, rule) for rule in banned for word in words if (hit := rule.finds(word))]
+    return [Finding(path, word.line, hit, rule) for rule in banned for word in words if (hit := rule.finds(path, word))]
 
 
 def markdown_words(text: str) -> Iterator[Word]:

@@ -204,7 +204,7 @@ class Copy(Rewrite):
         manifest = source.head
         schema = manifest.schemas[ours.TABLE][-1]
         groups = (ranges(self._move.after)[slot],)
-        sources = source.readers.sources(manifest, ours.TABLE, groups)
+        sources = source.open_runs.sources(manifest, ours.TABLE, groups)
         rules = epoch_rules(manifest, schema)
         windows = scan.plan(sources, schema, groups, KEY_GROUPS, source.history.settings.window_bytes)
         rows = pa.concat_tables(scan.resolved(window, sources, schema, rules) for window in windows)

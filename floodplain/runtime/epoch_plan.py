@@ -99,7 +99,7 @@ class Steps:
         self._compiled, self._epoch, self._times, self._assignment, self._inputs = compiled, epoch, times, assignment, inputs
         place, self._plan, self._engine = compiled.place, compiled.plan, compiled.engine
         self._head = place.store.head
-        self._snapshot = Snapshot(self._head, place.store.readers, place.store.history)
+        self._snapshot = Snapshot(self._head, place.store.open_runs, place.store.history)
         self._made: dict[Node, Any] = {} if front is None else {front: inputs[""]}
         self._files: dict[tuple[str, str], list[StagedFile]] = {}
         ticket = msgspec.msgpack.encode(epoch.ticket)

@@ -79,7 +79,7 @@ class Epochs:
         self._empty: dict[str, Any] = {}
         self._compiled = Compiled(place, plan, engine)
         self.time = Timekeeper(place.writer, plan.watermark, engine)
-        self._timers: list[tuple[tables.Place, str, KeyedOperator]] = []
+        self._timers: list[tuple[tables.StateColumn, str, KeyedOperator]] = []
         self.front: Node | None = None
         """The step that rows of the pipeline's own input are computed up to when they come, if they do not come as they are."""
         self.concern: str | None = None
@@ -124,7 +124,7 @@ class Epochs:
         migration.check()
         with conflict_before_damage(self.store.history, [RequireLease(self.writer.token)]):
             check_unpublished(self.store.head, outputs, self.store.history.blobs)
-        snapshot = Snapshot(migration.base, self.store.readers, self.store.history)
+        snapshot = Snapshot(migration.base, self.store.open_runs, self.store.history)
         check_waiting(snapshot, self._compiled.operators.values())
 
     def sweep_staged(self) -> None:

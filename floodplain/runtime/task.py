@@ -210,8 +210,8 @@ def _snapshot(job: Job, ticket: Ticket, place: OpenStore) -> Snapshot:
         randomness=place.randomness,
     )
     history.advance(manifest)
-    place.readers.keep_only(run for runs in manifest.runs.values() for run in runs)
-    return Snapshot(manifest, place.readers, history)
+    place.open_runs.keep_only(run for runs in manifest.runs.values() for run in runs)
+    return Snapshot(manifest, place.open_runs, history)
 
 
 def stage_task(job: StageJob, slot: int, part: str, batches: Iterable[pa.RecordBatch]) -> TaskReport:

@@ -8,7 +8,7 @@ import msgspec
 from floodplain.clock import SystemClock, SystemRandomness
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
-from floodplain.store.run.open_runs import Readers
+from floodplain.store.run.open_runs import OpenRuns
 from floodplain.store.write.task_writer import Ticket
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.open import open_blobs
@@ -31,7 +31,7 @@ class OpenStore:
     """A store as this worker process has it open; workers live on between epochs, and so does what they mapped."""
 
     blobs: Blobs
-    readers: Readers
+    open_runs: OpenRuns
     clock: SystemClock = field(default_factory=SystemClock)
     randomness: SystemRandomness = field(default_factory=SystemRandomness)
 
@@ -43,7 +43,7 @@ def open_for(work: Work) -> OpenStore:
     """The store that this work is for."""
     ticket = msgspec.msgpack.decode(work.ticket, type=Ticket)
     if work.blobs is not None:
-        return OpenStore(work.blobs, _readers(work, ticket, work.blobs))
+        return OpenStore(work.blobs, _open_runs(work, ticket, work.blobs))
     if (work.location, ticket.store) not in _opened:
         blobs = open_blobs(
             work.location,
@@ -53,9 +53,9 @@ def open_for(work: Work) -> OpenStore:
             randomness=SystemRandomness(),
             counters=Counters(),
         )
-        _opened[work.location, ticket.store] = OpenStore(blobs, _readers(work, ticket, blobs))
+        _opened[work.location, ticket.store] = OpenStore(blobs, _open_runs(work, ticket, blobs))
     return _opened[work.location, ticket.store]
 
 
-def _readers(work: Work, ticket: Ticket, blobs: Blobs) -> Readers:
-    return Readers(blobs, ticket.store, work.settings.memory_bytes, window_bytes=work.settings.window_bytes)
+def _open_runs(work: Work, ticket: Ticket, blobs: Blobs) -> OpenRuns:
+    return OpenRuns(blobs, ticket.store, work.settings.memory_bytes, window_bytes=work.settings.window_bytes)

@@ -41,7 +41,7 @@ def put_ahead(plan: Plan, engine: Engine, operators: dict[str, KeyedOperator], r
         if not _only_rows(made, given):
             break
         node, rows, fixed = step, made, fixed or given is not rows
-    match list(_readers(plan, node)):
+    match list(_open_runs(plan, node)):
         case [Keyed() as reader] if _reads_as_they_are(operators[reader.name], engine.schema(rows)):
             rows = hashed(rows, reader.keys)
     return node, rows
@@ -70,20 +70,20 @@ def _given(rows: DataFrame, _: Node) -> DataFrame:
 
 def _next(plan: Plan, node: Node) -> Select | Extend | Union | None:
     """The one step that all rows of this one go to, if Spark can take it ahead."""
-    readers = list(_readers(plan, node))
-    match readers:
+    open_runs = list(_open_runs(plan, node))
+    match open_runs:
         case [Select() | Extend() as step]:
             return step
     for union in plan.nodes:
         if isinstance(union, Union) and (found := one_pass(union)) is not None and found.parent is node:
             between = _between(union, node)
-            seen = [reader for step in (node, *between) for reader in _readers(plan, step)]
+            seen = [reader for step in (node, *between) for reader in _open_runs(plan, step)]
             if all(reader is union or reader in between for reader in seen):
                 return union
     return None
 
 
-def _readers(plan: Plan, node: Node) -> Iterator[Any]:
+def _open_runs(plan: Plan, node: Node) -> Iterator[Any]:
     yield from (reader for reader in plan.nodes if node in parents(reader))
     yield from (outlet for outlet in plan.outlets if outlet.node is node)
 

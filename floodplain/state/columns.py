@@ -14,7 +14,7 @@ import pyarrow as pa
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.positions import pack
-from floodplain.state.tables import Place
+from floodplain.state.tables import StateColumn
 from floodplain.store.rows import layout
 from floodplain.store.rows.definition import recorded
 from floodplain.store.rows.delta import physical_rows
@@ -33,7 +33,7 @@ Change: TypeAlias = tuple[np.ndarray, Mapping[str, pa.Array], str]
 class EntryColumns:
     """The entries of a map, set or list."""
 
-    def __init__(self, place: Place, cursor: TableCursor) -> None:
+    def __init__(self, place: StateColumn, cursor: TableCursor) -> None:
         self.subkey = place.subkey or ""
         self._cursor = cursor
         self._schema = recorded(cursor.schema)
@@ -48,16 +48,16 @@ class EntryColumns:
     def all(self) -> Numbered:
         """Every entry of every key, by key number, then by sub-key."""
         found = self._cursor.lookup()
-        return self._now(found.needle, found.rows)
+        return self._now(found.key_number, found.rows)
 
     def some(self, numbers: np.ndarray, subkeys: pa.Array) -> tuple[np.ndarray, pa.Table]:
         """Rows, and for each of these entries, read at once, the row that it is; −1 where there is none."""
         found = self._cursor.entries(numbers, {self.subkey: subkeys})
         if not self._log:
             row = np.full(len(numbers), -1)
-            row[found.needle] = np.arange(len(found.needle))
+            row[found.key_number] = np.arange(len(found.key_number))
             return row, found.rows.select(self._names)
-        of, rows = self._now(numbers[found.needle], found.rows)
+        of, rows = self._now(numbers[found.key_number], found.rows)
         return _matched(of, layout.one_array(rows.column(self.subkey)), numbers, subkeys), rows
 
     def write(self) -> None:
@@ -118,7 +118,7 @@ class Elements:
 class ListColumns(EntryColumns):
     """The elements of a list."""
 
-    def __init__(self, place: Place, cursor: TableCursor, epoch: int) -> None:
+    def __init__(self, place: StateColumn, cursor: TableCursor, epoch: int) -> None:
         super().__init__(place, cursor)
         self._column = place.column or ""
         self._arrow = next(field.arrow for field in cursor.schema.values if field.name == self._column)
@@ -133,7 +133,7 @@ class ListColumns(EntryColumns):
         rows = found.rows
         ends = np.empty(0, np.int64) if EXPIRES not in rows.column_names else layout.expiries(rows, EXPIRES)
         positions, values = (layout.one_array(rows.column(name)) for name in (self.subkey, self._column))
-        return Elements(numbers[found.needle], positions.to_numpy(), values, ends - self._cursor.lateness_ms)
+        return Elements(numbers[found.key_number], positions.to_numpy(), values, ends - self._cursor.lateness_ms)
 
     def replace(self, elements: "Elements") -> None:
         """Other values in the same positions, with the same ends."""
@@ -161,7 +161,7 @@ class ListColumns(EntryColumns):
 class TimerColumns:
     """The timers of one clock."""
 
-    def __init__(self, place: Place, cursor: TableCursor, due: tuple[np.ndarray, np.ndarray], until_ms: int) -> None:
+    def __init__(self, place: StateColumn, cursor: TableCursor, due: tuple[np.ndarray, np.ndarray], until_ms: int) -> None:
         self._subkey = place.subkey or ""
         self._cursor = cursor
         self._until_ms = until_ms
@@ -176,7 +176,7 @@ class TimerColumns:
     def all(self) -> tuple[np.ndarray, np.ndarray]:
         """Key numbers and times of all timers that are set, by key and time."""
         found = self._cursor.lookup()
-        numbers, times, there = self._settled(found.needle, found.rows.column(self._subkey).to_numpy())
+        numbers, times, there = self._settled(found.key_number, found.rows.column(self._subkey).to_numpy())
         return numbers[there], times[there]
 
     def keys_due(self) -> np.ndarray:

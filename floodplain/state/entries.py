@@ -11,9 +11,9 @@ from floodplain.keys import hash_columns, normalize_keys
 from floodplain.lossless import UNFIT, cast
 from floodplain.state.descriptors import Map, Set
 from floodplain.state.keyspace import TableCursor
-from floodplain.state.prefetch import Held
+from floodplain.state.prefetch import PrefetchedEntries
 from floodplain.state.row_expressions import ALL, LAZY, Path, evaluate, parse_paths
-from floodplain.state.tables import Place
+from floodplain.state.tables import StateColumn
 from floodplain.store.rows.row_classes import refine, starts_of
 
 _NEAR_ENTRIES = 1 << 16
@@ -35,14 +35,14 @@ Entry: TypeAlias = tuple[Frozen, Any, Any]
 class Entries:
     """Reads one entry, or all of a key, as ``prefetch`` says. What was not asked for is not read."""
 
-    def __init__(self, state: Map | Set, place: Place, cursor: TableCursor, rows: pa.Table, starts: np.ndarray) -> None:
+    def __init__(self, state: Map | Set, place: StateColumn, cursor: TableCursor, rows: pa.Table, starts: np.ndarray) -> None:
         """``rows`` of key i are ``starts[i] : starts[i + 1]``: an expression is evaluated on them."""
         self._type = state.arrow_key if isinstance(state, Map) else state.arrow
         self._place = place
         self._cursor = cursor
         self._rows, self._starts = rows, starts
         self._columns = [name for name in (place.subkey, place.column) if name]
-        self._held = Held(cursor, self._columns)
+        self._held = PrefetchedEntries(cursor, self._columns)
         self._prefetch = state.prefetch
         self._all = state.prefetch == ALL
         self._wanted: dict[tuple[int, Frozen], Any] | None = {} if state.prefetch in (ALL, LAZY) else None
@@ -116,7 +116,7 @@ class Entries:
         )
         names = map(frozen, found.rows.column(self._columns[0]).to_pylist())
         values = found.rows.column(self._place.column).to_pylist() if self._place.column else [None] * len(found.rows)
-        wanted.update(zip(zip(numbers[found.needle].tolist(), names, strict=True), values, strict=True))
+        wanted.update(zip(zip(numbers[found.key_number].tolist(), names, strict=True), values, strict=True))
         return wanted
 
     def _named(self, path: Path) -> pa.Array:

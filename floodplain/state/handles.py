@@ -16,7 +16,7 @@ from floodplain.state.descriptors import Aggregating, Reducing, Value
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.kinds import plain_kind
 from floodplain.state.pythonic import to_python
-from floodplain.state.tables import Place
+from floodplain.state.tables import StateColumn
 from floodplain.state.value_check import as_it_is, check_each, fitting, surely_fits
 from floodplain.store.rows import merge_functions
 from floodplain.store.rows.delta import EXPIRES_OF
@@ -34,7 +34,7 @@ ABSENT: Final = _Absent()
 class ValueHandle:
     """One value per key: ``get``, ``set``, ``clear``, ``exists``."""
 
-    def __init__(self, state: Value, place: Place, cursor: TableCursor) -> None:
+    def __init__(self, state: Value, place: StateColumn, cursor: TableCursor) -> None:
         self.i = 0
         self.state = state
         self.place = place
@@ -194,7 +194,7 @@ class ValueHandle:
 class ReducingHandle:
     """A value that is added to without being read: ``add``, ``get``, ``clear``, ``exists``. Serves ``Aggregating`` too."""
 
-    def __init__(self, state: Reducing | Aggregating, place: Place, cursor: TableCursor) -> None:
+    def __init__(self, state: Reducing | Aggregating, place: StateColumn, cursor: TableCursor) -> None:
         self.i = 0
         self.state = state
         self.place = place

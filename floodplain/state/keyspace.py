@@ -24,12 +24,12 @@ class KeySpace:
     def __len__(self) -> int:
         return len(self.hashes)
 
-    def needles(self) -> pa.Table:
+    def lookup_keys(self) -> pa.Table:
         return self.keys.append_column(HASH, pa.array(self.hashes))
 
     def at(self, numbers: np.ndarray, more: Mapping[str, pa.Array] | None = None) -> pa.Table:
         """Keys by number with these further columns, ready to be written."""
-        return beside(at_rows(self.needles(), numbers), more or {})
+        return beside(at_rows(self.lookup_keys(), numbers), more or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,11 @@ class TableCursor:
     def lookup(self) -> Lookup:
         """All rows of all keys of the task."""
         if self._lookup is None:
-            self._lookup = self._read(self.space.needles())
+            self._lookup = self._read(self.space.lookup_keys())
         return self._lookup
 
     def lookup_of(self, numbers: np.ndarray) -> Lookup:
-        """All rows of these keys; a row's needle is a place in ``numbers``."""
+        """All rows of these keys; a row's lookup key is a place in ``numbers``."""
         return self._read(self.space.at(numbers))
 
     def pieces(self, number: int) -> Iterator[pa.Table]:
@@ -91,8 +91,8 @@ class TableCursor:
         """Only these entries: entry i belongs to key ``numbers[i]``."""
         return self._read(self.space.at(numbers, subkeys))
 
-    def _read(self, needles: pa.Table) -> Lookup:
-        return self._snapshot.table(self.name).multi_get(needles, columns=self._columns, now_ms=self.now_ms, expiries=True)
+    def _read(self, lookup_keys: pa.Table) -> Lookup:
+        return self._snapshot.table(self.name).multi_get(lookup_keys, columns=self._columns, now_ms=self.now_ms, expiries=True)
 
     def ends(self, numbers: np.ndarray, ttl_ms: int, before: pa.Array | None = None) -> pa.Array:
         """When what is written now for these keys ends, if it lives for so long; not before ``before``.

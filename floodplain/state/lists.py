@@ -12,22 +12,22 @@ from floodplain.state.handles import restore
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.kinds import plain_kind
 from floodplain.state.positions import pack
-from floodplain.state.prefetch import Held
+from floodplain.state.prefetch import PrefetchedEntries
 from floodplain.state.row_expressions import ALL
-from floodplain.state.tables import Place, state_of
+from floodplain.state.tables import StateColumn, state_of
 from floodplain.state.value_check import as_it_is, check_each, fitting
 
 
 class ListHandle:
     """``get``, ``append``, ``extend``, ``set``, ``clear``, ``exists``; walking takes bounded memory. Appending reads nothing."""
 
-    def __init__(self, state: List, place: Place, cursor: TableCursor, epoch: int) -> None:
+    def __init__(self, state: List, place: StateColumn, cursor: TableCursor, epoch: int) -> None:
         self.i = 0
         self.state = state
         self.place = place
         self.cursor = cursor
         self.epoch = epoch
-        self._held = Held(cursor, [place.column or ""])
+        self._held = PrefetchedEntries(cursor, [place.column or ""])
         self._all = state.prefetch == ALL
         self._appended: dict[int, list[Any]] = {}
         self._cleared: set[int] = set()

@@ -12,7 +12,7 @@ from floodplain.state.entries import ABSENT, Entries, Frozen, is_plain
 from floodplain.state.handles import restore
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.kinds import plain_kind
-from floodplain.state.tables import Place, state_of
+from floodplain.state.tables import StateColumn, state_of
 from floodplain.state.value_check import as_it_is, check_each, fitting
 from floodplain.store.rows import merge_functions
 
@@ -34,7 +34,7 @@ class _Change:
 class _EntriesHandle:
     """What maps and sets have in common. Writing reads nothing; reading one entry reads no more than ``prefetch`` says."""
 
-    def __init__(self, state: Map | Set, place: Place, cursor: TableCursor, rows: pa.Table, starts: np.ndarray) -> None:
+    def __init__(self, state: Map | Set, place: StateColumn, cursor: TableCursor, rows: pa.Table, starts: np.ndarray) -> None:
         self.i = 0
         self.state = state
         self.place = place

@@ -16,13 +16,13 @@ from floodplain.state.keyspace import TableCursor
 from floodplain.state.lists import ListHandle
 from floodplain.state.maps import MapHandle, SetHandle
 from floodplain.state.python_values import form_of, fresh_by
-from floodplain.state.tables import Place
+from floodplain.state.tables import StateColumn
 
 Handle = TypeVar("Handle", ValueHandle, ReducingHandle, ListHandle, MapHandle, SetHandle)
 
 
 class NestedValueHandle(ValueHandle):
-    def __init__(self, state: Value, place: Place, cursor: TableCursor) -> None:
+    def __init__(self, state: Value, place: StateColumn, cursor: TableCursor) -> None:
         super().__init__(state, place, cursor)
         self._fresh = fresh_by(state.arrow)
 
@@ -32,7 +32,7 @@ class NestedValueHandle(ValueHandle):
 
 
 class NestedReducingHandle(ReducingHandle):
-    def __init__(self, state: Reducing | Aggregating, place: Place, cursor: TableCursor) -> None:
+    def __init__(self, state: Reducing | Aggregating, place: StateColumn, cursor: TableCursor) -> None:
         super().__init__(state, place, cursor)
         self._fresh_out = fresh_by(_result_type(state))
 
@@ -41,7 +41,7 @@ class NestedReducingHandle(ReducingHandle):
 
 
 class NestedListHandle(ListHandle):
-    def __init__(self, state: List, place: Place, cursor: TableCursor, epoch: int) -> None:
+    def __init__(self, state: List, place: StateColumn, cursor: TableCursor, epoch: int) -> None:
         super().__init__(state, place, cursor, epoch)
         self._fresh = fresh_by(state.arrow)
 
@@ -53,7 +53,7 @@ class NestedListHandle(ListHandle):
 
 
 class NestedMapHandle(MapHandle):
-    def __init__(self, state: Map, place: Place, cursor: TableCursor, rows: pa.Table, starts: np.ndarray) -> None:
+    def __init__(self, state: Map, place: StateColumn, cursor: TableCursor, rows: pa.Table, starts: np.ndarray) -> None:
         super().__init__(state, place, cursor, rows, starts)
         self._fresh_key, self._fresh = fresh_by(state.arrow_key), fresh_by(state.arrow_value)
 
@@ -66,7 +66,7 @@ class NestedMapHandle(MapHandle):
 
 
 class NestedSetHandle(SetHandle):
-    def __init__(self, state: Set, place: Place, cursor: TableCursor, rows: pa.Table, starts: np.ndarray) -> None:
+    def __init__(self, state: Set, place: StateColumn, cursor: TableCursor, rows: pa.Table, starts: np.ndarray) -> None:
         super().__init__(state, place, cursor, rows, starts)
         self._fresh = fresh_by(state.arrow)
 

@@ -18,7 +18,7 @@ _BLOCK_ROWS = 1 << 14
 """Rows that become Python values at a time: those take many times the memory that they need in Arrow."""
 
 
-class Held:
+class PrefetchedEntries:
     """The entries of each key, whole. All keys in one multi-get if they fit the budget, else in batches that do.
 
     Keys are reached in ascending order while rows are processed, so batches go forward; a key behind (a timer's) is read alone.
@@ -68,7 +68,7 @@ class Held:
         found = self._cursor.lookup_of(np.arange(self._low, self._high))
         self._seen_keys += self._high - self._low
         self._seen_bytes += found.rows.nbytes
-        self._bounds = np.searchsorted(found.needle, np.arange(self._high - self._low + 1)).tolist()
+        self._bounds = np.searchsorted(found.key_number, np.arange(self._high - self._low + 1)).tolist()
         self._blocks = [_Block(one_array(found.rows.column(name))) for name in self._columns]
 
     def _end(self, number: int) -> int:

@@ -55,7 +55,7 @@ OnePerKey: TypeAlias = Value | Reducing | Aggregating
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StateColumn:
     """Where a state is kept."""
 
     table: str
@@ -70,7 +70,7 @@ class Place:
     """Whether fields inside its values mean nothing without each other."""
 
 
-def state_of(place: Place) -> str:
+def state_of(place: StateColumn) -> str:
     """The name of the state that is kept here."""
     return place.table.partition(SEPARATOR)[2] if place.subkey else place.column or ""
 
@@ -83,7 +83,7 @@ class OperatorTables:
     key_columns: Mapping[str, str]
     """The name of each key column as it was given → as the tables call it."""
     schemas: tuple[TableSchema, ...]
-    places: Mapping[str, Place]
+    places: Mapping[str, StateColumn]
     """State → where it is."""
 
 
@@ -93,7 +93,7 @@ def tables_for(operator: str, keys: KeySchema, states: Mapping[str, State]) -> O
     given = as_fields(keys)
     key_columns = safe_names(given)
     stored_keys = {key_columns[name]: type_ for name, type_ in given.items()}
-    places: dict[str, Place] = {}
+    places: dict[str, StateColumn] = {}
     schemas: list[TableSchema] = []
     columns: dict[str, dict[str, Column]] = {PROCESSING_TIME: {}, EVENT_TIME: {}}
     for name, state in states.items():
@@ -107,10 +107,10 @@ def tables_for(operator: str, keys: KeySchema, states: Mapping[str, State]) -> O
             mark = name + NULL_MARK if isinstance(state, Value) and state.nullable else None
             beside = state.beside if isinstance(state, Value) else None
             whole = isinstance(state, Value) and state.whole
-            places[name] = Place(_values_table(operator, clock), name, null_mark=mark, beside=beside, whole=whole)
+            places[name] = StateColumn(_values_table(operator, clock), name, null_mark=mark, beside=beside, whole=whole)
         elif isinstance(state, TaskValue | Broadcast):
             table = checked_name("table", f"{operator}{SEPARATOR}{name}")
-            places[name] = Place(table, "value", subkey=SLOT if isinstance(state, TaskValue) else "key")
+            places[name] = StateColumn(table, "value", subkey=SLOT if isinstance(state, TaskValue) else "key")
             schemas.append(_keyless_table(table, state))
         else:
             table = checked_name("table", f"{operator}{SEPARATOR}{name}")
@@ -211,20 +211,20 @@ def _value_columns(name: str, state: OnePerKey) -> Iterator[tuple[str, Column]]:
         yield checked_name("column", name + NULL_MARK), Column(pa.bool_(), ttl_ms=state.ttl_ms)
 
 
-def _own_place(table: str, state: List | Map | Set | Timers, keys: Mapping[str, pa.DataType]) -> Place:
+def _own_place(table: str, state: List | Map | Set | Timers, keys: Mapping[str, pa.DataType]) -> StateColumn:
     match state:
         case List():
-            return Place(table, free_name("value", keys), subkey=free_name("position", keys))
+            return StateColumn(table, free_name("value", keys), subkey=free_name("position", keys))
         case Map():
-            return Place(table, free_name("value", keys), subkey=free_name("key", keys), whole=state.whole)
+            return StateColumn(table, free_name("value", keys), subkey=free_name("key", keys), whole=state.whole)
         case Set():
-            return Place(table, None, subkey=free_name("element", keys))
+            return StateColumn(table, None, subkey=free_name("element", keys))
         case Timers():
             # Named after its clock, so that timers of the one are never taken for those of the other.
-            return Place(table, None, subkey=free_name(WATERMARKS[state.time], keys))
+            return StateColumn(table, None, subkey=free_name(WATERMARKS[state.time], keys))
 
 
-def _own_table(place: Place, state: List | Map | Set | Timers, keys: Mapping[str, pa.DataType]) -> TableSchema:
+def _own_table(place: StateColumn, state: List | Map | Set | Timers, keys: Mapping[str, pa.DataType]) -> TableSchema:
     value, subkey = place.column or "", place.subkey or ""
     if isinstance(state, Timers):
         return timer_table(place.table, keys, time=subkey)
@@ -252,7 +252,7 @@ def free_name(name: str, taken: Collection[str]) -> str:
     return name
 
 
-def _check_not_moved(operator: str, name: str, place: Place, known: Mapping[str, TableSchema]) -> None:
+def _check_not_moved(operator: str, name: str, place: StateColumn, known: Mapping[str, TableSchema]) -> None:
     """A state that another table holds already would start empty, without a word."""
     own = f"{operator}{SEPARATOR}{name}"
     shared = [_values_table(operator, PROCESSING_TIME), operator + _EVENT_VALUES]
@@ -266,7 +266,7 @@ def _check_not_moved(operator: str, name: str, place: Place, known: Mapping[str,
         )
 
 
-def _check_beside(operator: str, name: str, place: Place, known: Mapping[str, TableSchema]) -> None:
+def _check_beside(operator: str, name: str, place: StateColumn, known: Mapping[str, TableSchema]) -> None:
     held = {field.name for field in known[place.table].values} if place.table in known else set()
     if place.beside is not None and name in held and place.beside not in held:
         raise SchemaMismatch(
@@ -275,7 +275,7 @@ def _check_beside(operator: str, name: str, place: Place, known: Mapping[str, Ta
         )
 
 
-def _check_whole(operator: str, name: str, place: Place, wanted: TableSchema, old: TableSchema) -> None:
+def _check_whole(operator: str, name: str, place: StateColumn, wanted: TableSchema, old: TableSchema) -> None:
     held = {field.name: field for field in old.fields}
     for field in wanted.fields:
         before = held.get(field.name)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.state.handles import restore
 from floodplain.state.keyspace import TableCursor
-from floodplain.state.tables import Place
+from floodplain.state.tables import StateColumn
 
 _NOTHING_FIRED = -(1 << 64)
 """Before any time that a timer can have."""
@@ -23,7 +23,7 @@ EVENT_TIMERS, PROCESSING_TIMERS = "event_timers", "processing_timers"
 class TimersHandle:
     """Many per key, told apart by their time."""
 
-    def __init__(self, place: Place, cursor: TableCursor, due: tuple[np.ndarray, np.ndarray], until_ms: int) -> None:
+    def __init__(self, place: StateColumn, cursor: TableCursor, due: tuple[np.ndarray, np.ndarray], until_ms: int) -> None:
         """``due``: key numbers and times of the stored timers that are due, up to ``until_ms``."""
         self.i = 0
         self.place = place
@@ -67,7 +67,7 @@ class TimersHandle:
     def _stored(self) -> dict[int, list[int]]:
         lookup = self.cursor.lookup()
         found: dict[int, list[int]] = {}
-        for number, at_ms in zip(lookup.needle.tolist(), lookup.rows.column(self.place.subkey).to_pylist(), strict=True):
+        for number, at_ms in zip(lookup.key_number.tolist(), lookup.rows.column(self.place.subkey).to_pylist(), strict=True):
             found.setdefault(number, []).append(at_ms)
         return found
 

@@ -10,7 +10,7 @@ from floodplain.lossless import UNFIT
 from floodplain.state.descriptors import Broadcast, TaskValue
 from floodplain.state.entries import Frozen, frozen
 from floodplain.state.python_values import fresh_by
-from floodplain.state.tables import Place
+from floodplain.state.tables import StateColumn
 from floodplain.state.value_check import fitting
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.write.task_writer import TaskWriter
@@ -62,7 +62,7 @@ class TaskValueHandle:
 class BroadcastHandle:
     """``get``, ``contains``, ``keys``, ``values``, ``items``, ``table``; in ``on_broadcast`` ``put``, ``remove``, ``clear``."""
 
-    def __init__(self, name: str, state: Broadcast, place: Place, snapshot: Snapshot) -> None:
+    def __init__(self, name: str, state: Broadcast, place: StateColumn, snapshot: Snapshot) -> None:
         self.i = 0
         self.writable = False
         self._name = name

@@ -21,7 +21,7 @@ from floodplain.store.read.snapshot_files import forgotten_before_damage
 from floodplain.store.rollback import RolledBack, planned, roll_back
 from floodplain.store.rows import layout
 from floodplain.store.rows.evolution import evolve
-from floodplain.store.run.open_runs import Readers
+from floodplain.store.run.open_runs import OpenRuns
 from floodplain.store.verify import Progress, Verdict, verify
 from floodplain.store.write.epoch import Epoch
 from floodplain.tiers.open import open_blobs
@@ -55,7 +55,7 @@ class Store:
         self._reserve_bytes = 0
         """Room to be kept aside from here: whoever has been a writer keeps some."""
         settings = history.settings
-        self.readers = Readers(
+        self.open_runs = OpenRuns(
             history.blobs, history.format.store, settings.memory_bytes, counters, window_bytes=settings.window_bytes
         )
         self._seen = history.head.runs
@@ -112,15 +112,15 @@ class Store:
         if self.head.runs is not self._seen:
             self.unmap()
         held = pin(self.history, manifest.epoch) if pinned else None
-        return Snapshot(held.manifest if held else manifest, self.readers, self.history, held)
+        return Snapshot(held.manifest if held else manifest, self.open_runs, self.history, held)
 
     def diff(self, table: str, older: int, newer: int) -> Iterator[Change]:
         """What was added, changed and deleted in a table between two epochs, in bounded pieces."""
         self.history.refresh()
         was, now = self.history.at(older), self.history.at(newer)
-        uses = [self.readers.use(manifest) for manifest in (was, now)]
+        uses = [self.open_runs.use(manifest) for manifest in (was, now)]
         with forgotten_before_damage(self.history, was, now):
-            yield from changes(was, now, table, self.readers, self.history.settings.window_bytes)
+            yield from changes(was, now, table, self.open_runs, self.history.settings.window_bytes)
         del uses
 
     def writer(self, owner: str, *, force: bool = False, outlasted: Lease | None = None) -> "Writer":
@@ -157,7 +157,7 @@ class Store:
                 return
             for proposal in proposals:
                 try:
-                    yield compact(self.history, self.readers, proposal, manifest)
+                    yield compact(self.history, self.open_runs, proposal, manifest)
                 except Conflict:
                     break
             if full:
@@ -192,7 +192,7 @@ class Store:
         until then. Taking a snapshot does so, too, where there are new runs."""
         head = self.head
         self._seen = head.runs
-        self.readers.unmap(head)
+        self.open_runs.unmap(head)
 
     def tag(self, name: str, epoch: int | None = None) -> None:
         """Keep an epoch (the newest if not given) readable until the tag is dropped."""
@@ -233,7 +233,7 @@ class Store:
         return verify(self.history, progress)
 
     def close(self) -> None:
-        self.readers.keep_only(())
+        self.open_runs.keep_only(())
         self.history.blobs.close()
 
 
@@ -293,7 +293,7 @@ class Writer:
         if at is None:
             at = self.time.moment() if now_ms is None else Moment(max(now_ms, before))
         times = {**(watermarks or {}), PROCESSING_TIME: at.now_ms}
-        return Epoch(history, self.store.readers, self.token, times, set_back=at.set_back)
+        return Epoch(history, self.store.open_runs, self.token, times, set_back=at.set_back)
 
     def rollback(self, epoch: int, *, drop_output: bool = False) -> RolledBack:
         """As ``Store.rollback``, between two epochs of this writer."""

@@ -75,8 +75,8 @@ PLANTS = (
     Plant(
         "a_compaction_believes_what_was_verified_before",
         "compactor",
-        "readers.afresh().sources_of(proposal.runs, manifest)",
-        "readers.sources_of(proposal.runs, manifest)",
+        "open_runs.afresh().sources_of(proposal.runs, manifest)",
+        "open_runs.sources_of(proposal.runs, manifest)",
         ("changed_on_disk::test_what_replaces_runs_verifies_every_chunk_again",),
     ),
     Plant(

@@ -55,18 +55,19 @@ PLANTS = (
     Plant(
         "a_delete_does_not_hide_what_is_older",
         "lookup",
-        'settles = op != MERGE if schema.shape == "value" or needles.subs is not None else op == CLEAR',
-        'settles = op == PUT if schema.shape == "value" or needles.subs is not None else op == CLEAR',
+        'settles = op != MERGE if schema.shape == "value" or lookup_keys.subs is not None else op == CLEAR',
+        'settles = op == PUT if schema.shape == "value" or lookup_keys.subs is not None else op == CLEAR',
         ("lookups::test_a_delete_hides_what_is_older_beside_operands_of_other_keys",),
     ),
     Plant(
         "the_quick_lookup_goes_on_below_a_delete",
         "newest",
-        """            unsettled[needle] = False
-            parts += _puts(hits, needle) if source.reader.ref.deletes else [_Part(hits.chunk, needle, hits.row)]
+        """            unsettled[key_number] = False
+            parts += _puts(hits, key_number) if source.reader.ref.deletes else [_Rows(hits.chunk, key_number, hits.row)]
 """,
-        """            parts += _puts(hits, needle) if source.reader.ref.deletes else [_Part(hits.chunk, needle, hits.row)]
-            unsettled[parts[-1].needle] = False
+        """\
+            parts += _puts(hits, key_number) if source.reader.ref.deletes else [_Rows(hits.chunk, key_number, hits.row)]
+            unsettled[parts[-1].key_number] = False
 """,
         ("newest_rows::test_any_history_of_puts_and_deletes",),
     ),

@@ -6,7 +6,7 @@ from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.errors import BadName, SchemaMismatch
 from floodplain.state.descriptors import Timers
 from floodplain.state.positions import pack, unpack
-from floodplain.state.tables import Place, define, safe_names, tables_for
+from floodplain.state.tables import StateColumn, define, safe_names, tables_for
 from tests.state.test_descriptors import average
 
 SETTINGS = fp.StoreSettings(key_groups=4, sync=False)
@@ -66,10 +66,10 @@ def test_values_stand_side_by_side_and_the_rest_alone():
     }
     assert schema(tables, "sessions___event").ttl_clock == "event_time"
     assert schema(tables, "sessions__pages").ttl_ms == 3_600_000
-    assert tables.places["views"] == Place("sessions", "views", null_mark="views__null")
-    assert tables.places["total"] == Place("sessions", "total")
-    assert tables.places["pages"] == Place("sessions__pages", "value", subkey="key")
-    assert tables.places["due"] == Place("sessions__due", None, subkey="event_time")
+    assert tables.places["views"] == StateColumn("sessions", "views", null_mark="views__null")
+    assert tables.places["total"] == StateColumn("sessions", "total")
+    assert tables.places["pages"] == StateColumn("sessions__pages", "value", subkey="key")
+    assert tables.places["due"] == StateColumn("sessions__due", None, subkey="event_time")
 
 
 def test_each_value_has_its_own_time_to_live():
@@ -98,7 +98,7 @@ def test_key_columns_of_any_name_get_one_that_tables_allow():
 def test_key_columns_may_be_called_like_our_own():
     tables = tables_for("o", {"key": "string", "value": "int", "position": "int", "event_time": "int", "element": "int"}, STATES)
     assert tables.places["pages"].subkey == "key_"
-    assert tables.places["trail"] == Place("o__trail", "value_", subkey="position_")
+    assert tables.places["trail"] == StateColumn("o__trail", "value_", subkey="position_")
     assert tables.places["due"].subkey == "event_time_"
 
 

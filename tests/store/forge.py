@@ -12,7 +12,7 @@ from floodplain.clock import Clock, ManualClock, SeededRandomness
 from floodplain.metrics import Counters
 from floodplain.settings import RetentionSettings, RetrySettings, StoreSettings
 from floodplain.store.rows.delta import physical_rows, settle
-from floodplain.store.run.footer import Footer, Place, encode
+from floodplain.store.run.footer import Footer, Section, encode
 from floodplain.store.run.writer import BuiltRun, RunOptions, build_run, pack
 from floodplain.store.store import Store
 from floodplain.tiers import paths
@@ -159,7 +159,7 @@ def with_part(run: BuiltRun, part: str, change: Callable[[bytes], bytes]) -> Bui
     data = change(bytes(run.data)[place.offset : place.offset + place.length])
     assert len(data) == place.length
     body = bytes(run.data)[: place.offset] + data + bytes(run.data)[place.offset + place.length : -run.ref.footer_length]
-    checked = Place(place.offset, place.length, xxhash.xxh3_64_intdigest(data))
+    checked = Section(place.offset, place.length, xxhash.xxh3_64_intdigest(data))
     return with_footer(run, msgspec.structs.replace(footer, **{part: checked}), body)
 
 

@@ -151,7 +151,7 @@ class Twins:
         """Whether it still fitted."""
         store, proposal, manifest = self.planned.pop(which % len(self.planned))
         try:
-            compact(store.history, store.readers, proposal, manifest)
+            compact(store.history, store.open_runs, proposal, manifest)
         except Conflict:
             return False
         return True
@@ -189,12 +189,12 @@ class Twins:
         """``contents`` is what the view should show. ``how``: ``subs`` asks for entries rather than keys, and ``now_ms``."""
         columns = [*table.keys, *table.subkeys] if how["subs"] else list(table.keys)
         found = view.multi_get(world.arrow_rows(table, wanted, columns, self.forged), now_ms=how["now_ms"])
-        assert (np.diff(found.needle) >= 0).all()
+        assert (np.diff(found.key_number) >= 0).all()
         expected_rows = []
         for number, row in enumerate(wanted):
             key, sub = table.entry_of(row)
             expected = {e: v for e, v in contents.items() if e[0] == key and (not how["subs"] or e[1] == sub)}
-            rows = found.rows.filter(pa.array(found.needle == number))
+            rows = found.rows.filter(pa.array(found.key_number == number))
             assert table.read(rows) == expected
             assert found.found[number] == bool(expected)
             check_list_order(table, rows)

@@ -87,7 +87,7 @@ def make_anew(store: Store) -> None:
     """As a change of a column's type does."""
     before = store.head.schemas["t"][-1]
     after = msgspec.structs.replace(before, id=before.id + 1)
-    rewrite(store.history, store.readers, store.head, after, {"v": ("v", lambda values: values)})
+    rewrite(store.history, store.open_runs, store.head, after, {"v": ("v", lambda values: values)})
 
 
 @pytest.mark.parametrize("work", [compact, make_anew])
@@ -108,7 +108,7 @@ def test_what_replaces_runs_verifies_every_chunk_again(store: Store, tmp_path: P
 
 def test_a_chunk_is_used_as_it_was_when_it_was_verified(store: Store, tmp_path: Path) -> None:
     """No byte that a compaction holds lies in a file, where it could change between its check and its use."""
-    for source in store.readers.afresh().sources(store.head, "t"):
+    for source in store.open_runs.afresh().sources(store.head, "t"):
         run = source.reader.ref
         (span, *_) = chunks(store, tmp_path, run)
         before = source.reader.fetch([0])[0]

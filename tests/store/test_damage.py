@@ -79,7 +79,7 @@ def read(snapshot: Snapshot, tables: Iterable[str]) -> dict[str, pa.Table]:
         table = snapshot.table(name)
         lookup = table.multi_get(KEYS)
         found[name] = table.to_arrow()
-        found[f"{name} by key"] = lookup.rows.append_column("needle", pa.array(lookup.needle))
+        found[f"{name} by key"] = lookup.rows.append_column("lookup key", pa.array(lookup.key_number))
     return found
 
 

@@ -25,7 +25,7 @@ def sources(tier: str) -> list[Source]:
         rows = {"k": keys, "s": range(len(keys)), "v": [f"{many} {n}" * 3 for n in range(len(keys))]}
         forge.write(store, "t", ("put", rows))
     forge.write(store, "t", ("put", {"k": [99], "s": [0], "v": ["alone"]}))
-    return store.readers.sources(store.head, "t")
+    return store.open_runs.sources(store.head, "t")
 
 
 def chunks(source: Source) -> list[tuple[int, int, int]]:

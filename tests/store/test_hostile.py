@@ -13,7 +13,7 @@ from floodplain.clock import SeededRandomness
 from floodplain.errors import Corrupt, FloodplainError
 from floodplain.metrics import Counters
 from floodplain.store.rows.definition import Column, list_table, map_table, timer_table, value_table
-from floodplain.store.run.footer import Footer, Place
+from floodplain.store.run.footer import Footer, Section
 from floodplain.store.run.writer import BuiltRun
 from floodplain.store.store import Store
 from floodplain.tiers.blobs import Blobs
@@ -181,10 +181,11 @@ def test_no_chunks_at_all(lying: Lying) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", [Place(0, 0, 0), Place(-1, 5, 0), Place(2**63, 1, 1), Place(0, 2**63, 1), Place(100, -1, 0), Place(400, 192, 1)]
+    "place",
+    [Section(0, 0, 0), Section(-1, 5, 0), Section(2**63, 1, 1), Section(0, 2**63, 1), Section(100, -1, 0), Section(400, 192, 1)],
 )
 @pytest.mark.parametrize("part", ["index", "filter"])
-def test_parts_that_are_not_there(lying: Lying, part: str, place: Place) -> None:
+def test_parts_that_are_not_there(lying: Lying, part: str, place: Section) -> None:
     assert lying(lambda footer: msgspec.structs.replace(footer, **{part: place}))
 
 
@@ -200,7 +201,7 @@ def test_parts_that_reach_beyond_the_run_are_refused_when_it_is_opened(part: str
     forge.commit_runs(store, forge.with_footer(run, msgspec.structs.replace(footer, **{part: moved})))
     fresh = forge.reopen(store.history.blobs)
     with pytest.raises(Corrupt) as caught:
-        fresh.readers.sources(fresh.head, "t")
+        fresh.open_runs.sources(fresh.head, "t")
     assert caught.value.expected.startswith(f"parts within {body} bytes")
     assert caught.value.found == str(moved)
 

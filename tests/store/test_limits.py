@@ -99,7 +99,7 @@ def everything(store: Store) -> dict[str, Any]:
         "some": pa.concat_tables([table.empty(), *table.scan(groups=((0, 1), (2, 4)))]).to_pylist(),
         "to_arrow": table.to_arrow().to_pylist(),
         "count": table.count(),
-        "lookup": (found.needle.tolist(), found.rows.to_pylist()),
+        "lookup": (found.key_number.tolist(), found.rows.to_pylist()),
         "diffs": [_difference(store, older, last.epoch) for older in range(1, last.epoch)],
     }
     if table.schema.shape in ("ordered", "hashed"):
@@ -150,7 +150,7 @@ def test_compactions_and_rewrites_give_the_same_whatever_the_limit(shape: str, l
     before = TABLES[shape]
     after = msgspec.structs.replace(before, id=before.id + 1)
     name = before.values[0].name
-    updates = rewrite(store.history, store.readers, store.head, after, {name: (name, lambda given: given)})
+    updates = rewrite(store.history, store.open_runs, store.head, after, {name: (name, lambda given: given)})
     assert sum(run.rows for update in updates for run in update.added) == len(expected[shape]["to_arrow"])
 
 
@@ -158,7 +158,7 @@ def scan_of(store: Store, runs: Any) -> list[dict[str, Any]]:
     """The two newest epochs merged as a compaction above older runs does it: deletes and clears stay, each once."""
     runs, manifest = runs or store.head.runs["t"][:2], store.head
     schema = manifest.schemas["t"][-1]
-    sources = store.readers.sources_of(runs, manifest)
+    sources = store.open_runs.sources_of(runs, manifest)
     bottom = np.zeros(manifest.key_groups, bool)
     rules = scan.Rules(forge.NOW_MS + 3, keep_unfolded=True)
     windows = scan.plan(sources, schema, ((0, 4),), manifest.key_groups, store.history.settings.window_bytes)
@@ -201,7 +201,7 @@ def test_no_window_is_larger_than_the_limit_but_for_a_chunk_of_each_run(
 def test_a_window_may_begin_within_a_key_and_within_a_key_group() -> None:
     for shape in ("map", "list", "timers"):
         store = filled(shape, "memory", 900)
-        sources = store.readers.sources(store.head, "t")
+        sources = store.open_runs.sources(store.head, "t")
         windows = scan.plan(sources, TABLES[shape], ((0, 4),), 4, 900)
         assert sum(window.cut is not None for window in windows) > 5
         assert [window.begin for window in windows[1:]] == [window.end for window in windows[:-1]]
@@ -209,7 +209,7 @@ def test_a_window_may_begin_within_a_key_and_within_a_key_group() -> None:
 
 def test_keys_that_fit_are_not_cut_through() -> None:
     store = filled("map", "memory", 1 << 20)
-    sources = store.readers.sources(store.head, "t")
+    sources = store.open_runs.sources(store.head, "t")
     for window in scan.plan(sources, TABLES["map"], ((0, 4),), 4, 60_000):
         assert window.cut is None
 
@@ -276,7 +276,7 @@ def test_runs_without_decoded_sizes_are_read(tier: str, compression: str | None)
     run = forge.built(store, "t", rows, compression=compression, chunk_bytes=1 << 16)
     older = msgspec.structs.replace(forge.footer_of(run), decoded=b"")
     forge.commit_runs(store, forge.with_footer(run, older))
-    (source,) = store.readers.sources(store.history.refresh(), "t")
+    (source,) = store.open_runs.sources(store.history.refresh(), "t")
     sizes = source.reader.decoded_bytes
     known = tier == "mapped" and compression is None
     assert (sizes == older.column("length")).all() if known else (sizes >= 4 << 20).all()
@@ -321,7 +321,7 @@ def test_keys_asked_for_again_and_again(shape: str, monkeypatch: pytest.MonkeyPa
     whole = table.multi_get(keys)
     monkeypatch.setattr(large_tables, "MOST_BYTES", whole.rows.nbytes // 4)
     found = table.multi_get(keys)
-    assert found.rows.equals(whole.rows) and found.needle.tolist() == whole.needle.tolist()
+    assert found.rows.equals(whole.rows) and found.key_number.tolist() == whole.key_number.tolist()
     assert found.rows.column("v").num_chunks > 1
     assert max(chunk.nbytes for chunk in found.rows.column("v").chunks) <= whole.rows.nbytes // 2
 

@@ -59,7 +59,7 @@ class Stage:
 
     def carry_out(self, proposal: Proposal, manifest: Manifest) -> None:
         store = self.open()
-        compact(store.history, store.readers, proposal, manifest)
+        compact(store.history, store.open_runs, proposal, manifest)
 
     def runs(self) -> int:
         return len(self.open().head.runs["t"])

@@ -281,7 +281,7 @@ def planned_compaction(store: Store, runs: slice) -> Any:
     manifest = store.history.refresh()
     chosen = manifest.runs["t"][runs]
     proposal = Proposal("t", policy.bands(manifest, "t", 1 << 30)[0], tuple(chosen), 1)
-    return lambda: compact(store.history, store.readers, proposal, manifest)
+    return lambda: compact(store.history, store.open_runs, proposal, manifest)
 
 
 def test_what_had_ended_by_then_is_not_compacted_away_behind_it() -> None:

@@ -49,7 +49,7 @@ def made() -> Store:
         write(store, n)
     head = store.head
     oldest = Proposal("t", ((0, head.key_groups),), head.runs["t"][-2:], 0)
-    compact(store.history, store.readers, oldest, head)
+    compact(store.history, store.open_runs, oldest, head)
     return store
 
 

@@ -70,10 +70,10 @@ class Peak:
 
 
 def _main(path: str, table: str, rows: int, keys: int) -> None:
-    needles = pa.table({"user": users(np.random.default_rng(7).choice(rows, keys, replace=False))})
+    lookup_keys = pa.table({"user": users(np.random.default_rng(7).choice(rows, keys, replace=False))})
     idle = anonymous_mb()
     with Peak() as peak:
-        found = Store.open(path).snapshot().table(table).multi_get(needles)
+        found = Store.open(path).snapshot().table(table).multi_get(lookup_keys)
     print(msgspec.json.encode(LookupMemory(round(idle, 1), round(peak.mb - idle, 1), int(found.found.sum()))).decode())
 
 

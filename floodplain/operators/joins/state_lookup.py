@@ -142,15 +142,15 @@ class StateLookupProcess(KeyedBatchProcess, OperatorTraits):
         if not len(batch.rows):
             return self._schema.empty_table()
         store = _opened(self._asked)
-        store.readers.keep_only(run for runs in manifest.runs.values() for run in runs)
+        store.open_runs.keep_only(run for runs in manifest.runs.values() for run in runs)
         keys = [one_array(column) for column in batch.keys.columns]
         wanted = pa.table(dict(zip((self._asked.on[name] for name in self._keys), keys, strict=True)))
         known = np.ones(len(wanted), bool)
         for key in keys:
             known &= key.is_valid().to_numpy(zero_copy_only=False)
-        answer = Snapshot(manifest, store.readers, store.history).table(self._asked.table).multi_get(wanted)
+        answer = Snapshot(manifest, store.open_runs, store.history).table(self._asked.table).multi_get(wanted)
         of, none = batch.key_of_row, np.zeros(len(batch.key_of_row), np.int64)
-        found = partners(of, none, answer.needle, np.zeros(len(answer.needle), np.int64), 0, 0)
+        found = partners(of, none, answer.key_number, np.zeros(len(answer.key_number), np.int64), 0, 0)
         row, entry = found.pairs()
         row, entry = row[known[of[row]]], entry[known[of[row]]]
         if self._asked.how == "left":

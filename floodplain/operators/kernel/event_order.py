@@ -21,7 +21,7 @@ from floodplain.operators.kernel.key_grouping import group
 from floodplain.operators.kernel.late_rows import REASON, moment
 from floodplain.operators.kernel.reserved_columns import check_keys
 from floodplain.state.durations import to_ms
-from floodplain.state.tables import SEPARATOR, OperatorTables, Place
+from floodplain.state.tables import SEPARATOR, OperatorTables, StateColumn
 from floodplain.store.read.snapshot import Snapshot, TableView
 from floodplain.store.rows.definition import Column, timer_table
 from floodplain.store.rows.layout import one_array
@@ -79,7 +79,9 @@ def with_waiting(tables: OperatorTables, stored_keys: dict[str, pa.DataType], or
     listed = pa.list_(pa.struct(list(order.columns)))
     columns = {_ROWS: Column(listed, merge="append"), _RELEASED: Column(pa.bool_()), _REST: Column(pa.int64())}
     schema = timer_table(name, stored_keys, columns, time=_AT)
-    return replace(tables, schemas=(*tables.schemas, schema), places={**tables.places, WAITING: Place(name, _ROWS, subkey=_AT)})
+    return replace(
+        tables, schemas=(*tables.schemas, schema), places={**tables.places, WAITING: StateColumn(name, _ROWS, subkey=_AT)}
+    )
 
 
 def rows_wait(view: TableView) -> bool:
@@ -185,10 +187,10 @@ class _Bounded:
         self._space, self._times, self._watermark_ms = grouped.space, times, watermark_ms
         self._key_of_row = np.empty(len(rows), np.int64)
         self._key_of_row[grouped.order] = np.repeat(np.arange(len(self._space)), np.diff(grouped.starts))
-        found = view.multi_get(self._space.needles())
-        self._marks = self._marked_before(found.needle, found.rows)
+        found = view.multi_get(self._space.lookup_keys())
+        self._marks = self._marked_before(found.key_number, found.rows)
         waits = found.rows.column(_AT).to_numpy() > watermark_ms
-        self._key_of_entry, self._entries = found.needle[waits], found.rows.filter(pa.array(waits))
+        self._key_of_entry, self._entries = found.key_number[waits], found.rows.filter(pa.array(waits))
         self._at_ms = self._entries.column(_AT).to_numpy()
         self._is_mark = _are_marks(self._entries)
         self.entry_of_waited = np.repeat(np.arange(len(self._at_ms)), _lengths(self._entries))

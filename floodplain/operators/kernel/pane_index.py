@@ -55,5 +55,5 @@ def find(pairs: Pairs, wanted: Pairs) -> np.ndarray:
     if bits + int(pairs[0].max()).bit_length() > 62:
         _, (place, sought) = union([pairs, wanted])
         return np.searchsorted(place, sought)
-    packed, needles = ((key << bits) | (number - low) for key, number in (pairs, wanted))
-    return np.searchsorted(packed, needles)
+    packed, lookup_keys = ((key << bits) | (number - low) for key, number in (pairs, wanted))
+    return np.searchsorted(packed, lookup_keys)

@@ -290,7 +290,7 @@ def _rewritten(writer: Writer, base: Manifest, asked: Sequence[Rewrite]) -> list
     for table in dict.fromkeys(each.after.table for each in asked):
         mine = [each for each in asked if each.after.table == table]
         columns = {each.column: (each.was, each.remade) for each in mine}
-        found += rewrite(store.history, store.readers, base, mine[0].after, columns)
+        found += rewrite(store.history, store.open_runs, base, mine[0].after, columns)
     return found
 
 

@@ -13,7 +13,7 @@ from floodplain.store.rows import layout
 from floodplain.store.rows.delta import sort_rows
 from floodplain.store.rows.resolve import Rules
 from floodplain.store.run.lookup_keys import Source
-from floodplain.store.run.open_runs import Readers
+from floodplain.store.run.open_runs import OpenRuns
 from floodplain.store.run.writer import RunBuilder
 from floodplain.store.write.task_writer import conflict_before_damage, reopen, run_options, write_object
 from floodplain.tiers import paths
@@ -41,7 +41,7 @@ class Compacted(msgspec.Struct, frozen=True):
     bytes_after: int
 
 
-def compact(history: History, readers: Readers, proposal: Proposal, manifest: Manifest) -> Compacted:
+def compact(history: History, open_runs: OpenRuns, proposal: Proposal, manifest: Manifest) -> Compacted:
     """Carry out ``proposal``, which was made for ``manifest``.
 
     Needs no lease and never blocks an epoch. Raises ``Conflict`` if the runs were replaced meanwhile; then nothing changed
@@ -56,9 +56,9 @@ def compact(history: History, readers: Readers, proposal: Proposal, manifest: Ma
         RequireSchema(schema.table, schema.id),
     ]
     with conflict_before_damage(history, requirements):
-        rows = merged(readers, proposal, manifest, schema, history.settings.window_bytes)
+        rows = merged(open_runs, proposal, manifest, schema, history.settings.window_bytes)
         added = written(history, rows, proposal, manifest, schema)
-        reopen(added, manifest, readers, history.blobs)
+        reopen(added, manifest, open_runs, history.blobs)
     update = ReplaceRuns(proposal.table, proposal.groups, tuple(run.id for run in proposal.runs), added)
     commit(history, [update], requirements)
     maybe_checkpoint(history)
@@ -73,13 +73,13 @@ def compact(history: History, readers: Readers, proposal: Proposal, manifest: Ma
 
 
 def merged(
-    readers: Readers, proposal: Proposal, manifest: Manifest, schema: TableSchema, window_bytes: int
+    open_runs: OpenRuns, proposal: Proposal, manifest: Manifest, schema: TableSchema, window_bytes: int
 ) -> Iterator[pa.Table]:
     """What the runs hold for the key groups, each entry once, in run order, a window at a time.
 
     All of it is verified anew: what a compaction writes has checksums of its own, which would make damage look good.
     """
-    sources = _within(readers.afresh().sources_of(proposal.runs, manifest), proposal, manifest.key_groups)
+    sources = _within(open_runs.afresh().sources_of(proposal.runs, manifest), proposal, manifest.key_groups)
     bottom = _bottom(proposal, manifest)
     rules = _rules(proposal, manifest, schema)
     for window in scan.plan(sources, schema, proposal.groups, manifest.key_groups, window_bytes):

@@ -14,7 +14,7 @@ from floodplain.store.compaction.policy import Proposal
 from floodplain.store.rows import layout
 from floodplain.store.rows.evolution import adapt
 from floodplain.store.rows.layout import EXPIRES, MERGE, OP, one_array
-from floodplain.store.run.open_runs import Readers
+from floodplain.store.run.open_runs import OpenRuns
 from floodplain.versions.log.history import History
 from floodplain.versions.records.edit import ReplaceRuns
 from floodplain.versions.records.groups import intersect
@@ -29,7 +29,7 @@ STEP_BYTES = 256 << 20
 
 
 def rewrite(
-    history: History, readers: Readers, manifest: Manifest, after: TableSchema, columns: Mapping[str, tuple[str, Remake]]
+    history: History, open_runs: OpenRuns, manifest: Manifest, after: TableSchema, columns: Mapping[str, tuple[str, Remake]]
 ) -> list[ReplaceRuns]:
     """Runs in place of all that the table has in ``manifest``, with the values of some columns made anew.
 
@@ -45,7 +45,7 @@ def rewrite(
             continue
         proposal = Proposal(after.table, band, runs, 0)
         now_ms = manifest.watermarks.get(after.ttl_clock, 0)
-        pieces = merged(readers, proposal, manifest, before, history.settings.window_bytes)
+        pieces = merged(open_runs, proposal, manifest, before, history.settings.window_bytes)
         remade = (_remade(_folded(rows, after.table), before, after, columns, now_ms) for rows in pieces)
         added = written(history, remade, proposal, manifest, after)
         found.append(ReplaceRuns(after.table, band, tuple(run.id for run in runs), added))

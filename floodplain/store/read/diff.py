@@ -16,7 +16,7 @@ from floodplain.store.rows.evolution import adapt, can_read
 from floodplain.store.rows.layout import HASH, SUB
 from floodplain.store.rows.row_classes import refine, starts_of
 from floodplain.store.rows.widening import fields_made_anew, made_anew, part_of
-from floodplain.store.run.open_runs import Readers
+from floodplain.store.run.open_runs import OpenRuns
 from floodplain.store.run.validation import membership
 from floodplain.versions.records.groups import from_members
 from floodplain.versions.records.manifest import Manifest
@@ -33,7 +33,7 @@ class Change:
     deleted: pa.Table
 
 
-def changes(older: Manifest, newer: Manifest, table: str, readers: Readers, window_bytes: int) -> Iterator[Change]:
+def changes(older: Manifest, newer: Manifest, table: str, open_runs: OpenRuns, window_bytes: int) -> Iterator[Change]:
     """Window by window, each side as its own epoch saw it. Key groups that cannot differ are not read."""
     schema, old_schema = newer.schema(table), older.schema(table)
     if schema is None:
@@ -48,8 +48,8 @@ def changes(older: Manifest, newer: Manifest, table: str, readers: Readers, wind
     groups = from_members(np.flatnonzero(_differs(older, newer, table)).tolist())
     if not groups:
         return
-    was = readers.sources(older, table, groups)
-    now = readers.sources(newer, table, groups)
+    was = open_runs.sources(older, table, groups)
+    now = open_runs.sources(newer, table, groups)
     for window in scan.plan([*was, *now], schema, groups, newer.key_groups, window_bytes):
         after = scan.resolved(window, now, schema, epoch_rules(newer, schema))
         before = after.slice(0, 0)

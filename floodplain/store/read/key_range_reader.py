@@ -12,7 +12,7 @@ from floodplain.store.rows.evolution import adapt
 from floodplain.store.rows.layout import CLEAR, OP
 from floodplain.store.rows.resolve import Rules, resolve
 from floodplain.store.run import row_position
-from floodplain.store.run.lookup_keys import Needles, Source
+from floodplain.store.run.lookup_keys import LookupKeys, Source
 from floodplain.versions.records.schema import TableSchema
 
 _END = 1 << 64
@@ -35,15 +35,15 @@ def plan(hash_: np.uint64, sources: Sequence[Source], piece_bytes: int) -> list[
 class PieceReader:
     """Reads ranges of one key, from the lowest on. Clears stand before all sub-keys and count for every later piece."""
 
-    def __init__(self, needle: Needles, sources: Sequence[Source], schema: TableSchema, rules: Rules) -> None:
-        self._hash = needle.hashes[0]
-        self._keys = needle.keys
+    def __init__(self, key_number: LookupKeys, sources: Sequence[Source], schema: TableSchema, rules: Rules) -> None:
+        self._hash = key_number.hashes[0]
+        self._keys = key_number.keys
         self._schema = schema
         self._rules = rules
         self._sources = [
             (-age, source)
             for age, source in enumerate(sources)
-            if source.member[key_group(needle.hashes[:1], len(source.member))[0]]
+            if source.member[key_group(key_number.hashes[:1], len(source.member))[0]]
         ]
         self._clears: list[tuple[pa.Table, np.ndarray]] = []
 

@@ -19,7 +19,7 @@ from floodplain.store.rows.layout import CLEAR, HASH, MERGE, OP, PUT
 from floodplain.store.rows.reshape import reshaped
 from floodplain.store.rows.resolve import Rules, resolve
 from floodplain.store.rows.row_classes import starts_of
-from floodplain.store.run.lookup_keys import Needles, Source, candidates
+from floodplain.store.run.lookup_keys import LookupKeys, Source, candidates
 from floodplain.store.run.reader import FETCH_BYTES, Hits
 from floodplain.versions.records.schema import Field, TableSchema
 
@@ -32,7 +32,7 @@ _Chunks: TypeAlias = Mapping[int, pa.RecordBatch]
 @dataclass(frozen=True, slots=True)
 class _Found:
     rows: pa.Table
-    needle: np.ndarray
+    key_number: np.ndarray
     rank: np.ndarray
 
 
@@ -69,31 +69,32 @@ def footprint(hashes: np.ndarray, sources: Sequence[Source]) -> Footprint:
 
 
 def multi_get(
-    needles: Needles, sources: Sequence[Source], schema: TableSchema, rules: Rules, *, keys: bool = True
+    lookup_keys: LookupKeys, sources: Sequence[Source], schema: TableSchema, rules: Rules, *, keys: bool = True
 ) -> tuple[pa.Table, np.ndarray]:
-    """Physical rows that count for the needles, and the needle of each; in no particular order. Sources come newest first.
+    """Physical rows that the lookup keys resolve to, and for each the number of its key; in no particular order. Sources come
+    newest first.
 
     ``keys``: whether rows have their keys and hashes. Who asked has them, and copying them costs more than finding the rows.
     """
-    order = needles.order()
+    order = lookup_keys.order()
     if order is not None:
-        needles = needles.take(order)
-    portions = _portions(needles, sources, schema)
+        lookup_keys = lookup_keys.take(order)
+    portions = _portions(lookup_keys, sources, schema)
     if len(portions) == 1:
-        rows, needle = _portion(needles, sources, schema, rules, keys)
+        rows, key_number = _portion(lookup_keys, sources, schema, rules, keys)
     else:
-        found = [_portion(needles.slice(*bounds), sources, schema, rules, keys) for bounds in portions]
+        found = [_portion(lookup_keys.slice(*bounds), sources, schema, rules, keys) for bounds in portions]
         rows = pa.concat_tables([rows for rows, _ in found])
-        needle = np.concatenate([start + part for (start, _), (_, part) in zip(portions, found, strict=True)])
-    return rows, needle if order is None else order[needle]
+        key_number = np.concatenate([start + part for (start, _), (_, part) in zip(portions, found, strict=True)])
+    return rows, key_number if order is None else order[key_number]
 
 
-def _portions(needles: Needles, sources: Sequence[Source], schema: TableSchema) -> list[tuple[int, int]]:
-    """Ranges of needles whose rows fit in one Arrow array, as far as footers tell. Nearly always it is one."""
-    done, open_ = list[tuple[int, int]](), [(0, len(needles.hashes))]
+def _portions(lookup_keys: LookupKeys, sources: Sequence[Source], schema: TableSchema) -> list[tuple[int, int]]:
+    """Ranges of lookup keys whose rows fit in one Arrow array, as far as footers tell. Nearly always it is one."""
+    done, open_ = list[tuple[int, int]](), [(0, len(lookup_keys.hashes))]
     while open_:
         start, stop = open_.pop()
-        if stop - start <= 1 or not _is_large(needles.slice(start, stop), sources, schema):
+        if stop - start <= 1 or not _is_large(lookup_keys.slice(start, stop), sources, schema):
             done.append((start, stop))
         else:
             middle = (start + stop) // 2
@@ -101,74 +102,74 @@ def _portions(needles: Needles, sources: Sequence[Source], schema: TableSchema) 
     return done
 
 
-def _is_large(needles: Needles, sources: Sequence[Source], schema: TableSchema) -> bool:
-    """Whether the rows of the needles may be more than an Arrow array can hold, as far as footers tell."""
+def _is_large(lookup_keys: LookupKeys, sources: Sequence[Source], schema: TableSchema) -> bool:
+    """Whether the rows of the lookup keys may be more than an Arrow array can hold, as far as footers tell."""
     readers = [source.reader for source in sources]
     total_bytes = sum(int(reader.decoded_bytes.sum()) for reader in readers)
     if schema.shape == "value":
         row_bytes = max((float((reader.decoded_bytes / reader.count).max()) for reader in readers), default=0)
-        if _UNEVEN * row_bytes * len(needles.hashes) <= large_tables.MOST_BYTES:
+        if _UNEVEN * row_bytes * len(lookup_keys.hashes) <= large_tables.MOST_BYTES:
             return False
-    repeats = _repeats(needles)
+    repeats = _repeats(lookup_keys)
     if repeats * total_bytes <= large_tables.MOST_BYTES:
         return False
-    wanted = ((reader, reader.wanted_chunks(needles.hashes, needles.subs)) for reader in readers)
+    wanted = ((reader, reader.wanted_chunks(lookup_keys.hashes, lookup_keys.subs)) for reader in readers)
     return repeats * sum(int(reader.decoded_bytes[chunks].sum()) for reader, chunks in wanted) > large_tables.MOST_BYTES
 
 
-def _repeats(needles: Needles) -> int:
+def _repeats(lookup_keys: LookupKeys) -> int:
     """How often the same rows may be asked for."""
-    if needles.subs is not None or not len(needles.hashes):
+    if lookup_keys.subs is not None or not len(lookup_keys.hashes):
         return 1
-    return int(np.diff(np.flatnonzero(starts_of(needles.hashes)), append=len(needles.hashes)).max())
+    return int(np.diff(np.flatnonzero(starts_of(lookup_keys.hashes)), append=len(lookup_keys.hashes)).max())
 
 
 def _in_pieces(
-    needles: Needles, sources: Sequence[Source], schema: TableSchema, rules: Rules, keys: bool
+    lookup_keys: LookupKeys, sources: Sequence[Source], schema: TableSchema, rules: Rules, keys: bool
 ) -> tuple[pa.Table, np.ndarray]:
     """The rows of one key that is large."""
-    reader = key_range_reader.PieceReader(needles, sources, schema, rules)
-    bounds = key_range_reader.plan(needles.hashes[0], sources, large_tables.MOST_BYTES // 4)
+    reader = key_range_reader.PieceReader(lookup_keys, sources, schema, rules)
+    bounds = key_range_reader.plan(lookup_keys.hashes[0], sources, large_tables.MOST_BYTES // 4)
     rows = pa.concat_tables([reader.read(low, high).select(_columns(schema, keys)) for low, high in bounds])
     return rows, np.zeros(len(rows), np.int64)
 
 
 def _portion(
-    needles: Needles, sources: Sequence[Source], schema: TableSchema, rules: Rules, keys: bool
+    lookup_keys: LookupKeys, sources: Sequence[Source], schema: TableSchema, rules: Rules, keys: bool
 ) -> tuple[pa.Table, np.ndarray]:
-    """As ``multi_get``, of needles that ascend by hash and fit in one Arrow array, or of one."""
+    """As ``multi_get``, of lookup keys that ascend by hash and fit in one Arrow array, or of one."""
     if (
-        len(needles.hashes) == 1
-        and needles.subs is None
+        len(lookup_keys.hashes) == 1
+        and lookup_keys.subs is None
         and schema.shape in ("ordered", "hashed")
-        and _is_large(needles, sources, schema)
+        and _is_large(lookup_keys, sources, schema)
     ):
-        return _in_pieces(needles, sources, schema, rules, keys)
-    pending, unsettled = np.arange(len(needles.hashes)), np.ones(len(needles.hashes), bool)
-    held = _prefetch(needles, pending, sources)
-    newest = None if keys else newest_values(needles, sources, schema, held)
+        return _in_pieces(lookup_keys, sources, schema, rules, keys)
+    pending, unsettled = np.arange(len(lookup_keys.hashes)), np.ones(len(lookup_keys.hashes), bool)
+    held = _prefetch(lookup_keys, pending, sources)
+    newest = None if keys else newest_values(lookup_keys, sources, schema, held)
     if newest is not None:
         return newest
     parts: list[_Found] = []
     for age, source in enumerate(sources):
         if not len(pending):
             break
-        found = _search(source, needles, pending, schema, -age, held.get(age, {}), keys)
+        found = _search(source, lookup_keys, pending, schema, -age, held.get(age, {}), keys)
         if not found:
             continue
         for part in found:
-            unsettled[_settled(part, needles, schema)] = False
+            unsettled[_settled(part, lookup_keys, schema)] = False
         parts += found
         pending = np.flatnonzero(unsettled)
     if not parts:
         return layout.physical(schema).empty_table().select(_columns(schema, keys)), np.empty(0, np.int64)
     rows = pa.concat_tables([part.rows for part in parts]).combine_chunks()
-    needle = np.concatenate([part.needle for part in parts])
+    key_number = np.concatenate([part.key_number for part in parts])
     if not _plain(rows, schema):
-        rows, needle = resolve(rows, needle, np.concatenate([part.rank for part in parts]), schema, rules)
+        rows, key_number = resolve(rows, key_number, np.concatenate([part.rank for part in parts]), schema, rules)
     elif not (put := layout.numbers(rows, OP) == PUT).all():
-        rows, needle = rows.filter(pa.array(put)), needle[put]
-    return rows, needle
+        rows, key_number = rows.filter(pa.array(put)), key_number[put]
+    return rows, key_number
 
 
 def _plain(rows: pa.Table, schema: TableSchema) -> bool:
@@ -178,11 +179,11 @@ def _plain(rows: pa.Table, schema: TableSchema) -> bool:
     return not (layout.numbers(rows, OP) == MERGE).any()
 
 
-def _settled(part: _Found, needles: Needles, schema: TableSchema) -> np.ndarray:
-    """The needles for which nothing older than these rows matters."""
+def _settled(part: _Found, lookup_keys: LookupKeys, schema: TableSchema) -> np.ndarray:
+    """The lookup keys for which nothing older than these rows matters."""
     op = layout.numbers(part.rows, OP)
-    settles = op != MERGE if schema.shape == "value" or needles.subs is not None else op == CLEAR
-    return part.needle if settles.all() else part.needle[settles]
+    settles = op != MERGE if schema.shape == "value" or lookup_keys.subs is not None else op == CLEAR
+    return part.key_number if settles.all() else part.key_number[settles]
 
 
 def _columns(schema: TableSchema, keys: bool) -> list[str]:
@@ -191,23 +192,23 @@ def _columns(schema: TableSchema, keys: bool) -> list[str]:
 
 
 def _search(
-    source: Source, needles: Needles, pending: np.ndarray, schema: TableSchema, rank: int, held: _Chunks, keys: bool
+    source: Source, lookup_keys: LookupKeys, pending: np.ndarray, schema: TableSchema, rank: int, held: _Chunks, keys: bool
 ) -> list[_Found]:
-    number = candidates(source, needles, pending)
+    number = candidates(source, lookup_keys, pending)
     if not len(number):
         return []
-    subs = None if needles.subs is None else needles.subs[number]
-    finds = _hits(source, needles, number, subs, schema, held, clears=False)
-    found = [_verified(hits, number, needles, source, schema, keys, clears=False) for hits in finds if len(hits.row)]
+    subs = None if lookup_keys.subs is None else lookup_keys.subs[number]
+    finds = _hits(source, lookup_keys, number, subs, schema, held, clears=False)
+    found = [_verified(hits, number, lookup_keys, source, schema, keys, clears=False) for hits in finds if len(hits.row)]
     if subs is not None and source.reader.ref.deletes:
-        clears = _hits(source, needles, number, np.zeros_like(subs), schema, held, clears=True)
-        found += [_verified(hits, number, needles, source, schema, keys, clears=True) for hits in clears if len(hits.row)]
-    return [_Found(rows, needle, np.full(len(needle), rank, np.int64)) for rows, needle in found if len(needle)]
+        clears = _hits(source, lookup_keys, number, np.zeros_like(subs), schema, held, clears=True)
+        found += [_verified(hits, number, lookup_keys, source, schema, keys, clears=True) for hits in clears if len(hits.row)]
+    return [_Found(rows, key_number, np.full(len(key_number), rank, np.int64)) for rows, key_number in found if len(key_number)]
 
 
 def _hits(
     source: Source,
-    needles: Needles,
+    lookup_keys: LookupKeys,
     number: np.ndarray,
     subs: np.ndarray | None,
     schema: TableSchema,
@@ -215,13 +216,13 @@ def _hits(
     *,
     clears: bool,
 ) -> Iterator[Hits]:
-    """Rows that may answer the needles of these numbers. A hash that several have is looked for once."""
-    hashes = needles.hashes[number]
+    """Rows that may answer the lookup keys of these numbers. A hash that several have is looked for once."""
+    hashes = lookup_keys.hashes[number]
     first = first_of_each(hashes, subs)
     if len(first) == len(number):
         yield from source.reader.find(hashes, subs, held)
         return
-    pairs, asked = _told_apart(needles, source.schema, schema, clears=clears)
+    pairs, asked = _told_apart(lookup_keys, source.schema, schema, clears=clears)
     for hits in source.reader.find(hashes[first], None if subs is None else subs[first], held):
         stored = partial(_stored, hits.chunk, pairs)
         yield spread(hits, first, len(number), stored, lambda at: [column.take(pa.array(number[at])) for column in asked])
@@ -232,32 +233,32 @@ def _stored(chunk: pa.RecordBatch, pairs: Sequence[tuple[Field, Field]], rows: n
 
 
 def _told_apart(
-    needles: Needles, old: TableSchema, new: TableSchema, *, clears: bool
+    lookup_keys: LookupKeys, old: TableSchema, new: TableSchema, *, clears: bool
 ) -> tuple[list[tuple[Field, Field]], list[pa.Array]]:
-    """What tells rows of one hash (and sub-key) apart: columns as they were written and as they are now, and the needles'."""
-    fields, columns = list(zip(old.keys, new.keys, strict=True)), list(needles.keys)
-    if needles.subkeys and not clears:
+    """What tells rows of one hash (and sub-key) apart: columns as they were written and as they are now, and the lookup keys'."""
+    fields, columns = list(zip(old.keys, new.keys, strict=True)), list(lookup_keys.keys)
+    if lookup_keys.subkeys and not clears:
         fields += zip(layout.stored_subkeys(old), layout.stored_subkeys(new), strict=True)
-        columns += needles.subkeys
+        columns += lookup_keys.subkeys
     return fields, columns
 
 
 def _verified(
-    hits: Hits, number: np.ndarray, needles: Needles, source: Source, schema: TableSchema, keys: bool, *, clears: bool
+    hits: Hits, number: np.ndarray, lookup_keys: LookupKeys, source: Source, schema: TableSchema, keys: bool, *, clears: bool
 ) -> tuple[pa.Table, np.ndarray]:
-    """Hits whose keys (and sub-keys) are equal, not only their hashes, as rows of the newest schema; and their needles."""
-    needle, row = number[hits.needle], hits.row
-    if needles.subs is not None and len(row):
+    """Hits whose keys (and sub-keys) are equal, not only their hashes, as rows of the newest schema; and their lookup keys."""
+    key_number, row = number[hits.key_number], hits.row
+    if lookup_keys.subs is not None and len(row):
         is_clear = layout.numbers(hits.chunk, OP)[row] == CLEAR
-        needle, row = needle[is_clear == clears], row[is_clear == clears]
+        key_number, row = key_number[is_clear == clears], row[is_clear == clears]
     rows = pa.Table.from_batches([layout.at_rows(hits.chunk.select(_columns(source.schema, keys)), row)])
-    fields, columns = _told_apart(needles, source.schema, schema, clears=clears)
+    fields, columns = _told_apart(lookup_keys, source.schema, schema, clears=clears)
     if len(row):
         stored = [reshaped(_taken(rows, hits.chunk, layout.column(old), row), old, new) for old, new in fields]
-        same = columns_equal(stored, [layout.at_rows(column, needle) for column in columns])
+        same = columns_equal(stored, [layout.at_rows(column, key_number) for column in columns])
         if not same.all():
-            rows, needle = rows.filter(pa.array(same)), needle[same]
-    return adapt(rows, source.schema, schema), needle
+            rows, key_number = rows.filter(pa.array(same)), key_number[same]
+    return adapt(rows, source.schema, schema), key_number
 
 
 def _taken(rows: pa.Table, chunk: pa.RecordBatch, name: str, places: np.ndarray) -> pa.Array:
@@ -265,12 +266,12 @@ def _taken(rows: pa.Table, chunk: pa.RecordBatch, name: str, places: np.ndarray)
     return layout.one_array(rows.column(name)) if name in rows.column_names else layout.at_rows(chunk.column(name), places)
 
 
-def _prefetch(needles: Needles, pending: np.ndarray, sources: Sequence[Source]) -> dict[int, _Chunks]:
+def _prefetch(lookup_keys: LookupKeys, pending: np.ndarray, sources: Sequence[Source]) -> dict[int, _Chunks]:
     """Where chunks must travel, ask all runs at once: waiting for one after the other costs more than a chunk too many.
 
     Not where that would bring too much into memory; then each run is asked in its turn, a few chunks at a time.
     """
-    wanted = {age: _chunks_wanted(source, needles, pending) for age, source in enumerate(sources) if not source.reader.mapped}
+    wanted = {age: _chunks_wanted(source, lookup_keys, pending) for age, source in enumerate(sources) if not source.reader.mapped}
     sizes = (int(sources[age].reader.decoded_bytes[chunks].sum()) for age, chunks in wanted.items())
     if len(wanted) < 2 or sum(sizes) > FETCH_BYTES:
         return {}
@@ -279,7 +280,7 @@ def _prefetch(needles: Needles, pending: np.ndarray, sources: Sequence[Source]) 
         return dict(zip(wanted, fetched, strict=True))
 
 
-def _chunks_wanted(source: Source, needles: Needles, pending: np.ndarray) -> list[int]:
-    wanted = candidates(source, needles, pending)
-    subs = None if needles.subs is None else needles.subs[wanted]
-    return source.reader.wanted_chunks(needles.hashes[wanted], subs)
+def _chunks_wanted(source: Source, lookup_keys: LookupKeys, pending: np.ndarray) -> list[int]:
+    wanted = candidates(source, lookup_keys, pending)
+    subs = None if lookup_keys.subs is None else lookup_keys.subs[wanted]
+    return source.reader.wanted_chunks(lookup_keys.hashes[wanted], subs)

@@ -12,75 +12,75 @@ import pyarrow as pa
 from floodplain.store.rows import layout
 from floodplain.store.rows.key_equality import KeyColumn, same_keys
 from floodplain.store.rows.layout import OP, PUT
-from floodplain.store.run.lookup_keys import Needles, Source, candidates
+from floodplain.store.run.lookup_keys import LookupKeys, Source, candidates
 from floodplain.store.run.reader import Hits
 from floodplain.versions.records.schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Rows:
     """Rows of one chunk that are the newest of their keys."""
 
     chunk: pa.RecordBatch
-    needle: np.ndarray
+    key_number: np.ndarray
     row: np.ndarray
 
 
 def newest_values(
-    needles: Needles, sources: Sequence[Source], schema: TableSchema, held: Mapping[int, Mapping[int, pa.RecordBatch]]
+    lookup_keys: LookupKeys, sources: Sequence[Source], schema: TableSchema, held: Mapping[int, Mapping[int, pa.RecordBatch]]
 ) -> tuple[pa.Table, np.ndarray] | None:
-    """Physical rows without hashes and keys, in the order of the needles, and the needle of each.
+    """Physical rows without hashes and keys, in the order of the lookup keys, and the lookup key of each.
 
     None where this is not the way: rows that fold, expire or are of an older schema, sub-keys, keys that share a hash.
-    Requires: needles ascend by hash; sources come newest first.
+    Requires: lookup keys ascend by hash; sources come newest first.
     """
-    if not _may(needles, sources, schema):
+    if not _may(lookup_keys, sources, schema):
         return None
-    parts, pending, unsettled = list[_Part](), np.arange(len(needles.hashes)), np.ones(len(needles.hashes), bool)
-    keys = [KeyColumn.of(key) for key in needles.keys]
+    parts, pending, unsettled = list[_Rows](), np.arange(len(lookup_keys.hashes)), np.ones(len(lookup_keys.hashes), bool)
+    keys = [KeyColumn.of(key) for key in lookup_keys.keys]
     for age, source in enumerate(sources):
         if not len(pending):
             break
-        number = candidates(source, needles, pending)
-        for hits in source.reader.find(needles.hashes[number], None, held.get(age, {})) if len(number) else ():
-            needle = number[hits.needle]
+        number = candidates(source, lookup_keys, pending)
+        for hits in source.reader.find(lookup_keys.hashes[number], None, held.get(age, {})) if len(number) else ():
+            key_number = number[hits.key_number]
             stored = [KeyColumn.of(hits.chunk.column(layout.column(field))) for field in source.schema.keys]
-            if not same_keys(stored, hits.row, keys, needle):
+            if not same_keys(stored, hits.row, keys, key_number):
                 return None
-            unsettled[needle] = False
-            parts += _puts(hits, needle) if source.reader.ref.deletes else [_Part(hits.chunk, needle, hits.row)]
+            unsettled[key_number] = False
+            parts += _puts(hits, key_number) if source.reader.ref.deletes else [_Rows(hits.chunk, key_number, hits.row)]
         pending = np.flatnonzero(unsettled)
-    return _put_together(parts, len(needles.hashes), schema)
+    return _put_together(parts, len(lookup_keys.hashes), schema)
 
 
-def _may(needles: Needles, sources: Sequence[Source], schema: TableSchema) -> bool:
-    if needles.subs is not None or schema.shape != "value" or schema.ttl_ms or any(field.ttl_ms for field in schema.values):
+def _may(lookup_keys: LookupKeys, sources: Sequence[Source], schema: TableSchema) -> bool:
+    if lookup_keys.subs is not None or schema.shape != "value" or schema.ttl_ms or any(field.ttl_ms for field in schema.values):
         return False
     return all(source.reader.unique and not source.reader.ref.merges and source.schema == schema for source in sources)
 
 
-def _puts(hits: Hits, needle: np.ndarray) -> list[_Part]:
+def _puts(hits: Hits, key_number: np.ndarray) -> list[_Rows]:
     """What is deleted is settled, too, but has no values."""
     put = np.flatnonzero(layout.numbers(hits.chunk, OP)[hits.row] == PUT)
-    return [_Part(hits.chunk, needle[put], hits.row[put])]
+    return [_Rows(hits.chunk, key_number[put], hits.row[put])]
 
 
-def _put_together(parts: Sequence[_Part], needles: int, schema: TableSchema) -> tuple[pa.Table, np.ndarray]:
+def _put_together(parts: Sequence[_Rows], lookup_keys: int, schema: TableSchema) -> tuple[pa.Table, np.ndarray]:
     wanted = {layout.column(field) for field in schema.values}
     fields = [field for field in layout.physical(schema) if field.name in wanted]
-    there = np.zeros(needles, bool)
+    there = np.zeros(lookup_keys, bool)
     for part in parts:
-        there[part.needle] = True
-    needle = np.flatnonzero(there)
-    place = None if len(needle) == needles else np.cumsum(there) - 1
-    places = [part.needle if place is None else place[part.needle] for part in parts]
-    columns = [_column(field, parts, places, len(needle)) for field in fields]
-    ops = pa.array(np.zeros(len(needle), np.uint8))
+        there[part.key_number] = True
+    key_number = np.flatnonzero(there)
+    place = None if len(key_number) == lookup_keys else np.cumsum(there) - 1
+    places = [part.key_number if place is None else place[part.key_number] for part in parts]
+    columns = [_column(field, parts, places, len(key_number)) for field in fields]
+    ops = pa.array(np.zeros(len(key_number), np.uint8))
     named = pa.schema([layout.physical(schema).field(OP), *fields])
-    return pa.Table.from_arrays([ops, *columns], schema=named), needle
+    return pa.Table.from_arrays([ops, *columns], schema=named), key_number
 
 
-def _column(field: pa.Field, parts: Sequence[_Part], places: Sequence[np.ndarray], rows: int) -> pa.Array:
+def _column(field: pa.Field, parts: Sequence[_Rows], places: Sequence[np.ndarray], rows: int) -> pa.Array:
     """The values of a column of all parts, each at its place."""
     stored = [part.chunk.column(field.name) for part in parts]
     if all(column.null_count == len(column) for column in stored):

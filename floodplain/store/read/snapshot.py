@@ -13,14 +13,14 @@ from floodplain.keys import hash_columns, normalize_keys
 from floodplain.metrics import LOOKUP_ROWS, LOOKUPS
 from floodplain.store.read import key_range_reader as pieces
 from floodplain.store.read import lookup, scan
-from floodplain.store.read.snapshot_files import Standing
+from floodplain.store.read.snapshot_files import SnapshotFiles
 from floodplain.store.rows import large_tables, layout
 from floodplain.store.rows.definition import recorded
 from floodplain.store.rows.delta import cast_column, hashes_of
 from floodplain.store.rows.layout import EXPIRES, SUB
 from floodplain.store.rows.resolve import Rules, default_array
-from floodplain.store.run.lookup_keys import Needles, Source
-from floodplain.store.run.open_runs import Readers
+from floodplain.store.run.lookup_keys import LookupKeys, Source
+from floodplain.store.run.open_runs import OpenRuns
 from floodplain.versions.log.history import History
 from floodplain.versions.records.edit import GroupRanges
 from floodplain.versions.records.manifest import Manifest
@@ -36,13 +36,13 @@ class Lookup:
     hashes: np.ndarray
     """Of the keys asked for, in their order: hand them on as ``_hash`` when writing the same keys."""
     _rows: pa.Table
-    _needle: np.ndarray
+    _key_number: np.ndarray
 
     @cached_property
     def _order(self) -> np.ndarray | None:
         """None where it is the order they stand in, as when the keys were asked for in that of their hashes."""
-        in_order = bool((self._needle[1:] >= self._needle[:-1]).all())
-        return None if in_order else np.argsort(self._needle, kind="stable")
+        in_order = bool((self._key_number[1:] >= self._key_number[:-1]).all())
+        return None if in_order else np.argsort(self._key_number, kind="stable")
 
     @cached_property
     def rows(self) -> pa.Table:
@@ -50,15 +50,20 @@ class Lookup:
         return self._rows if self._order is None else large_tables.take(self._rows, self._order)
 
     @cached_property
-    def needle(self) -> np.ndarray:
+    def key_number(self) -> np.ndarray:
         """Per row, the number of the key that it answers."""
-        return self._needle if self._order is None else self._needle[self._order]
+        return self._key_number if self._order is None else self._key_number[self._order]
+
+    @property
+    def needle(self) -> np.ndarray:
+        """The former name of ``key_number``."""
+        return self.key_number
 
     @property
     def found(self) -> np.ndarray:
         """Per key asked for, whether there is any row."""
         mask = np.zeros(len(self.hashes), bool)
-        mask[self._needle] = True
+        mask[self._key_number] = True
         return mask
 
     def aligned(self) -> pa.Table:
@@ -68,14 +73,14 @@ class Lookup:
         """
         defaults = {field.name: default_array(field, 1) for field in self.schema.values}
         names = [name for name in self._rows.column_names if name in defaults or name.startswith(EXPIRES)]
-        if len(self._needle) == len(self.hashes) and self._order is None and _counts_up(self._needle):
+        if len(self._key_number) == len(self.hashes) and self._order is None and _counts_up(self._key_number):
             return self._rows.select(names)
-        place = np.full(len(self.hashes), len(self._needle))
-        place[self._needle] = np.arange(len(self._needle))
-        if np.count_nonzero(place < len(self._needle)) < len(self._needle):
-            raise BadInput(f"table {self.schema.table} has several rows per key: use rows and needle")
+        place = np.full(len(self.hashes), len(self._key_number))
+        place[self._key_number] = np.arange(len(self._key_number))
+        if np.count_nonzero(place < len(self._key_number)) < len(self._key_number):
+            raise BadInput(f"table {self.schema.table} has several rows per key: use rows and key_number")
         rows = self._rows.select(names)
-        if len(self._needle) < len(place):
+        if len(self._key_number) < len(place):
             absent = [defaults[name] if name in defaults else pa.nulls(1, pa.int64()) for name in names]
             rows = pa.concat_tables([rows, pa.Table.from_arrays(absent, schema=rows.schema)])
         return large_tables.take(rows, place)
@@ -95,15 +100,15 @@ def epoch_rules(manifest: Manifest, schema: TableSchema, *, keep_unfolded: bool 
 class TableView:
     """One table at one epoch. All reads see exactly that epoch."""
 
-    def __init__(self, standing: Standing, schema: TableSchema, readers: Readers, history: History) -> None:
+    def __init__(self, files: SnapshotFiles, schema: TableSchema, open_runs: OpenRuns, history: History) -> None:
         self.schema = schema
-        self._standing = standing
-        self._readers = readers
+        self._files = files
+        self._open_runs = open_runs
         self._history = history
 
     @property
     def _manifest(self) -> Manifest:
-        return self._standing.manifest
+        return self._files.manifest
 
     def multi_get(
         self,
@@ -118,33 +123,33 @@ class TableView:
         ``now_ms`` decides what has expired; if not given, the time of the epoch does. A column ``_hash`` is believed.
         ``expiries`` adds the columns ``_expires`` and ``_expires_<column>``.
         """
-        needles, rules = self._needles(keys), self._rules(now_ms)
+        lookup_keys, rules = self._lookup_keys(keys), self._rules(now_ms)
         with_keys = columns is None or any(field.name in columns for field in self.schema.keys)
         sources = self._sources(None, rules.now_ms)
-        rows, needle = self._standing.read(
-            lambda manifest: lookup.multi_get(needles, sources(manifest), self.schema, rules, keys=with_keys)
+        rows, key_number = self._files.read(
+            lambda manifest: lookup.multi_get(lookup_keys, sources(manifest), self.schema, rules, keys=with_keys)
         )
         self._count(len(rows))
-        return Lookup(self.schema, needles.hashes, self._logical(rows, columns, expiries), needle)
+        return Lookup(self.schema, lookup_keys.hashes, self._logical(rows, columns, expiries), key_number)
 
     def pieces(self, key: pa.Table, *, now_ms: int | None = None) -> Iterator[pa.Table]:
         """All rows of one key by sub-key, in bounded pieces: what a multi-get of it would give, for keys with very many rows."""
-        needles, rules = self._needles(key), self._rules(now_ms)
+        lookup_keys, rules = self._lookup_keys(key), self._rules(now_ms)
         sources, piece_bytes = self._sources(None, rules.now_ms), self._history.settings.window_bytes
-        bounds = self._standing.read(lambda manifest: pieces.plan(needles.hashes[0], sources(manifest), piece_bytes))
+        bounds = self._files.read(lambda manifest: pieces.plan(lookup_keys.hashes[0], sources(manifest), piece_bytes))
         reader: tuple[Manifest, pieces.PieceReader] | None = None
 
         def read(low: int, high: int, manifest: Manifest) -> pa.Table:
             nonlocal reader
             if reader is None or reader[0] is not manifest:
-                anew = pieces.PieceReader(needles, sources(manifest), self.schema, rules)
+                anew = pieces.PieceReader(lookup_keys, sources(manifest), self.schema, rules)
                 if low:
                     anew.read(*bounds[0])
                 reader = manifest, anew
             return reader[1].read(low, high)
 
         for low, high in bounds:
-            rows = self._standing.read(partial(read, low, high))
+            rows = self._files.read(partial(read, low, high))
             self._count(len(rows))
             if len(rows):
                 yield self._logical(rows, None, False)
@@ -152,7 +157,7 @@ class TableView:
     def footprint(self, hashes: np.ndarray) -> lookup.Footprint:
         """How much the rows of keys with these hashes take, as far as footers tell: no row is read."""
         sources = self._sources(None, None)
-        return self._standing.read(lambda manifest: lookup.footprint(hashes, sources(manifest)))
+        return self._files.read(lambda manifest: lookup.footprint(hashes, sources(manifest)))
 
     def scan(
         self,
@@ -177,11 +182,11 @@ class TableView:
             return scan.resolved(window, sources(manifest), self.schema, rules, times=subs)
 
         # A window is a range of hashes: it holds the same rows whichever runs of the epoch they are read from.
-        windows = self._standing.read(
+        windows = self._files.read(
             lambda manifest: scan.plan(sources(manifest), self.schema, wanted, key_groups, window_bytes, subs)
         )
         for window in windows:
-            rows = self._standing.read(partial(read, window))
+            rows = self._files.read(partial(read, window))
             if len(rows):
                 rows = scan.in_time_order(rows, key_groups) if self.schema.shape == "time" else rows
                 yield self._logical(rows, columns, expiries)
@@ -199,8 +204,8 @@ class TableView:
         return sum(len(rows) for rows in self.scan(columns=[key], now_ms=now_ms))
 
     def _count(self, rows: int) -> None:
-        self._readers.counters.add(LOOKUPS, self.schema.table)
-        self._readers.counters.add(LOOKUP_ROWS, self.schema.table, rows)
+        self._open_runs.counters.add(LOOKUPS, self.schema.table)
+        self._open_runs.counters.add(LOOKUP_ROWS, self.schema.table, rows)
 
     def _rules(self, now_ms: int | None) -> Rules:
         return epoch_rules(self._manifest, self.schema) if now_ms is None else Rules(now_ms)
@@ -211,7 +216,7 @@ class TableView:
 
         def sources(manifest: Manifest) -> list[Source]:
             if not opened or opened[-1][0] is not manifest:
-                opened[:] = [(manifest, self._readers.sources(manifest, self.schema.table, groups, now_ms=now_ms))]
+                opened[:] = [(manifest, self._open_runs.sources(manifest, self.schema.table, groups, now_ms=now_ms))]
             return opened[-1][1]
 
         return sources
@@ -228,7 +233,7 @@ class TableView:
             raise BadInput(f"table {self.schema.table} is not in time order: scan it without times and filter")
         return layout.sub_of_time(times[0]), layout.sub_of_time(times[1])
 
-    def _needles(self, keys: pa.Table | pa.RecordBatch) -> Needles:
+    def _lookup_keys(self, keys: pa.Table | pa.RecordBatch) -> LookupKeys:
         keys = keys if isinstance(keys, pa.Table) else pa.Table.from_batches([keys])
         names = set(keys.column_names)
         missing = [field.name for field in self.schema.keys if field.name not in names]
@@ -238,14 +243,14 @@ class TableView:
         hashes = hashes_of(self.schema.table, keys, columns).to_numpy()
         given = [field for field in self.schema.subkeys if field.name in names]
         if not given:
-            return Needles(columns, hashes)
+            return LookupKeys(columns, hashes)
         if len(given) != len(self.schema.subkeys):
             raise SchemaMismatch(f"table {self.schema.table}: give all of its sub-key columns to look up, or none")
         subkeys = [cast_column(self.schema, keys, field) for field in given]
         if self.schema.shape == "hashed":
             subkeys = normalize_keys(subkeys)
-            return Needles(columns, hashes, hash_columns(subkeys), tuple(subkeys))
-        return Needles(columns, hashes, layout.sub_from_integers(subkeys[0], given[0], self.schema.table))
+            return LookupKeys(columns, hashes, hash_columns(subkeys), tuple(subkeys))
+        return LookupKeys(columns, hashes, layout.sub_from_integers(subkeys[0], given[0], self.schema.table))
 
     def _logical(self, rows: pa.Table, columns: Sequence[str] | None, expiries: bool) -> pa.Table:
         fields = self.schema.fields if columns is None else fields_named(self.schema, columns)
@@ -265,19 +270,19 @@ class TableView:
 class Snapshot:
     """A store at one epoch. As a context manager it lets go of its pin, if it has one, at the end."""
 
-    def __init__(self, manifest: Manifest, readers: Readers, history: History, pin: Pin | None = None) -> None:
-        self._readers = readers
+    def __init__(self, manifest: Manifest, open_runs: OpenRuns, history: History, pin: Pin | None = None) -> None:
+        self._open_runs = open_runs
         self._history = history
-        self._standing = Standing(manifest, readers, history, pin)
+        self._files = SnapshotFiles(manifest, open_runs, history, pin)
 
     @property
     def manifest(self) -> Manifest:
         """Of its epoch. It may change to another one of that, with the same rows in other runs."""
-        return self._standing.manifest
+        return self._files.manifest
 
     @property
     def pin(self) -> Pin | None:
-        return self._standing.pin
+        return self._files.pin
 
     @property
     def epoch(self) -> int:
@@ -291,7 +296,7 @@ class Snapshot:
         schema = self.manifest.schema(name)
         if schema is None:
             raise BadInput(f"there is no table {name!r} at epoch {self.epoch}; there are: {', '.join(self.tables) or 'none'}")
-        return TableView(self._standing, recorded(schema), self._readers, self._history)
+        return TableView(self._files, recorded(schema), self._open_runs, self._history)
 
     def __enter__(self) -> "Snapshot":
         return self

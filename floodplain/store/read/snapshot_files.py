@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from floodplain.errors import Corrupt, SnapshotExpired
-from floodplain.store.run.open_runs import Readers
+from floodplain.store.run.open_runs import OpenRuns
 from floodplain.versions.log.history import History
 from floodplain.versions.records.manifest import Manifest
 from floodplain.versions.retention.pins import Pin
@@ -15,7 +15,7 @@ _MOVES = 5
 """So often a read follows the compactions that replace its runs."""
 
 
-class Standing:
+class SnapshotFiles:
     """A manifest of one epoch, for reading. What was compacted away is found elsewhere; the epoch stays the same.
 
     The manifest of the head may name what a compaction made after its epoch. Once that is compacted again, nothing retains it.
@@ -23,12 +23,12 @@ class Standing:
     asked: only files that the newest manifest does not name are ever collected, and that tells their loss from damage.
     """
 
-    def __init__(self, manifest: Manifest, readers: Readers, history: History, pin: Pin | None = None) -> None:
+    def __init__(self, manifest: Manifest, open_runs: OpenRuns, history: History, pin: Pin | None = None) -> None:
         self.manifest = manifest
         self.pin = pin
-        self._readers = readers
+        self._open_runs = open_runs
         self._history = history
-        self._use = readers.use(manifest)
+        self._use = open_runs.use(manifest)
 
     def read(self, work: Callable[[Manifest], Result]) -> Result:
         """What ``work`` gives, which is called again if the manifest had to change under it.
@@ -57,7 +57,7 @@ class Standing:
             after = head if head.epoch == before.epoch else retained
         if after.schemas != before.schemas or after.runs == before.runs:
             raise _expired(before.epoch) from damage
-        self.manifest, self._use = after, self._readers.use(after)
+        self.manifest, self._use = after, self._open_runs.use(after)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from floodplain import lossless
 from floodplain.errors import BadInput, MergeUnavailable, UserError
 
 
-class Fold(Protocol):
+class MergeFunction(Protocol):
     def __call__(self, operands: pa.Array, starts: np.ndarray) -> pa.Array:
         """One value per segment. Operands have no nulls and stand oldest first; segments are not empty."""
 
@@ -24,7 +24,7 @@ class Fold(Protocol):
 Combine = Callable[[pa.Array, pa.Array], pa.Array]
 """A user's merge: element-wise ``(older, newer) -> merged``, associative, of the column's own type."""
 
-_registered: dict[str, Fold] = {}
+_registered: dict[str, MergeFunction] = {}
 
 
 def register_merge(combine: Combine) -> str:
@@ -40,11 +40,11 @@ def is_builtin(name: str) -> bool:
     return name in _BUILTIN
 
 
-def find(name: str) -> Fold | None:
+def find(name: str) -> MergeFunction | None:
     return _BUILTIN.get(name) or _registered.get(name)
 
 
-def required(name: str, table: str) -> Fold:
+def required(name: str, table: str) -> MergeFunction:
     fold = find(name)
     if fold is None:
         raise MergeUnavailable(f"table {table} needs the merge {name}: import its module and call register_merge in this process")
@@ -140,7 +140,7 @@ def _typed(combine: Combine, merged: pa.Array, type_: pa.DataType) -> pa.Array:
         ) from error
 
 
-_BUILTIN: dict[str, Fold] = {
+_BUILTIN: dict[str, MergeFunction] = {
     "sum": _sum,
     "count": _sum,
     "min": partial(_extreme, np.minimum),

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from floodplain.store.rows.widening import Part, default_of, inside, part_of
+from floodplain.store.rows.widening import TypeNode, default_of, inside, part_of
 from floodplain.versions.records.schema import Field
 
 
@@ -21,7 +21,7 @@ def reshaped(column: pa.Array | pa.ChunkedArray, before: Field, wanted: Field) -
     return _as(column, one, other, default)
 
 
-def _as(array: pa.Array, before: Part, wanted: Part, default: pa.Scalar | None) -> pa.Array:
+def _as(array: pa.Array, before: TypeNode, wanted: TypeNode, default: pa.Scalar | None) -> pa.Array:
     if before == wanted:
         return array
     if pa.types.is_null(before.type):
@@ -39,7 +39,7 @@ def _as(array: pa.Array, before: Part, wanted: Part, default: pa.Scalar | None) 
             return pa.Array.from_buffers(wanted.type, len(array), [_validity(array)], children=children)
 
 
-def _struct(array: pa.Array, before: Part, wanted: Part, default: pa.Scalar | None) -> pa.Array:
+def _struct(array: pa.Array, before: TypeNode, wanted: TypeNode, default: pa.Scalar | None) -> pa.Array:
     had = {part.id: (number, part) for number, part in enumerate(before.parts)}
     children = []
     for part in wanted.parts:
@@ -52,7 +52,7 @@ def _struct(array: pa.Array, before: Part, wanted: Part, default: pa.Scalar | No
     return pa.Array.from_buffers(wanted.type, len(array), [_validity(array)], children=children)
 
 
-def _listed(array: pa.Array, before: Part, wanted: Part) -> pa.Array:
+def _listed(array: pa.Array, before: TypeNode, wanted: TypeNode) -> pa.Array:
     """A list or map: its elements are those between the first and the last of its offsets, wherever it was cut out."""
     offsets = array.offsets.to_numpy()
     values = array.values.slice(offsets[0], offsets[-1] - offsets[0])

@@ -42,7 +42,7 @@ _MARKS = {b"variant", b"geometry", b"geography"}
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TypeNode:
     """A type, or what stands inside one: the fields of a struct, the element of a list, the key and the value of a map."""
 
     name: str
@@ -50,7 +50,7 @@ class Part:
     nullable: bool = True
     id: int = 0
     """Of a field of a struct."""
-    parts: tuple["Part", ...] = ()
+    parts: tuple["TypeNode", ...] = ()
 
     @property
     def kind(self) -> str:
@@ -86,22 +86,22 @@ def is_one_value(type_: pa.DataType) -> bool:
     return pa.types.is_struct(type_) and any(_MARKS & set(field.metadata or {}) for field in type_)
 
 
-def part_of(field: Field) -> Part:
+def part_of(field: Field) -> TypeNode:
     """The type of a column with all that is inside it."""
     return _part(field.type, field.inner)
 
 
 @lru_cache(maxsize=4096)
-def _part(type_: bytes, inner: tuple[int, ...]) -> Part:
+def _part(type_: bytes, inner: tuple[int, ...]) -> TypeNode:
     return _built("", type_from_bytes(type_), True, 0, iter(inner) if inner else count(1))
 
 
-def _built(name: str, type_: pa.DataType, nullable: bool, id_: int, ids: Iterator[int]) -> Part:
+def _built(name: str, type_: pa.DataType, nullable: bool, id_: int, ids: Iterator[int]) -> TypeNode:
     is_struct = pa.types.is_struct(type_)
     parts = tuple(
         _built(part, inside.type, inside.nullable, next(ids) if is_struct else 0, ids) for part, inside in _inside(type_)
     )
-    return Part(name, type_, nullable, id_, parts)
+    return TypeNode(name, type_, nullable, id_, parts)
 
 
 def _inside(type_: pa.DataType) -> list[tuple[str, pa.Field]]:
@@ -114,19 +114,19 @@ def _inside(type_: pa.DataType) -> list[tuple[str, pa.Field]]:
     return []
 
 
-def _ids(part: Part) -> tuple[int, ...]:
+def _ids(part: TypeNode) -> tuple[int, ...]:
     own = [part.id] if part.id else []
     return (*own, *(id_ for inside in part.parts for id_ in _ids(inside)))
 
 
-def made_anew(before: Sequence[Field | Part], now: Sequence[Field | Part]) -> Iterator[str]:
+def made_anew(before: Sequence[Field | TypeNode], now: Sequence[Field | TypeNode]) -> Iterator[str]:
     """Names that stand for something else now: what had it was dropped, and what has it is new. Neither was renamed."""
     were, are = {one.id for one in before}, {one.id for one in now}
     gone = {one.name for one in before if one.id not in are}
     return (one.name for one in now if one.name in gone and one.id not in were)
 
 
-def fields_made_anew(before: Part, now: Part) -> Iterator[str]:
+def fields_made_anew(before: TypeNode, now: TypeNode) -> Iterator[str]:
     """Paths of fields inside a type that were dropped and made anew."""
     by_id = now.kind == "struct"
     if before.kind != now.kind:
@@ -172,7 +172,7 @@ def continued(field: Field, others: Iterable[Field]) -> Field:
     return msgspec.structs.replace(field, inner=_ids(part_of(field)), next_inner=next_id)
 
 
-def _matched(before: Part | None, wanted: Part, fresh: Iterator[int]) -> Part:
+def _matched(before: TypeNode | None, wanted: TypeNode, fresh: Iterator[int]) -> TypeNode:
     known = {} if before is None or before.kind != wanted.kind else {part.name: part for part in before.parts}
     parts = []
     for part in wanted.parts:
@@ -187,7 +187,7 @@ def replacements(before: Field, wanted: Field) -> Iterator[Problem]:
     yield from _replacements(part_of(before), part_of(wanted), before.name)
 
 
-def _replacements(before: Part, wanted: Part, path: str) -> Iterator[Problem]:
+def _replacements(before: TypeNode, wanted: TypeNode, path: str) -> Iterator[Problem]:
     by_id = wanted.kind == "struct"
     had = {part.id if by_id else part.name: part for part in before.parts}
     names = [part.id if by_id else part.name for part in wanted.parts]
@@ -208,7 +208,7 @@ def default_of(field: Field) -> pa.Scalar | None:
     return value_from_bytes(field.default) if field.default else None
 
 
-def inside(default: pa.Scalar | None, part: Part) -> pa.Scalar | None:
+def inside(default: pa.Scalar | None, part: TypeNode) -> pa.Scalar | None:
     """What the default of a struct says of one of its fields; None if it says nothing."""
     found = default[part.name] if default is not None and default.is_valid and part.id else None
     return found if found is not None and found.is_valid else None
@@ -219,7 +219,7 @@ def problems(before: Field, wanted: Field, *, as_key: bool = False) -> Iterator[
     yield from _problems(part_of(before), part_of(wanted), before.name, default_of(wanted), as_key)
 
 
-def _problems(before: Part, wanted: Part, path: str, default: pa.Scalar | None, as_key: bool) -> Iterator[Problem]:
+def _problems(before: TypeNode, wanted: TypeNode, path: str, default: pa.Scalar | None, as_key: bool) -> Iterator[Problem]:
     if before == wanted:
         return
     if before.nullable and not wanted.nullable:
@@ -240,7 +240,7 @@ def _problems(before: Part, wanted: Part, path: str, default: pa.Scalar | None, 
             yield from _problems(one, other, f"{path}.{other.name}", None, as_key or (is_map and number == 0))
 
 
-def _problems_of_value(before: Part, wanted: Part, path: str, as_key: bool) -> Iterator[Problem]:
+def _problems_of_value(before: TypeNode, wanted: TypeNode, path: str, as_key: bool) -> Iterator[Problem]:
     if before.type.equals(wanted.type, check_metadata=is_one_value(before.type) or is_one_value(wanted.type)):
         return
     if not widens(before.type, wanted.type):
@@ -249,7 +249,9 @@ def _problems_of_value(before: Part, wanted: Part, path: str, as_key: bool) -> I
         yield Problem(path, before.type, wanted.type, "it is (part of) a key, and keys would have other hashes")
 
 
-def _problems_of_struct(before: Part, wanted: Part, path: str, default: pa.Scalar | None, as_key: bool) -> Iterator[Problem]:
+def _problems_of_struct(
+    before: TypeNode, wanted: TypeNode, path: str, default: pa.Scalar | None, as_key: bool
+) -> Iterator[Problem]:
     for type_, names in ((part.type, [field.name for field in part.parts]) for part in (before, wanted)):
         if len(set(names)) != len(names):
             yield Problem(path, before.type, wanted.type, f"fields are found by name, and {type_} has one twice")
@@ -267,7 +269,7 @@ def _problems_of_struct(before: Part, wanted: Part, path: str, default: pa.Scala
         yield from _problems_of_key(before, wanted, path)
 
 
-def _problems_of_key(before: Part, wanted: Part, path: str) -> Iterator[Problem]:
+def _problems_of_key(before: TypeNode, wanted: TypeNode, path: str) -> Iterator[Problem]:
     had, has = [part.id for part in before.parts], [part.id for part in wanted.parts]
     gone = [part for part in before.parts if part.id not in has]
     if gone:

@@ -12,7 +12,7 @@ MAGIC = "floodplain run 1"
 _MOST_DECODED = 1 << 48
 
 
-class Place(msgspec.Struct, frozen=True):
+class Section(msgspec.Struct, frozen=True):
     """A part of the run behind its stream."""
 
     offset: int
@@ -48,9 +48,9 @@ class Footer(msgspec.Struct, frozen=True):
     length: bytes
     count: bytes
     checksum: bytes
-    index: Place | None
+    index: Section | None
     """Of a time table: all hashes in ascending order, then the row of each: finds rows by key."""
-    filter: Place | None
+    filter: Section | None
     """A membership filter over the hashes."""
     decoded: bytes = b""
     """How many bytes each chunk takes when it is decoded; empty in runs of format 1."""

@@ -11,7 +11,7 @@ from floodplain.versions.records.schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
-class Needles:
+class LookupKeys:
     """Keys to look up, in the form the runs have them."""
 
     keys: list[pa.Array]
@@ -28,14 +28,16 @@ class Needles:
         in_order = later | (same & (self.subs[1:] >= self.subs[:-1]))
         return None if in_order.all() else np.lexsort((self.subs, self.hashes))
 
-    def take(self, order: np.ndarray) -> "Needles":
+    def take(self, order: np.ndarray) -> "LookupKeys":
         at = pa.array(order)
         subs = None if self.subs is None else self.subs[order]
-        return Needles([key.take(at) for key in self.keys], self.hashes[order], subs, tuple(key.take(at) for key in self.subkeys))
+        return LookupKeys(
+            [key.take(at) for key in self.keys], self.hashes[order], subs, tuple(key.take(at) for key in self.subkeys)
+        )
 
-    def slice(self, start: int, stop: int) -> "Needles":
+    def slice(self, start: int, stop: int) -> "LookupKeys":
         keys, subkeys = ([key.slice(start, stop - start) for key in columns] for columns in (self.keys, self.subkeys))
-        return Needles(keys, self.hashes[start:stop], None if self.subs is None else self.subs[start:stop], tuple(subkeys))
+        return LookupKeys(keys, self.hashes[start:stop], None if self.subs is None else self.subs[start:stop], tuple(subkeys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +50,26 @@ class Source:
     """Per key group, whether the run counts for it."""
 
 
-def candidates(source: Source, needles: Needles, pending: np.ndarray) -> np.ndarray:
-    """The pending needles that this run may answer, still in hash order."""
-    wanted = _of_members(source.member, needles, pending)
+def candidates(source: Source, lookup_keys: LookupKeys, pending: np.ndarray) -> np.ndarray:
+    """The pending lookup keys that this run may answer, still in hash order."""
+    wanted = _of_members(source.member, lookup_keys, pending)
     if source.reader.mapped:
         return wanted
-    return wanted[source.reader.may_contain(needles.hashes[wanted])]
+    return wanted[source.reader.may_contain(lookup_keys.hashes[wanted])]
 
 
-def _of_members(member: np.ndarray, needles: Needles, pending: np.ndarray) -> np.ndarray:
-    """The pending needles of these key groups. Mostly they are neighbours, and so are their needles."""
+def _of_members(member: np.ndarray, lookup_keys: LookupKeys, pending: np.ndarray) -> np.ndarray:
+    """The pending lookup keys of these key groups. Mostly they are neighbours, and so are their lookup keys."""
     groups = np.flatnonzero(member)
     if not len(groups):
         return pending[:0]
     low, high = int(groups[0]), int(groups[-1]) + 1
     first, last = group_bounds(low, high, len(member))
     begin, end = (
-        np.searchsorted(needles.hashes, np.uint64(first), "left"),
-        np.searchsorted(needles.hashes, np.uint64(last), "right"),
+        np.searchsorted(lookup_keys.hashes, np.uint64(first), "left"),
+        np.searchsorted(lookup_keys.hashes, np.uint64(last), "right"),
     )
     near = pending[slice(*np.searchsorted(pending, (begin, end)))]
     if len(groups) == high - low:
         return near
-    return near[member[key_group(needles.hashes[near], len(member))]]
+    return near[member[key_group(lookup_keys.hashes[near], len(member))]]

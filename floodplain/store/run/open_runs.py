@@ -23,7 +23,7 @@ LOCAL_TIERS = ("directory", "memory")
 
 
 class Use:
-    """Whoever holds this reads from these runs, or is about to: ``Readers.unmap`` leaves them open."""
+    """Whoever holds this reads from these runs, or is about to: ``OpenRuns.unmap`` leaves them open."""
 
     __slots__ = ("__weakref__", "runs")
 
@@ -31,7 +31,7 @@ class Use:
         self.runs = manifest.runs
 
 
-class Readers:
+class OpenRuns:
     """Opens runs once and shares them. Runs are immutable, so what is open stays true; ``keep_only`` and ``unmap`` let go of the
     rest. A run that is let go of while it is read stays mapped until its reader is through.
 
@@ -73,13 +73,15 @@ class Readers:
             used = [newest.runs, *(use.runs for use in self._uses)]
         self.keep_only(run for tables in used for runs in tables.values() for run in runs)
 
-    def afresh(self) -> "Readers":
-        """Readers of the same store with nothing open and nothing mapped.
+    def afresh(self) -> "OpenRuns":
+        """The same store with nothing open and nothing mapped.
 
         Each chunk is verified from bytes that were read anew and that nobody else can change, and these are what is used: for
         work whose result takes the place of what it read.
         """
-        return Readers(self._blobs, self._store, self._memory_bytes, self.counters, window_bytes=self._window_bytes, mapped=False)
+        return OpenRuns(
+            self._blobs, self._store, self._memory_bytes, self.counters, window_bytes=self._window_bytes, mapped=False
+        )
 
     def sources(
         self, manifest: Manifest, table: str, groups: GroupRanges | None = None, *, now_ms: int | None = None

@@ -14,7 +14,7 @@ from floodplain.store.rows.layout import HASH, SUB
 from floodplain.store.rows.row_classes import starts_of
 from floodplain.store.run import row_position, search, validation
 from floodplain.store.run.chunk_cache import ChunkCache
-from floodplain.store.run.footer import Footer, Place, damaged, decode
+from floodplain.store.run.footer import Footer, Section, damaged, decode
 from floodplain.store.run.interpolation_index import Directory
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.records.edit import RunRef
@@ -32,10 +32,10 @@ are cut to."""
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Rows of one chunk that may answer needles: ``needle[i]`` meets row ``row[i]``."""
+    """Rows of one chunk that may answer lookup keys: ``key_number[i]`` meets row ``row[i]``."""
 
     chunk: pa.RecordBatch
-    needle: np.ndarray
+    key_number: np.ndarray
     row: np.ndarray
 
 
@@ -70,7 +70,7 @@ class RunReader:
         self.decoded_bytes = self._decoded_bytes()
         """Of each chunk; at most about that much where it was not recorded."""
         self._ends = np.cumsum(self.count)
-        self._parts: dict[Place, pa.Buffer] = {}
+        self._parts: dict[Section, pa.Buffer] = {}
         self._directories: dict[int, Directory] = {}
 
     @property
@@ -105,13 +105,13 @@ class RunReader:
     def _find_by_hash(
         self, hashes: np.ndarray, subs: np.ndarray | None, held: Mapping[int, pa.RecordBatch] | None
     ) -> Iterator[tuple[int, Hits]]:
-        needles = self._needles_by_chunk(hashes, subs)
-        for chunk, batch in self._fetch_each(list(needles), held):
-            dense = chunk in self._directories or _DENSE * len(needles[chunk]) >= len(batch)
+        lookup_keys = self._needles_by_chunk(hashes, subs)
+        for chunk, batch in self._fetch_each(list(lookup_keys), held):
+            dense = chunk in self._directories or _DENSE * len(lookup_keys[chunk]) >= len(batch)
             if dense and self.unique and subs is None:
-                yield chunk, self._match_by_directory(chunk, batch, needles[chunk], hashes)
+                yield chunk, self._match_by_directory(chunk, batch, lookup_keys[chunk], hashes)
             else:
-                yield chunk, self._match(batch, needles[chunk], hashes, subs)
+                yield chunk, self._match(batch, lookup_keys[chunk], hashes, subs)
 
     def _at_hand(self, chunk: int) -> bool:
         """Whether the chunk is used where it is mapped."""
@@ -217,12 +217,12 @@ class RunReader:
             return stored
         return np.maximum(stored * _OLDER_TIMES, _OLDER_BYTES)
 
-    def _part(self, place: Place) -> pa.Buffer:
+    def _part(self, place: Section) -> pa.Buffer:
         if place not in self._parts:
             self._parts[place] = self._check_part(place, self._read([(place.offset, place.length)])[0])
         return self._parts[place]
 
-    def _check_part(self, place: Place, data: pa.Buffer) -> pa.Buffer:
+    def _check_part(self, place: Section, data: pa.Buffer) -> pa.Buffer:
         found = xxhash.xxh3_64_intdigest(data)
         if data.size != place.length or found != place.checksum:
             raise damaged(
@@ -250,42 +250,44 @@ class RunReader:
             raise damaged(self.ref, f"nothing but padding at {at}", "other bytes")
 
     def _needles_by_chunk(self, hashes: np.ndarray, subs: np.ndarray | None) -> dict[int, np.ndarray]:
-        """Chunk → the needles that it may hold. Both are sorted, so a chunk's needles are neighbours."""
+        """Chunk → the lookup keys that it may hold. Both are sorted, so a chunk's lookup keys are neighbours."""
         low = np.searchsorted(hashes, self.first, "left")
         high = np.searchsorted(hashes, self.last, "right")
         found = {int(chunk): np.arange(low[chunk], high[chunk]) for chunk in np.flatnonzero(high > low)}
         if subs is None:
             return found
-        inside = {chunk: self._within(chunk, needle, hashes[needle], subs[needle]) for chunk, needle in found.items()}
-        return {chunk: needle for chunk, needle in inside.items() if len(needle)}
+        inside = {
+            chunk: self._within(chunk, key_number, hashes[key_number], subs[key_number]) for chunk, key_number in found.items()
+        }
+        return {chunk: key_number for chunk, key_number in inside.items() if len(key_number)}
 
-    def _within(self, chunk: int, needle: np.ndarray, hashes: np.ndarray, subs: np.ndarray) -> np.ndarray:
-        """Leaves out needles of the chunk's first or last hash whose sub-key stands in another chunk."""
+    def _within(self, chunk: int, key_number: np.ndarray, hashes: np.ndarray, subs: np.ndarray) -> np.ndarray:
+        """Leaves out lookup keys of the chunk's first or last hash whose sub-key stands in another chunk."""
         before = (hashes == self.first[chunk]) & (subs < self.first_sub[chunk])
         after = (hashes == self.last[chunk]) & (subs > self.last_sub[chunk])
-        return needle[~(before | after)]
+        return key_number[~(before | after)]
 
-    def _match_by_directory(self, chunk: int, batch: pa.RecordBatch, needle: np.ndarray, hashes: np.ndarray) -> Hits:
+    def _match_by_directory(self, chunk: int, batch: pa.RecordBatch, key_number: np.ndarray, hashes: np.ndarray) -> Hits:
         """Of a chunk that is asked for much of what it holds, as it is in most epochs that follow, a directory is kept. It takes
         four to eight bytes for each row of the chunk."""
         if chunk not in self._directories:
             self._directories[chunk] = Directory(layout.numbers(batch, HASH))
-        place, row = self._directories[chunk].find(hashes[needle[0] : needle[-1] + 1])
-        return Hits(batch, needle[place], row)
+        place, row = self._directories[chunk].find(hashes[key_number[0] : key_number[-1] + 1])
+        return Hits(batch, key_number[place], row)
 
-    def _match(self, batch: pa.RecordBatch, needle: np.ndarray, hashes: np.ndarray, subs: np.ndarray | None) -> Hits:
+    def _match(self, batch: pa.RecordBatch, key_number: np.ndarray, hashes: np.ndarray, subs: np.ndarray | None) -> Hits:
         present = layout.numbers(batch, HASH)
-        # Without sub-keys the needles of a chunk are neighbours.
-        wanted = hashes[needle[0] : needle[-1] + 1] if subs is None else hashes[needle]
+        # Without sub-keys the lookup keys of a chunk are neighbours.
+        wanted = hashes[key_number[0] : key_number[-1] + 1] if subs is None else hashes[key_number]
         low = np.searchsorted(present, wanted, "left")
         if self.unique and subs is None:
             hit = np.flatnonzero(present.take(low, mode="clip") == wanted)
-            return Hits(batch, needle[hit], low[hit])
+            return Hits(batch, key_number[hit], low[hit])
         high = np.searchsorted(present, wanted, "right")
         if subs is not None:
-            low, high = search.narrow(layout.numbers(batch, SUB), low, high, subs[needle])
+            low, high = search.narrow(layout.numbers(batch, SUB), low, high, subs[key_number])
         which, row = search.expand(low, high)
-        return Hits(batch, needle[which], row)
+        return Hits(batch, key_number[which], row)
 
     def _index_rows(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         assert self._footer.index is not None
@@ -294,11 +296,11 @@ class RunReader:
         present, rows = index[: len(index) // 2], index[len(index) // 2 :]
         if fresh and (present[1:] < present[:-1]).any():
             raise damaged(self.ref, "an index in order", "hashes out of order")
-        needle, place = search.expand(np.searchsorted(present, hashes, "left"), np.searchsorted(present, hashes, "right"))
+        key_number, place = search.expand(np.searchsorted(present, hashes, "left"), np.searchsorted(present, hashes, "right"))
         found = rows[place]
         if found.max(initial=0) >= self.ref.rows:
             raise damaged(self.ref, f"an index of {self.ref.rows} rows", "other rows")
-        return needle, found.astype(np.int64)
+        return key_number, found.astype(np.int64)
 
     def _find_by_index(
         self, hashes: np.ndarray, subs: np.ndarray | None, held: Mapping[int, pa.RecordBatch] | None
@@ -315,15 +317,15 @@ class RunReader:
             low, high = first[of], ends[of]
             if subs is not None:
                 low, high = search.narrow(subs, low, high, layout.numbers(batch, SUB)[at])
-            hit, needle = search.expand(low, high)
-            yield which, Hits(batch, needle, at[hit])
+            hit, key_number = search.expand(low, high)
+            yield which, Hits(batch, key_number, at[hit])
 
 
 def _detached(hits: Hits) -> Hits:
     """The same rows, without holding on to a chunk of which they are the smaller part."""
     if 2 * len(hits.row) >= len(hits.chunk):
         return hits
-    return Hits(hits.chunk.take(pa.array(hits.row)), hits.needle, np.arange(len(hits.row)))
+    return Hits(hits.chunk.take(pa.array(hits.row)), hits.key_number, np.arange(len(hits.row)))
 
 
 def _is_compressed(chunk: pa.Buffer) -> bool:

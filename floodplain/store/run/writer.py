@@ -15,7 +15,7 @@ from floodplain.store.rows import layout
 from floodplain.store.rows.layout import HASH, SUB
 from floodplain.store.rows.row_classes import hash_order, starts_of
 from floodplain.store.run import bloom, validation
-from floodplain.store.run.footer import MAGIC, Footer, Place, encode
+from floodplain.store.run.footer import MAGIC, Footer, Section, encode
 from floodplain.store.run.output_buffer import RunSink
 from floodplain.store.run.statistics import Chunks, Facts, Piece
 from floodplain.tiers.blobs import Gathered
@@ -210,9 +210,9 @@ def _hash_index(hashes: np.ndarray) -> bytes:
     return np.concatenate([hashes[order], order.astype(np.uint64)]).astype("<u8").tobytes()
 
 
-def _append(sink: RunSink, data: bytes) -> Place:
+def _append(sink: RunSink, data: bytes) -> Section:
     """Put ``data`` behind what is there, aligned."""
     sink.write(bytes(-sink.tell() % ALIGNMENT))
     offset = sink.tell()
     sink.write(data)
-    return Place(offset, len(data), xxhash.xxh3_64_intdigest(data))
+    return Section(offset, len(data), xxhash.xxh3_64_intdigest(data))

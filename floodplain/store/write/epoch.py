@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from floodplain.errors import BadInput
-from floodplain.store.run.open_runs import Readers
+from floodplain.store.run.open_runs import OpenRuns
 from floodplain.store.run.writer import BuiltRun
 from floodplain.store.write.task_writer import Report, TaskWriter, Ticket, conflict_before_damage, reopen, write_object
 from floodplain.tiers import paths
@@ -30,13 +30,13 @@ class Epoch:
     """
 
     def __init__(
-        self, history: History, readers: Readers, token: int, watermarks: Mapping[str, int], *, set_back: bool = False
+        self, history: History, open_runs: OpenRuns, token: int, watermarks: Mapping[str, int], *, set_back: bool = False
     ) -> None:
         """``set_back``: watermarks may be earlier than they are."""
         head = history.head
         self._set_back = set_back
         self._history = history
-        self._readers = readers
+        self._open_runs = open_runs
         self._done = False
         self.ticket = Ticket(
             store=head.store,
@@ -108,7 +108,7 @@ class Epoch:
         needed: list[Requirement] = [RequireEpoch(ticket.epoch - 1), RequireStart(ticket.start), *requirements]
         needed += [RequireSchema(table, ticket.schemas[table].id) for table in sorted({run.table for run in runs})]
         with conflict_before_damage(self._history, [RequireLease(ticket.token), *needed]):
-            reopen(runs, head, self._readers, self._history.blobs)
+            reopen(runs, head, self._open_runs, self._history.blobs)
         moved = {**ticket.now_ms, **(watermarks or {})}
         back = [name for name, at_ms in moved.items() if at_ms < head.watermarks.get(name, at_ms)] if self._set_back else []
         update = CommitEpoch(

@@ -13,7 +13,7 @@ from floodplain.settings import StoreSettings
 from floodplain.store.rows import large_tables
 from floodplain.store.rows.definition import recorded
 from floodplain.store.rows.delta import physical_rows, settle, unmergeable
-from floodplain.store.run.open_runs import LOCAL_TIERS, Readers
+from floodplain.store.run.open_runs import LOCAL_TIERS, OpenRuns
 from floodplain.store.run.writer import BuiltRun, RunOptions, build_run, pack
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs, Writable
@@ -181,10 +181,10 @@ def conflict_before_damage(history: History, requirements: Sequence[Requirement]
         raise
 
 
-def reopen(refs: tuple[RunRef, ...], manifest: Manifest, readers: Readers, blobs: Blobs) -> None:
+def reopen(refs: tuple[RunRef, ...], manifest: Manifest, open_runs: OpenRuns, blobs: Blobs) -> None:
     """Look once more at runs that are about to be committed, where that costs no request.
 
     Raises ``Corrupt`` if what was stored is not what was written.
     """
     if blobs.tier in LOCAL_TIERS:
-        readers.sources_of(refs, manifest)
+        open_runs.sources_of(refs, manifest)

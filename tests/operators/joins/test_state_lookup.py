@@ -98,7 +98,7 @@ def test_there_is_one_multi_get_per_task(other, tmp_path):
     ours = PipelineKit(lambda s: s.lookup(tmp_path / "other", "levels", {"user": "name"}).write("memory"), rows=ROWS, slots=1)
     ours.epoch(rows("ada", "bob", "ada", "eve"))
     (store,) = state_lookup._stores.values()
-    assert store.readers.counters.get(LOOKUPS, "levels") == 1
+    assert store.open_runs.counters.get(LOOKUPS, "levels") == 1
 
 
 def test_tasks_are_sent_what_they_look_at(other, tmp_path):

@@ -52,7 +52,7 @@ class Collected:
         groups = ((0, store.head.key_groups),)
         newest = policy.levels(store.head, table, groups)[:2]
         proposal = policy.Proposal(table, groups, tuple(run for level in newest for run in level), 1)
-        compact(store.history, store.readers, proposal, store.head)
+        compact(store.history, store.open_runs, proposal, store.head)
 
     def open(self, blobs: Blobs) -> Store:
         return world.open_store(blobs, self.readers_clock, self.scene.settings)

@@ -192,10 +192,10 @@ def test_keys_that_straddle_chunks_are_found_whole() -> None:
     entries = [(key, sub) for key in range(5) for sub in range(40)]
     forge.write(store, "t", ("put", {"k": [k for k, _ in entries], "s": [s for _, s in entries], "v": range(200)}))
     lookup = store.snapshot().table("t").multi_get(keys(3, 9, 0))
-    assert np.bincount(lookup.needle, minlength=3).tolist() == [40, 0, 40]
+    assert np.bincount(lookup.key_number, minlength=3).tolist() == [40, 0, 40]
     subkeys = [set() for _ in range(3)]
-    for needle, sub in zip(lookup.needle.tolist(), lookup.rows["s"].to_pylist(), strict=True):
-        subkeys[needle].add(sub)
+    for key_number, sub in zip(lookup.key_number.tolist(), lookup.rows["s"].to_pylist(), strict=True):
+        subkeys[key_number].add(sub)
     assert subkeys == [set(range(40)), set(), set(range(40))]
 
 
@@ -236,5 +236,8 @@ def test_exact_sub_keys_in_any_order_give_these_rows_and_no_others(shape: str, c
         asked = list(zip(rng.integers(0, 14, count).tolist(), rng.integers(0, 13, count).tolist(), strict=True))
         wanted = pa.table({"k": [k for k, _ in asked], subkey: [sub for _, sub in asked]})
         found = store.snapshot().table("t").multi_get(wanted)
-        got = [(asked[needle], row["v"]) for needle, row in zip(found.needle.tolist(), found.rows.to_pylist(), strict=True)]
+        got = [
+            (asked[key_number], row["v"])
+            for key_number, row in zip(found.key_number.tolist(), found.rows.to_pylist(), strict=True)
+        ]
         assert got == [(entry, there[entry]) for entry in asked if entry in there]

@@ -44,7 +44,7 @@ def test_pieces_are_bounded_and_hold_everything_once(schema: Any) -> None:
     told_apart = [field.name for field in (*schema.keys, *schema.subkeys)]
     assert len(whole.group_by(told_apart).aggregate([])) == len(whole)
     assert set(whole["k"].to_pylist()) == set(range(2000))
-    chunk_rows = max(int(source.reader.count.max()) for source in store.readers.sources(store.head, "t"))
+    chunk_rows = max(int(source.reader.count.max()) for source in store.open_runs.sources(store.head, "t"))
     row_bytes = whole.nbytes / len(whole) + 9
     assert max(map(len, pieces)) <= SMALL.window_bytes / row_bytes + 3 * chunk_rows
 
@@ -143,7 +143,7 @@ def test_due_timers_of_many_read_few_bytes() -> None:
 
 def test_windows_cover_the_key_groups_without_a_gap() -> None:
     store = filled(VALUE)
-    sources = store.readers.sources(store.head, "t")
+    sources = store.open_runs.sources(store.head, "t")
     for groups in (((0, 16),), ((2, 5), (9, 10))):
         windows = plan(sources, VALUE, groups, forge.GROUPS, 2000)
         covered = sorted((window.begin, window.end) for window in windows)

@@ -96,13 +96,13 @@ def check_reads(store: Store, species: str, hashes: int, model: dict[Entry, int]
     view = store.snapshot().table("t")
     assert sorted(rows_in(view.to_arrow())) == sorted(row(species, *item) for item in model.items())
     found = view.multi_get(table(species, asked, hashes, subs=False))
-    answers = list(zip(found.needle.tolist(), rows_in(found.rows), strict=True))
+    answers = list(zip(found.key_number.tolist(), rows_in(found.rows), strict=True))
     of_key = [(place, item) for place, (number, _) in enumerate(asked) for item in model.items() if item[0][0] == number]
     wanted = [(place, row(species, *item)) for place, item in of_key]
     assert sorted(answers) == sorted(wanted)
     if TABLES[species].subkeys:
         found = view.multi_get(table(species, asked, hashes))
-        answers = list(zip(found.needle.tolist(), rows_in(found.rows), strict=True))
+        answers = list(zip(found.key_number.tolist(), rows_in(found.rows), strict=True))
         assert sorted(answers) == sorted(
             (i, row(species, entry, model[entry])) for i, entry in enumerate(asked) if entry in model
         )
@@ -167,7 +167,7 @@ def test_entries_of_one_key_and_one_hash_are_told_apart_by_sorting(monkeypatch: 
             forge.write(store, "t", ("put", rows), ("put", rows))
             forge.write(store, "t", ("put", rows))
             found = store.snapshot().table("t").multi_get(rows.drop_columns(["v"]))
-            assert found.needle.tolist() == found.rows.column("v").to_pylist() == list(range(entries))
+            assert found.key_number.tolist() == found.rows.column("v").to_pylist() == list(range(entries))
             counts.append(compared.rows)
     assert counts[1] <= 4.5 * counts[0]
 

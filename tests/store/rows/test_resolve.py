@@ -175,7 +175,7 @@ def test_a_partial_compaction_keeps_what_older_runs_need_to_see() -> None:
     manifest = store.head
 
     newer = manifest.runs["t"][:4]
-    compact(store.history, store.readers, Proposal("t", ((0, forge.GROUPS),), newer, 0), manifest)
+    compact(store.history, store.open_runs, Proposal("t", ((0, forge.GROUPS),), newer, 0), manifest)
     assert len(store.head.runs["t"]) == 2
     assert store.head.runs["t"][0].deletes
     assert store.head.runs["t"][0].merges

@@ -145,7 +145,7 @@ def test_keys_and_sub_keys_of_every_type_that_can_be_one(type_: pa.DataType) -> 
         newest = {repr(pair).replace("-0.0", "0.0"): n for n, pair in enumerate(pairs)}
         found = store.snapshot().table("t").multi_get(pa.table(columns))
         assert found.found.all()
-        assert found.rows["v"].to_pylist() == [newest[repr(pairs[n]).replace("-0.0", "0.0")] for n in found.needle]
+        assert found.rows["v"].to_pylist() == [newest[repr(pairs[n]).replace("-0.0", "0.0")] for n in found.key_number]
         assert store.snapshot().table("t").count() == len(newest)
 
     check()

@@ -130,12 +130,14 @@ def test_find_is_a_plain_search(shape: str) -> None:
     reader = opened(store, run)
     rows = forge.physical_of(run)
     hashes = rows["_hash"].to_numpy()
-    needles = np.unique(np.concatenate([np.unique(hashes)[::3], np.array([0, 5, 2**64 - 1], np.uint64)]))
+    lookup_keys = np.unique(np.concatenate([np.unique(hashes)[::3], np.array([0, 5, 2**64 - 1], np.uint64)]))
     value = rows.column_names[-1]
     found = []
-    for hits in reader.find(needles):
-        found += zip(needles[hits.needle].tolist(), hits.chunk.column(value).take(pa.array(hits.row)).to_pylist(), strict=True)
-    wanted = set(needles.tolist())
+    for hits in reader.find(lookup_keys):
+        found += zip(
+            lookup_keys[hits.key_number].tolist(), hits.chunk.column(value).take(pa.array(hits.row)).to_pylist(), strict=True
+        )
+    wanted = set(lookup_keys.tolist())
     assert sorted(found) == sorted((h, v) for h, v in zip(hashes.tolist(), rows[value].to_pylist(), strict=True) if h in wanted)
 
 
@@ -157,7 +159,7 @@ def test_find_by_sub_key_is_a_plain_search(
     keys = pa.table({"k": [k for k, _ in asked], SUBKEYS[shape]: [s for _, s in asked]})
     lookup = store.snapshot().table("t").multi_get(keys)
     expected = {n: f"{k}/{s}" for n, (k, s) in enumerate(asked) if (k, s) in entries}
-    assert dict(zip(lookup.needle.tolist(), lookup.rows["v"].to_pylist(), strict=True)) == expected
+    assert dict(zip(lookup.key_number.tolist(), lookup.rows["v"].to_pylist(), strict=True)) == expected
 
 
 def test_an_object_holds_several_runs_each_aligned() -> None:
@@ -261,7 +263,7 @@ def test_a_directory_is_made_once_of_a_chunk_that_is_asked_for_much_of_what_it_h
         (everything[::4], reader.count.tolist()),
         (everything[:1], reader.count.tolist()),
     ):
-        found = [hashes[hits.needle][place] for hits in reader.find(hashes) for place in range(len(hits.row))]
+        found = [hashes[hits.key_number][place] for hits in reader.find(hashes) for place in range(len(hits.row))]
         assert found == hashes.tolist()
         assert made == expected
 
