@@ -54,7 +54,7 @@ docs: $(READY)
 	$(BIN)/python docs/figures.py
 	$(BIN)/python docs/plots.py
 	$(BIN)/python docs/reliability.py
-	$(BIN)/python docs/build.py
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env docs site
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Floodplain needs Python 3.11 or newer; set PYTHON=..."; exit 1; }

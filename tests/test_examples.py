@@ -14,22 +14,23 @@ import floodplain as fp
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DEMO = ROOT / "examples" / "store_demo.py"
-FENCE = re.compile(r"^```python(?P<marks>[^\n]*)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
-NOT_RUN = "no-run"
+FENCE = re.compile(r"^```(?P<marks>python[^\n]*)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
+SPARK = "SparkSession.builder"
+S3 = "s3://"
 
 
 def python_blocks(markdown: str) -> list[str]:
-    """The code of each block marked ``python``, but for those marked ``python no-run``."""
-    return [match["code"] for match in FENCE.finditer(markdown) if NOT_RUN not in match["marks"].split()]
+    """The code of each block marked ``python``."""
+    return [match["code"] for match in FENCE.finditer(markdown)]
 
 
-SPARK = "SparkSession.builder"
-SHOWN = [page for page in (README, *sorted((ROOT / "docs").rglob("*.md"))) if python_blocks(page.read_text())]
+PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+SHOWN = {page: "\n".join(python_blocks(page.read_text())) for page in PAGES if FENCE.search(page.read_text())}
 
 
 def _marked(page: Path) -> Any:
-    marks = [pytest.mark.spark] if SPARK in page.read_text() else []
-    return pytest.param(page, id=page.stem, marks=marks)
+    needs = [(pytest.mark.spark, SPARK), (pytest.mark.s3, S3)]
+    return pytest.param(page, id=page.stem, marks=[mark for mark, sign in needs if sign in SHOWN[page]])
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -37,27 +38,31 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True)
 
 
-def test_blocks_are_found_and_marks_respected():
-    text = "```python\na\n```\n```bash\nb\n```\n```python no-run\nc\n```\n```python\nd\n```\n"
-    assert python_blocks(text) == ["a\n", "d\n"]
+def test_blocks_are_found():
+    assert python_blocks("```python\na\n```\n```bash\nb\n```\n```python title=x\nd\n```\n") == ["a\n", "d\n"]
 
 
-def test_the_readme_shows_nothing_that_does_not_run():
-    assert NOT_RUN not in README.read_text()
+def test_no_block_is_kept_from_running():
+    """What is no program is marked ``text`` or ``sh``."""
+    marks = {page.name: [match["marks"] for match in FENCE.finditer(page.read_text())] for page in SHOWN}
+    assert {name: found for name, found in marks.items() if set(found) != {"python"}} == {}
 
 
-def test_the_readme_and_the_concepts_have_python_to_run():
-    assert {README, ROOT / "docs" / "concepts.md"} <= set(SHOWN)
+def test_the_guide_has_python_to_run():
+    names = ("guide/windows", "guide/joins", "porting", "theory")
+    assert {README, *(ROOT / "docs" / f"{name}.md" for name in names)} <= set(SHOWN)
 
 
 @pytest.mark.parametrize("page", [_marked(page) for page in SHOWN])
-def test_every_python_block_of_a_page_runs(page, tmp_path, request):
-    """In order, in one process, as a reader would paste them. What asks for Spark needs one that can start."""
-    if SPARK in page.read_text():
+def test_every_python_block_of_a_page_runs(page, tmp_path, monkeypatch, request):
+    """In order, as a reader would paste them into one program; on the Spark and the S3 server of the tests."""
+    if SPARK in SHOWN[page]:
         request.getfixturevalue("spark")
-    (tmp_path / "shown.py").write_text("\n".join(python_blocks(page.read_text())))
-    shown = run("shown.py", cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
+    if S3 in SHOWN[page]:
+        for option, value in request.getfixturevalue("s3_server").options.items():
+            monkeypatch.setenv(f"AWS_{option.upper()}", value)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(SHOWN[page], str(page), "exec"), {"__name__": "__main__"})
 
 
 def test_a_session_of_the_readme_lives_as_long_as_its_rows_come():
