@@ -31,6 +31,10 @@ MEMORY = "spark_memory"
 TRANSFORM = "transform_with_state"
 LARGE = "floodplain_large"
 
+SMALL_EPOCHS, SLOTS, GROWTH = "small_epochs", "slots", "growth"
+CHOICES = (STATELESS, ROCKSDB, MEMORY, TRANSFORM, SMALL_EPOCHS, SLOTS, GROWTH)
+"""What ``--only`` can name: contenders, and what is measured besides the race with them. We always take part."""
+
 TARGETS = {
     "vs_transform_with_state": ("at least", 100.0),
     "vs_spark_rocksdb": ("at least", 3.0),
@@ -67,6 +71,11 @@ class Sizes:
     growth_rounds: int = 5
     fill_rows: int = 1_000_000
     """Of an epoch that fills a state."""
+    only: tuple[str, ...] = ()
+    """Some of ``CHOICES``; none for all."""
+
+    def includes(self, choice: str) -> bool:
+        return not self.only or choice in self.only
 
     @property
     def disk_bytes(self) -> int:
@@ -95,7 +104,7 @@ def run(sizes: Sizes, clock: Clock, spark: Any = None) -> dict[str, Any]:
         with nullcontext(spark) if spark is not None else stock_spark.local_session(home) as session:
             _Counter(bench, sizes, home, session).run()
     bench.judge({name: target for name, target in TARGETS.items() if name in bench.ratios})
-    bench.figures["sizes"] = asdict(sizes) | {"other_slots": list(sizes.other_slots)}
+    bench.figures["sizes"] = asdict(sizes) | {"other_slots": list(sizes.other_slots), "only": list(sizes.only)}
     bench.figures["machine"] = {"cores": os.cpu_count(), **{name: version(name) for name in ("pyspark", "duckdb", "pyarrow")}}
     return bench.result()
 
@@ -127,10 +136,13 @@ class _Counter:
             plain.feed(mine.fed)
             with ExitStack() as theirs:
                 self._race(mine, plain, settle, theirs)
-            self._small_epochs(mine, plain, settle)
+            if self._sizes.includes(SMALL_EPOCHS):
+                self._small_epochs(mine, plain, settle)
             self._check(plain)
-            self._slots(mine, settle)
-            self._growth(stack, mine, settle)
+            if self._sizes.includes(SLOTS):
+                self._slots(mine, settle)
+            if self._sizes.includes(GROWTH):
+                self._growth(stack, mine, settle)
             self._check(mine)
 
     def _lane(self, stack: ExitStack, name: str, start: Callable[[Any, Path], Any]) -> Lane:
@@ -153,9 +165,9 @@ class _Counter:
     def _race(self, mine: Lane, plain: Lane, settle: Settling, stack: ExitStack) -> None:
         """All contenders on epochs of the full size."""
         sizes, bench = self._sizes, self._bench
+        stores = {ROCKSDB: stock_spark.ROCKSDB, MEMORY: stock_spark.MEMORY}
         others = [
-            self._lane(stack, ROCKSDB, stock_spark.aggregation(stock_spark.ROCKSDB)),
-            self._lane(stack, MEMORY, stock_spark.aggregation(stock_spark.MEMORY)),
+            self._lane(stack, name, stock_spark.aggregation(store)) for name, store in stores.items() if sizes.includes(name)
         ]
         for lane in others:
             lane.feed(mine.fed)
@@ -170,7 +182,7 @@ class _Counter:
             fed(plain, sizes.block),
             *(fed(lane, sizes.their_block) for lane in others),
         ]
-        if sizes.transform_epochs:
+        if sizes.transform_epochs and sizes.includes(TRANSFORM):
             entries.append(self._transform(stack, blocks))
         settle.waited_s.clear()
         laps = race(bench, "counter", entries, sizes.rounds)

@@ -34,6 +34,8 @@ SPARK = "spark"
 STATEFUL = ("q3", "q4", "q5", "q6", "q7", "q8", "q9", "q11", "q12", "q15", "q16", "q17", "q18", "q19", "q20")
 STATELESS = ("q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22")
 """In these both would run the same expressions in the same JVM: their answers are compared, and there is no race."""
+CHOICES = (*STATEFUL, *STATELESS)
+"""What ``--only`` can name: queries."""
 GOAL = 3.0
 """Of the geometric mean; no query may be slower."""
 
@@ -57,6 +59,8 @@ class Sizes:
     slots: int = stock_spark.CORES
     queries: tuple[str, ...] = STATEFUL
     checked: tuple[str, ...] = STATELESS
+    only: tuple[str, ...] = ()
+    """Some of ``CHOICES``; none for all."""
 
     @property
     def epochs(self) -> int:
@@ -81,7 +85,11 @@ def run(sizes: Sizes, clock: Clock, spark: Any = None) -> dict[str, Any]:
     goals = {name: ("at least", GOAL if name == "nexmark_vs_spark" else 1.0) for name in bench.ratios}
     bench.judge(goals)
     bench.figures["spark_cannot"] = {name: why for name, why in stock_nexmark.CANNOT.items() if name in sizes.queries}
-    bench.figures["sizes"] = asdict(sizes) | {"queries": list(sizes.queries), "checked": list(sizes.checked)}
+    bench.figures["sizes"] = asdict(sizes) | {
+        "queries": list(sizes.queries),
+        "checked": list(sizes.checked),
+        "only": list(sizes.only),
+    }
     bench.figures["machine"] = {"cores": os.cpu_count(), **{name: version(name) for name in ("pyspark", "duckdb", "pyarrow")}}
     return bench.result()
 
@@ -122,10 +130,13 @@ class _Nexmark:
         return found
 
     def run(self) -> None:
+        only = self._sizes.only
         for name in self._sizes.queries:
-            self._bench.figures[name] = self._query(name)
+            if not only or name in only:
+                self._bench.figures[name] = self._query(name)
         for name in self._sizes.checked:
-            self._check(name)
+            if not only or name in only:
+                self._check(name)
 
     def _check(self, name: str) -> None:
         """The answer of a query of ours over one epoch."""

@@ -39,8 +39,8 @@ from floodplain.clock import Clock
 from floodplain.errors import BadInput
 
 OURS = "floodplain"
-ONLY = "FLOODPLAIN_PEERS_ONLY"
-"""Names of peers, separated by commas: the others are left out."""
+CHOICES = tuple(peer.name for peer in PEERS)
+"""What ``--only`` can name: peers. We always take part."""
 IVY_SETTINGS = "FLOODPLAIN_IVY_SETTINGS"
 """An Ivy settings file, for a machine that fetches the jars of a broker from a mirror."""
 REBALANCE_DELAY_MS = 5000
@@ -56,6 +56,11 @@ class Sizes:
     quick: bool = False
     run_seconds: float = 300
     """After which a peer is given up."""
+    only: tuple[str, ...] = ()
+    """Names of peers; none for all that run in this form."""
+
+    def includes(self, peer: Peer) -> bool:
+        return peer.name in self.only if self.only else peer.quick or not self.quick
 
 
 FULL = Sizes()
@@ -87,23 +92,13 @@ class Runs:
 def run(sizes: Sizes, clock: Clock, peers: Sequence[Peer] = PEERS) -> dict[str, Any]:
     """Temporary files are removed at the end; the environments stay."""
     bench = Bench("peers", clock)
-    chosen = _chosen(peers, sizes.quick)
+    chosen = [peer for peer in peers if sizes.includes(peer)]
     with tempfile.TemporaryDirectory(prefix="floodplain-bench-") as folder:
         _Peers(bench, sizes, Path(folder), chosen).run()
     bench.judge(dict.fromkeys(bench.ratios, ("at least", 1.0)))
-    bench.figures["sizes"] = asdict(sizes)
+    bench.figures["sizes"] = asdict(sizes) | {"only": list(sizes.only)}
     bench.figures["machine"] = {"cores": os.cpu_count(), **{name: version(name) for name in ("pyspark", "duckdb", "pyarrow")}}
     return bench.result()
-
-
-def _chosen(peers: Sequence[Peer], quick: bool) -> list[Peer]:
-    names = [name for name in os.environ.get(ONLY, "").split(",") if name]
-    unknown = set(names) - {peer.name for peer in peers}
-    if unknown:
-        raise BadInput(
-            f"{ONLY}: there is no peer {', '.join(sorted(unknown))}; there are: {', '.join(peer.name for peer in peers)}"
-        )
-    return [peer for peer in peers if (peer.name in names if names else peer.quick or not quick)]
 
 
 class _Peers:

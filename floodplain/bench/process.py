@@ -31,6 +31,9 @@ TRANSFORM = "transform_with_state"
 TRANSFORM_PANDAS = "transform_with_state_in_pandas"
 COMPAT = "floodplain.spark.transform_with_state.api"
 
+CHOICES = (DROPIN, DROPIN_PANDAS, TRANSFORM, TRANSFORM_PANDAS)
+"""What ``--only`` can name: contenders. We always take part."""
+
 TARGETS = {"vs_transform_with_state": ("at least", 40.0), "dropin_vs_transform_with_state": ("at least", 25.0)}
 
 
@@ -45,6 +48,8 @@ class Sizes:
     slow_rounds: int = 2
     pandas_rows: int = 10_000
     pandas_rounds: int = 1
+    only: tuple[str, ...] = ()
+    """Some of ``CHOICES``; none for all."""
 
 
 FULL = Sizes()
@@ -59,7 +64,7 @@ def run(sizes: Sizes, clock: Clock, spark: Any = None) -> dict[str, Any]:
         with nullcontext(spark) if spark is not None else stock_spark.local_session(home) as session:
             _measure(bench, sizes, home, session)
     bench.judge({name: target for name, target in TARGETS.items() if name in bench.ratios})
-    bench.figures["sizes"] = asdict(sizes)
+    bench.figures["sizes"] = asdict(sizes) | {"only": list(sizes.only)}
     bench.figures["machine"] = {"cores": os.cpu_count(), **{name: version(name) for name in ("pyspark", "duckdb", "pyarrow")}}
     return bench.result()
 
@@ -99,7 +104,7 @@ def _contenders(bench: Bench, sizes: Sizes) -> Contenders:
         sizes.pandas_rows,
         sizes.pandas_rounds,
     )
-    return found
+    return {name: contender for name, contender in found.items() if name == OURS or not sizes.only or name in sizes.only}
 
 
 def _ours(rows: Any, folder: Path) -> Any:
@@ -135,11 +140,12 @@ def _feed(files: Files, scale: int, rounds: int) -> Callable[[int], list[Path]]:
 def _compare(bench: Bench, laps: Mapping[str, Laps]) -> None:
     """``vs_…`` is ours against theirs; ``dropin_vs_…`` is their processor through the drop-in against theirs."""
 
-    def ratio(one: str, other: str) -> float:
-        return rounded(laps[one].rows_per_s / laps[other].rows_per_s)
-
-    bench.ratios["vs_transform_with_state"] = ratio(OURS, TRANSFORM)
-    bench.ratios["vs_transform_with_state_in_pandas"] = ratio(OURS, TRANSFORM_PANDAS)
-    if DROPIN in laps:
-        bench.ratios["dropin_vs_transform_with_state"] = ratio(DROPIN, TRANSFORM)
-        bench.ratios["dropin_pandas_vs_transform_with_state_in_pandas"] = ratio(DROPIN_PANDAS, TRANSFORM_PANDAS)
+    pairs = {
+        "vs_transform_with_state": (OURS, TRANSFORM),
+        "vs_transform_with_state_in_pandas": (OURS, TRANSFORM_PANDAS),
+        "dropin_vs_transform_with_state": (DROPIN, TRANSFORM),
+        "dropin_pandas_vs_transform_with_state_in_pandas": (DROPIN_PANDAS, TRANSFORM_PANDAS),
+    }
+    for name, (one, other) in pairs.items():
+        if one in laps and other in laps:
+            bench.ratios[name] = rounded(laps[one].rows_per_s / laps[other].rows_per_s)

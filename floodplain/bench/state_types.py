@@ -20,10 +20,16 @@ import pyarrow as pa
 from floodplain.bench import growth, repartition
 from floodplain.bench.contenders import ours, plain, rocks
 from floodplain.bench.harness.frame import Bench, Contestant, Timings, rounded
-from floodplain.bench.harness.sizes import Sizes
+from floodplain.bench.harness.sizes import FULL, QUICK, Sizes
 from floodplain.bench.workloads.state_updates import KINDS, VALUE, Kind, expected, same_rows
 from floodplain.clock import Clock
 from floodplain.errors import BadInput
+
+__all__ = ["CHOICES", "FULL", "QUICK", "run"]
+
+RMW, GROWTH = "rmw", "growth"
+CHOICES = (*(kind.name for kind in KINDS), RMW, GROWTH)
+"""What ``--only`` can name: kinds of state, reading and writing back, and growth."""
 
 TARGETS = {
     "rmw_vs_rocksdb": ("at least", 5.0),
@@ -44,15 +50,19 @@ def run(sizes: Sizes, clock: Clock) -> dict[str, Any]:
         home = Path(folder)
         if shutil.disk_usage(home).free < sizes.disk_bytes:
             raise BadInput(f"{home} has less than {sizes.disk_bytes >> 20} MB free: set TMPDIR to a place that has")
+        chosen = sizes.only or CHOICES
         for kind in KINDS:
-            with _folder(home, kind.name) as at:
-                bench.figures[kind.name] = _evaluate(bench, kind, sizes, at)
-        with _folder(home, "rmw") as at:
-            _read_modify_write(bench, sizes, at)
-        with _folder(home, "growth") as at:
-            growth.measure(bench, sizes, at)
-    bench.judge(TARGETS)
-    bench.figures["sizes"] = asdict(sizes)
+            if kind.name in chosen:
+                with _folder(home, kind.name) as at:
+                    bench.figures[kind.name] = _evaluate(bench, kind, sizes, at)
+        if RMW in chosen:
+            with _folder(home, RMW) as at:
+                _read_modify_write(bench, sizes, at)
+        if GROWTH in chosen:
+            with _folder(home, GROWTH) as at:
+                growth.measure(bench, sizes, at)
+    bench.judge({name: target for name, target in TARGETS.items() if name in bench.ratios})
+    bench.figures["sizes"] = asdict(sizes) | {"only": list(sizes.only)}
     bench.figures["machine"] = {"cores": os.cpu_count(), **{name: version(name) for name in ("rocksdict", "duckdb", "pyarrow")}}
     return bench.result()
 

@@ -11,6 +11,9 @@ from floodplain.cli.options import EXIT_WRONG, AsJson, chosen_output, reported
 def bench(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of: {', '.join(registry.NAMES)}.")],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds: within five minutes on two cores.")] = False,
+    only: Annotated[
+        str, typer.Option(metavar="NAMES", help="Contenders or parts, separated by commas: only these, and ours.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Run a benchmark on this machine and print what was measured.
@@ -23,7 +26,7 @@ def bench(
     """
     output = chosen_output(as_json)
     with reported(output):
-        result = registry.run(name, quick)
+        result = registry.run(name, quick, [each.strip() for each in only.split(",") if each.strip()])
         output.bench(result)
     if not all(result["checks"].values()):
         raise typer.Exit(EXIT_WRONG)

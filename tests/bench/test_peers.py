@@ -239,13 +239,12 @@ def _script(folder: Path, peer: Peer) -> Path:
     return folder / "oracle.py"
 
 
-def test_some_can_be_chosen_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [peer.name for peer in peer_comparison._chosen(PEERS, quick=True)] == [peer.name for peer in PEERS if peer.quick]
-    monkeypatch.setenv(peer_comparison.ONLY, "pathway,flink_sql_rocksdb")
-    assert [peer.name for peer in peer_comparison._chosen(PEERS, quick=True)] == ["pathway", "flink_sql_rocksdb"]
-    monkeypatch.setenv(peer_comparison.ONLY, "pathways")
-    with pytest.raises(BadInput, match="there is no peer pathways"):
-        peer_comparison._chosen(PEERS, quick=True)
+def test_some_can_be_chosen_by_name() -> None:
+    chosen = replace(peer_comparison.QUICK, only=("pathway", "flink_sql_rocksdb"))
+    assert [peer.name for peer in PEERS if peer_comparison.QUICK.includes(peer)] == [peer.name for peer in PEERS if peer.quick]
+    assert [peer.name for peer in PEERS if chosen.includes(peer)] == ["pathway", "flink_sql_rocksdb"]
+    with pytest.raises(BadInput, match=r"the benchmark peers has no pathways: --only takes .*pathway"):
+        registry.run("peers", quick=True, only=["pathways"])
 
 
 @pytest.mark.soak

@@ -40,7 +40,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_result_has_the_form_every_ratio_and_only_true_checks(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], figures: Any
 ) -> None:
-    monkeypatch.setattr(sizes, "QUICK", TINY)
+    monkeypatch.setattr(state_types, "QUICK", TINY)
     result = registry.run("state-types", quick=True)
     out, err = capsys.readouterr()
     assert not out, "standard output is the caller's"

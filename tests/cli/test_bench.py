@@ -1,6 +1,9 @@
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 
 import pytest
 
@@ -15,23 +18,50 @@ RESULT = {
 }
 
 
+@dataclass(frozen=True)
+class Sizes:
+    rounds: int
+    only: tuple[str, ...] = ()
+
+
 @pytest.fixture
 def tiny(monkeypatch):
     """A benchmark that takes no time. Its result is what the test gives it."""
     asked = []
 
     def define(result):
-        monkeypatch.setitem(registry._BENCHES, "tiny", lambda quick: asked.append(quick) or result)
+        module = ModuleType("floodplain.bench.tiny")
+        module.FULL, module.QUICK, module.CHOICES = Sizes(7), Sizes(3), ("some", "others")
+        module.run = lambda sizes, clock: asked.append(sizes) or result
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setitem(registry._MODULES, "tiny", "tiny")
         return asked
 
     return define
 
 
+def told(result, quick):
+    return {**result, "figures": {**result["figures"], "quick": quick}}
+
+
 def test_the_result_is_the_last_line_as_json(tiny):
     asked = tiny(RESULT)
-    assert run_json("bench", "tiny", "--quick") == RESULT
-    assert run_json("bench", "tiny") == RESULT
-    assert asked == [True, False]
+    assert run_json("bench", "tiny", "--quick") == told(RESULT, True)
+    assert run_json("bench", "tiny") == told(RESULT, False)
+    assert asked == [Sizes(3), Sizes(7)]
+
+
+def test_some_contenders_can_be_chosen(tiny):
+    asked = tiny(RESULT)
+    run_json("bench", "tiny", "--only", "some")
+    run_json("bench", "tiny", "--quick", "--only", " others, some")
+    assert asked == [Sizes(7, ("some",)), Sizes(3, ("others", "some"))]
+
+
+def test_a_contender_that_is_not_there_is_an_error_that_names_those_that_are(tiny):
+    asked = tiny(RESULT)
+    error = run_json("bench", "tiny", "--only", "some,nobody", code=2)["error"]
+    assert "no nobody" in error and "some, others" in error and not asked
 
 
 def test_the_table_shows_every_number(tiny):
@@ -45,7 +75,7 @@ def test_the_table_shows_every_number(tiny):
 def test_a_wrong_answer_is_an_exit_code(tiny):
     wrong = {**RESULT, "checks": {"agrees": True, "equals_duckdb": False}}
     tiny(wrong)
-    assert run_json("bench", "tiny", code=1) == wrong
+    assert run_json("bench", "tiny", code=1) == told(wrong, False)
     assert "NO" in run("bench", "tiny").stdout
 
 
@@ -57,7 +87,9 @@ def test_help_says_what_each_benchmark_needs():
     shown = " ".join(run("bench", "--help").stdout.split())
     assert "floodplain[bench]" in shown and "All but state-types run on Spark" in shown
     assert "floodplain[bench,spark,java]" in shown and "Java of version 17" in shown
-    assert [name for name in registry.NAMES if registry._BENCHES[name] is registry._state_types] == ["state-types"]
+    modules = {name: import_module(f"floodplain.bench.{module}") for name, module in registry._MODULES.items()}
+    without_spark = [name for name, module in modules.items() if not hasattr(module, "stock_spark")]
+    assert set(without_spark) == {"state-types", "peers"}, "peers starts Spark in processes of its own"
 
 
 def test_other_commands_work_without_the_packages_that_benchmarks_need(tmp_path):

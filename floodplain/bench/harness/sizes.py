@@ -20,6 +20,8 @@ class Sizes:
     updates: int = 8
     rounds: int = 5
     points: int = 1_000
+    only: tuple[str, ...] = ()
+    """Some of the parts of the benchmark; none for all."""
 
     @property
     def disk_bytes(self) -> int:
