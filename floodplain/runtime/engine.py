@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from floodplain.eventtime.watermarks import SourceObservation, WatermarkRule
 from floodplain.operators.kernel.traits import Combiner
-from floodplain.plan.single_scan import OnePass
+from floodplain.plan.nodes import Extend, Node, Plan, Select, Transform, Union
+from floodplain.plan.single_scan import OnePass, one_pass
 from floodplain.runtime.staging import Staged
 from floodplain.runtime.task import Job, StageJob, TaskReport
 from floodplain.runtime.task_store import Work
@@ -54,3 +55,19 @@ class Place:
     options: Mapping[str, str] = field(repr=False)
     blobs: Blobs | None = None
     """Where tasks run in the driver's process: what they read and write through."""
+
+
+def apply_stateless(node: Transform | Select | Extend | Union, plan: Plan, engine: Engine, rows: Callable[[Node], Any]) -> Any:
+    """What a step without state makes of the rows of the steps upstream of it."""
+    match node:
+        case Transform(parent=parent, function=function):
+            return engine.transform(rows(parent), function)
+        case Select(parent=parent, only=only):
+            return engine.select(rows(parent), plan.columns(node), only)
+        case Extend(parent=parent, columns=columns, where=where):
+            return engine.extend(rows(parent), columns, where)
+        case Union(members=members):
+            scan = one_pass(node)
+            if scan is None:
+                return engine.union([rows(member) for member in members])
+            return engine.parted(rows(scan.parent), scan)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from floodplain.eventtime.times import END_MS, NONE_MS
-from floodplain.runtime.epoch_runner import Epochs
+from floodplain.runtime.epoch_runner import EpochRunner
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.tiers.paths import BATCHES
 from floodplain.versions.records.edit import SourcePosition
@@ -14,7 +14,7 @@ _ROWS, _DONE = "rows", "done"
 
 
 def run_static(
-    epochs: Epochs, inputs: Mapping[str, Any], batch: str | None, newest_ms: Callable[[], int], *, finish: bool
+    epochs: EpochRunner, inputs: Mapping[str, Any], batch: str | None, newest_ms: Callable[[], int], *, finish: bool
 ) -> None:
     """Of a batch that has a name, what an earlier run that was cut short did is not done again, and the rest is.
 
@@ -35,7 +35,7 @@ def run_static(
         epochs.advance(clock.now_ms(), reached_ms, position=_position(epochs, batch, _DONE))
 
 
-def _position(epochs: Epochs, batch: str | None, how_far: str) -> SourcePosition | None:
+def _position(epochs: EpochRunner, batch: str | None, how_far: str) -> SourcePosition | None:
     """That of the stream, which stays, with a note of the batch."""
     if batch is None:
         return None

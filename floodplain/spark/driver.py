@@ -15,7 +15,7 @@ from floodplain.runtime.checkpoint.known_files import SeenReader
 from floodplain.runtime.compatibility.migration import NO_CHANGES, StartChanges
 from floodplain.runtime.drain_lock import Gate
 from floodplain.runtime.engine import Place
-from floodplain.runtime.epoch_runner import Epochs
+from floodplain.runtime.epoch_runner import EpochRunner
 from floodplain.runtime.static_input import run_static
 from floodplain.spark.engine import SparkEngine, tagged, untagged
 from floodplain.spark.pushdown import put_ahead
@@ -42,7 +42,7 @@ class Driver:
 
     def __init__(self, place: Place, plan: Plan, engine: SparkEngine, slots: int, tags: Sequence[str]) -> None:
         self._engine = engine
-        self.epochs = Epochs(place, plan, engine, slots)
+        self.epochs = EpochRunner(place, plan, engine, slots)
         self.store = place.store
         self.seen = SeenReader(place.store.history.blobs, place.store.head.store)
         self._tags = tuple(tags)
@@ -72,7 +72,7 @@ class Driver:
     def follow(self, folder: Path, inputs: dict[str, DataFrame]) -> DataFrame:
         """What the streaming query with this checkpoint is to hand over, batch by batch. Requires: ``prepare`` was called."""
         self._checkpoint = folder
-        self.epochs.front, rows = put_ahead(self._plan, self._engine, self.epochs.operators, inputs[""])
+        self.epochs.front, rows = put_ahead(self._plan, self._engine, self.epochs.bound.operators, inputs[""])
         return tagged({**inputs, "": rows})
 
     def on_batch(self, rows: DataFrame, batch_id: int) -> None:
@@ -99,7 +99,7 @@ class Driver:
         assert self._checkpoint is not None
         self._engine.use(rows.sparkSession)
         entry = spark_checkpoint.batch_entry(self._checkpoint, batch_id, self.store.head.source, self.seen)
-        self.epochs.publish()
+        self.epochs.publisher.publish()
         if not spark_checkpoint.is_replay(self.store.head.source, entry.position):
             self.epochs.run(untagged(rows, self._tags), entry.position, entry.timestamp_ms, entry.watermark_ms)
             self.after_epoch()
@@ -116,8 +116,7 @@ class Driver:
         raise Interrupted
 
     def tick(self) -> bool:
-        """As ``Epochs.tick``, which says when there is an epoch without rows; whether there was one. None comes once the query is
-        to stop.
+        """As ``EpochRunner.tick``: an epoch without rows if timers are due; whether there was one. None once it is to stop.
 
         Spark calls us only when data comes. It leaves the watermark that the next batch would have in its commit log.
         """

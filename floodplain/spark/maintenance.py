@@ -31,7 +31,7 @@ class Housekeeper:
         driver.on_lost = self.fail
         self._pause_s = driver.store.history.settings.lease_ms / 3000
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._beat, self._tidy)]
-        self._upkeep = Upkeep(driver.store, driver.epochs.sweep_staged)
+        self._upkeep = Upkeep(driver.store, driver.epochs.publisher.sweep_staged)
         self.ended_by: Exception | None = None
 
     @property

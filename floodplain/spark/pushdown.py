@@ -8,7 +8,7 @@ A watermark is of the input, whatever is done with its rows. Spark would choose 
 those that are chosen move the watermark; unless a condition stands in between that it may not move.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,8 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user k
 from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.plan.nodes import Extend, Input, Keyed, Node, Plan, Select, Union, parents
 from floodplain.plan.single_scan import one_pass
-from floodplain.runtime.engine import Engine
-from floodplain.runtime.epoch_plan import derived
+from floodplain.runtime.engine import Engine, apply_stateless
 from floodplain.spark.exchange import hashed
 from floodplain.store.rows.layout import HASH
 
@@ -28,7 +27,7 @@ _STATELESS = {"Project", "Filter", "Generate"}
 """Spark's steps that see one row at a time, on a stream as in a batch."""
 
 
-def put_ahead(plan: Plan, engine: Engine, operators: dict[str, KeyedOperator], rows: DataFrame) -> tuple[Node, DataFrame]:
+def put_ahead(plan: Plan, engine: Engine, operators: Mapping[str, KeyedOperator], rows: DataFrame) -> tuple[Node, DataFrame]:
     """The step up to which the pipeline's own input is computed, and its rows; with their hash, if an operator reads them as they
     are. Where the watermark is measured on the rows (``plan.watermark``) they are left as they come."""
     node: Node = next(node for node in plan.nodes if isinstance(node, Input) and not node.tag)
@@ -37,11 +36,11 @@ def put_ahead(plan: Plan, engine: Engine, operators: dict[str, KeyedOperator], r
     fixed = plan.event_time is None
     while (step := _next(plan, node)) is not None:
         given = _all_rows(rows) if not fixed and _chooses(step) else rows
-        made = derived(step, plan, engine, partial(_given, given))
+        made = apply_stateless(step, plan, engine, partial(_given, given))
         if not _only_rows(made, given):
             break
         node, rows, fixed = step, made, fixed or given is not rows
-    match list(_open_runs(plan, node)):
+    match list(_readers(plan, node)):
         case [Keyed() as reader] if _reads_as_they_are(operators[reader.name], engine.schema(rows)):
             rows = hashed(rows, reader.keys)
     return node, rows
@@ -70,20 +69,20 @@ def _given(rows: DataFrame, _: Node) -> DataFrame:
 
 def _next(plan: Plan, node: Node) -> Select | Extend | Union | None:
     """The one step that all rows of this one go to, if Spark can take it ahead."""
-    open_runs = list(_open_runs(plan, node))
-    match open_runs:
+    readers = list(_readers(plan, node))
+    match readers:
         case [Select() | Extend() as step]:
             return step
     for union in plan.nodes:
         if isinstance(union, Union) and (found := one_pass(union)) is not None and found.parent is node:
             between = _between(union, node)
-            seen = [reader for step in (node, *between) for reader in _open_runs(plan, step)]
+            seen = [reader for step in (node, *between) for reader in _readers(plan, step)]
             if all(reader is union or reader in between for reader in seen):
                 return union
     return None
 
 
-def _open_runs(plan: Plan, node: Node) -> Iterator[Any]:
+def _readers(plan: Plan, node: Node) -> Iterator[Any]:
     yield from (reader for reader in plan.nodes if node in parents(reader))
     yield from (outlet for outlet in plan.outlets if outlet.node is node)
 

@@ -21,8 +21,8 @@ from floodplain.pipeline.stream import SOURCE, StartOptions, Stream
 from floodplain.plan.nodes import Input, Plan
 from floodplain.runtime.checkpoint import spark_checkpoint
 from floodplain.runtime.engine import Place
-from floodplain.runtime.epoch_runner import EpochProgress
 from floodplain.runtime.lease_takeover import take_over
+from floodplain.runtime.progress import EpochProgress
 from floodplain.runtime.schema_inference import dry_schemas
 from floodplain.scratch import Scratch
 from floodplain.sinks.base import Sink
@@ -246,13 +246,13 @@ class Query:
     @property
     def progress(self) -> list[EpochProgress]:
         """The last epochs, oldest first."""
-        return list(self._driver.epochs.progress)
+        return list(self._driver.epochs.progress.epochs)
 
     @property
     def totals(self) -> dict[str, dict[str, int]]:
         """Operator → how many rows it has left out since the state was made, over all restarts, and why: ``late``, or ``ignored``
         as in ``progress.ignored_by``."""
-        return self._driver.epochs.totals
+        return self._driver.epochs.progress.totals
 
     @property
     def exception(self) -> Exception | None:

@@ -22,7 +22,8 @@ from floodplain.pipeline.stream import SOURCE, Output, StartOptions, Stream
 from floodplain.plan.nodes import Input, Plan
 from floodplain.runtime.checkpoint import spark_checkpoint
 from floodplain.runtime.engine import Place
-from floodplain.runtime.epoch_runner import EpochProgress, Epochs
+from floodplain.runtime.epoch_runner import EpochRunner
+from floodplain.runtime.progress import EpochProgress
 from floodplain.runtime.schema_inference import dry_schemas
 from floodplain.runtime.static_input import run_static
 from floodplain.settings import StoreSettings
@@ -189,7 +190,7 @@ class PipelineKit:
         place = Place(self.store, writer, "memory://kit", self._settings, {}, blobs)
         self._engine = LocalEngine(self._transforms, self._plan)
         log = History.open(blobs, settings=self._settings, clock=self._clock, randomness=SeededRandomness(0))
-        self._epochs = Epochs(place, witnessed(self._plan, log, writer.token), self._engine, self._slots)
+        self._epochs = EpochRunner(place, witnessed(self._plan, log, writer.token), self._engine, self._slots)
         self._epochs.prepare({tag: schema.empty_table() for tag, schema in self._inputs.items()}, self._changes)
         if self._pending is not None:
             self._do(self._pending)
@@ -234,7 +235,7 @@ class PipelineKit:
         return {tag: _table(given, self._inputs[tag]) for tag, given in tagged.items()}
 
     def _deliver(self, inputs: dict[str, pa.Table], position: SourcePosition, now_ms: int, watermark_ms: int) -> None:
-        self._epochs.publish()
+        self._epochs.publisher.publish()
         if not spark_checkpoint.is_replay(self.store.head.source, position):
             self._epochs.run(inputs, position, now_ms, watermark_ms)
 
@@ -333,19 +334,19 @@ class PipelineKit:
     @property
     def schemas(self) -> dict[str, pa.Schema]:
         """The columns of what each sink gets."""
-        return {outlet.name: self._epochs.schema_of(outlet) for outlet in self._plan.outlets}
+        return {outlet.name: self._epochs.bound.schema_of(outlet) for outlet in self._plan.outlets}
 
     def state(self, table: str) -> list[dict[str, Any]]:
         return rows_in_form(self.store.snapshot().table(table).to_arrow())
 
     @property
     def progress(self) -> list[EpochProgress]:
-        return list(self._epochs.progress)
+        return list(self._epochs.progress.epochs)
 
     @property
     def totals(self) -> dict[str, dict[str, int]]:
         """As ``Query.totals``."""
-        return self._epochs.totals
+        return self._epochs.progress.totals
 
     def outcome(self) -> dict[str, Counter[str]]:
         """All that was published and all that is in the state, in a form to compare."""

@@ -18,7 +18,7 @@ from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.pipeline.stream import Output, Stream
 from floodplain.plan.nodes import Input, Outlet, Plan
 from floodplain.runtime.engine import Place
-from floodplain.runtime.epoch_runner import Epochs
+from floodplain.runtime.epoch_runner import EpochRunner
 from floodplain.settings import StoreSettings
 from floodplain.store.store import Store
 from floodplain.testing.faults import Captured, Steps
@@ -120,7 +120,7 @@ class Running:
         )
         self.writer = self.store.writer("small", force=True)
         place = Place(self.store, self.writer, str(location), settings, {}, self.store.history.blobs)
-        self.epochs = Epochs(place, plan, LocalEngine([], plan), 2)
+        self.epochs = EpochRunner(place, plan, LocalEngine([], plan), 2)
         self.epochs.prepare({"": COLUMNS.empty_table()}, **options)
 
     def batch(self, number: int) -> None:

@@ -52,7 +52,7 @@ PLANTS = (
     ),
     Plant(
         "sinks_are_given_files_before_all_are_checked",
-        "epochs",
+        "publisher",
         """            blobs.check_all()
             for outlet""",
         """            for outlet""",

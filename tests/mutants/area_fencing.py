@@ -82,13 +82,13 @@ PLANTS = (
     ),
     Plant(
         "who_was_superseded_still_clears_up_at_its_end",
-        "epochs",
-        """            head = self.store.history.refresh()
-            RequireLease(self.writer.token).check(head)
-            if head.published >= head.epoch:
+        "publisher",
+        """        head = self.store.history.refresh()
+        RequireLease(self.writer.token).check(head)
+        if head.published >= head.epoch:
 """,
-        """            head = self.store.history.refresh()
-            if head.epoch >= head.published:
+        """        head = self.store.history.refresh()
+        if head.epoch >= head.published:
 """,
         ("kit::test_a_driver_that_was_superseded_deletes_nothing_of_the_next_one",),
     ),

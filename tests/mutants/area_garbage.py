@@ -103,7 +103,7 @@ PLANTS = (
     ),
     Plant(
         "output_of_the_last_epoch_is_swept",
-        "epochs",
+        "publisher",
         "if author and (author[0] < token or author < (token, epoch))]",
         "if author and (author[0] < token or author <= (token, epoch))]",
         ("kit::test_what_other_attempts_staged_is_swept_while_the_driver_runs",),

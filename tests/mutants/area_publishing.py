@@ -5,7 +5,7 @@ from tests.mutants.plant import Plant
 PLANTS = (
     Plant(
         "published_without_the_lease",
-        "epochs",
+        "publisher",
         """        head = self.store.history.refresh()
         RequireLease(self.writer.token).check(head)
         if max(head.published, self._published) >= head.epoch:
@@ -19,10 +19,10 @@ PLANTS = (
         "published_before_the_commit",
         "epochs",
         "        epoch.commit(states, source=position,",
-        """        for outlet in self._plan.outlets:
+        """        for outlet in self.bound.plan.outlets:
             named = sorted(file.name for file in run.files(outlet.staged_as))
-            outlet.sink.publish(epoch.number, named, self.store.history.blobs, self.schema_of(outlet))
-        self._published = epoch.number
+            outlet.sink.publish(epoch.number, named, self.store.history.blobs, self.bound.schema_of(outlet))
+        self.publisher._published = epoch.number
         epoch.commit(states, source=position,""",
         ("crashes::test_no_crash_loses_or_repeats_anything[counting-objects]",),
     ),
@@ -30,7 +30,7 @@ PLANTS = (
         "published_only_with_the_next_epoch",
         "epochs",
         """.difference(outputs).union(done)))
-        self.publish()
+        self.publisher.publish()
 """,
         """.difference(outputs).union(done)))
 """,
@@ -38,48 +38,48 @@ PLANTS = (
     ),
     Plant(
         "not_published_before_the_next_epoch",
-        "epochs",
+        "publisher",
         "if max(self.store.head.published, self._published) < self.store.head.epoch:",
         "if max(self.store.head.published, self._published) > self.store.head.epoch:",
         ("crashes::test_what_a_sink_refuses_is_published_before_the_next_epoch[waiting]",),
     ),
     Plant(
         "noted_as_published_before_it_is",
-        "epochs",
-        """        named, blobs = unpublished(head, self._outlets()), vouched(head, self.store.history.blobs)
+        "publisher",
+        """        named, blobs = unpublished(head, self.staged_as), vouched(head, self.store.history.blobs)
 """,
         """        self._published = head.epoch
-        named, blobs = unpublished(head, self._outlets()), vouched(head, self.store.history.blobs)
+        named, blobs = unpublished(head, self.staged_as), vouched(head, self.store.history.blobs)
 """,
         ("crashes::test_what_a_sink_refuses_is_published_before_the_next_epoch[counting]",),
     ),
     Plant(
         "what_a_dead_driver_left_is_swept_unpublished",
         "epochs",
-        """        self.publish()
-        self._record_published()
+        """        self.publisher.publish()
+        self.publisher.record()
         migrate(self.writer, migration)
 """,
-        """        self._record_published()
+        """        self.publisher.record()
         migrate(self.writer, migration)
 """,
         ("kit::test_output_that_a_sink_refused_waits_for_the_next_driver",),
     ),
     Plant(
         "unpublished_output_is_deleted_at_the_end",
-        "epochs",
-        "            if head.published >= head.epoch:\n",
-        "            if head.published <= head.epoch:\n",
+        "publisher",
+        "        if head.published >= head.epoch:\n",
+        "        if head.published <= head.epoch:\n",
         ("kit::test_output_that_a_sink_refused_waits_for_the_next_driver",),
     ),
     Plant(
         "not_published_before_time_moves_on",
         "epochs",
-        """        self._publish_last()
-        head, at = self.store.head, self.moment(timestamp_ms)
-""",
-        """        head, at = self.store.head, self.moment(timestamp_ms)
-""",
+        """        self.publisher.publish_pending()
+        at = self.moment(timestamp_ms)
+        published,""",
+        """        at = self.moment(timestamp_ms)
+        published,""",
         ("kit::test_output_that_a_sink_refused_is_published_before_a_heartbeat_moves_time",),
     ),
     Plant(

@@ -45,8 +45,8 @@ PLANTS = (
     Plant(
         "a_timer_at_the_watermark_starts_no_epoch",
         "epochs",
-        "if next(snapshot.table(place.table).scan(times=(-(1 << 63), until_ms + 1)), None) is not None:",
-        "if next(snapshot.table(place.table).scan(times=(-(1 << 63), until_ms)), None) is not None:",
+        "if next(snapshot.table(timers.table).scan(times=(-(1 << 63), until_ms + 1)), None) is not None:",
+        "if next(snapshot.table(timers.table).scan(times=(-(1 << 63), until_ms)), None) is not None:",
         ("kit::test_the_watermark_may_move_when_no_data_comes",),
     ),
     Plant(

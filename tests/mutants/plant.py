@@ -26,6 +26,7 @@ FILES = {
     "newest": "floodplain/store/read/newest_fast_path.py",
     "pins": "floodplain/versions/retention/pins.py",
     "policy": "floodplain/store/compaction/policy.py",
+    "publisher": "floodplain/runtime/publisher.py",
     "readers": "floodplain/store/run/open_runs.py",
     "renewal": "floodplain/versions/log/renewal.py",
     "replay": "floodplain/versions/log/replay.py",
@@ -35,10 +36,10 @@ FILES = {
     "sources": "floodplain/versions/records/sources.py",
     "spark_checkpoint": "floodplain/runtime/checkpoint/spark_checkpoint.py",
     "spark_files": "floodplain/runtime/checkpoint/files.py",
+    "staging": "floodplain/runtime/staging.py",
     "store": "floodplain/store/store.py",
     "timers": "floodplain/state/timers.py",
     "vouched": "floodplain/versions/records/vouched.py",
-    "staging": "floodplain/runtime/staging.py",
 }
 """Where each file is: the one place to change when a module moves."""
 

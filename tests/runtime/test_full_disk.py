@@ -24,7 +24,7 @@ from floodplain.operators.kernel.spill import Spill
 from floodplain.pipeline.stream import Stream
 from floodplain.plan.nodes import Input, Outlet, Plan
 from floodplain.runtime.engine import Place
-from floodplain.runtime.epoch_runner import Epochs
+from floodplain.runtime.epoch_runner import EpochRunner
 from floodplain.settings import RetentionSettings, RetrySettings, StoreSettings
 from floodplain.sinks.files import LocalFiles, ParquetSink
 from floodplain.store.store import Store
@@ -79,7 +79,7 @@ class Driver:
         plan = Plan([Outlet("output", output.outlets[0].node, ParquetSink(root / "out"))], None, None)
         self.writer = self.store.writer("driver", force=True)
         place = Place(self.store, self.writer, str(root / "state"), settings, {}, self.store.history.blobs)
-        self.epochs = Epochs(place, plan, LocalEngine([], plan), 2)
+        self.epochs = EpochRunner(place, plan, LocalEngine([], plan), 2)
         self.epochs.prepare({"": COLUMNS.empty_table()})
 
     @property
@@ -87,14 +87,14 @@ class Driver:
         return self.store.head.source.batch_id + 1
 
     def batch(self, number: int, filler: int = 0) -> None:
-        self.epochs.publish()
+        self.epochs.publisher.publish()
         position = SourcePosition("q", number, f"v1\n{{}}\n{number}")
         self.epochs.run({"": rows_of(number, filler)}, position, 1_000_000 + number, 0)
 
     def tend(self) -> None:
         list(self.store.compact(full=True))
         self.store.collect_garbage()
-        self.epochs.sweep_staged()
+        self.epochs.publisher.sweep_staged()
 
     def close(self) -> None:
         self.epochs.close()

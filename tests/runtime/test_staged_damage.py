@@ -83,9 +83,9 @@ def unseen(
 def test_a_driver_publishes_no_damaged_output(tmp_path, blobs, name):
     world = worlds(tmp_path)[name]
     driver = left_unpublished(blobs, world.sink)
-    assert unseen(blobs, driver.store.head.outputs, driver.epochs.publish, world.seen) == []
+    assert unseen(blobs, driver.store.head.outputs, driver.epochs.publisher.publish, world.seen) == []
     if name != "foreach_batch":
-        driver.epochs.publish()
+        driver.epochs.publisher.publish()
         assert world.seen(), "files that are whole again are published"
 
 
@@ -105,7 +105,7 @@ def test_damage_to_the_file_of_one_task_keeps_all_sinks_from_publishing(tmp_path
     last = driver.store.head.outputs[-1]
     blobs.delete([last])
     with pytest.raises(Corrupt, match=rf"{last} is damaged: expected \d+ bytes with checksum [0-9a-f]{{16}}, found no such file"):
-        driver.epochs.publish()
+        driver.epochs.publisher.publish()
     assert [name for name in SINKS if out[name].seen()] == []
 
 
@@ -121,13 +121,13 @@ def test_a_file_that_changes_between_its_check_and_its_link_is_not_published(tmp
 
     monkeypatch.setattr(sink_files.LocalFiles, "_linked", link_the_other)
     with pytest.raises(Corrupt, match=f"{first} is damaged"):
-        driver.epochs.publish()
+        driver.epochs.publisher.publish()
     assert world.seen() == []
 
 
 def test_published_files_keep_the_checksums_of_their_pages(tmp_path, blobs):
     out = worlds(tmp_path)
-    left_unpublished(blobs, *(out[name].sink for name in ("parquet", "parted", "delta"))).epochs.publish()
+    left_unpublished(blobs, *(out[name].sink for name in ("parquet", "parted", "delta"))).epochs.publisher.publish()
     found = [path for name in ("parquet", "parted", "delta") for path in out[name].seen()]
     assert len(found) == 2 + 2 * 3 + 2
     for path in found:
@@ -141,7 +141,7 @@ def test_output_that_nothing_vouches_for_is_published_as_it_is(blobs):
     """Edits of format 1 name files, and no more."""
     sink = MemorySink()
     before = left_unpublished(blobs, sink)
-    before.epochs.publish()
+    before.epochs.publisher.publish()
     made, rows = sink.table(), pa.BufferOutputStream()
     pq.write_table(made.slice(0, 3), rows)
     name = paths.staged(0, "1-2-x", "named", "main", "0-1")

@@ -45,7 +45,7 @@ def test_short_queries_again_and_again_leave_a_bounded_number_of_objects(chosen:
     for _ in range(rounds):
         driver = started(Count(), blobs, clock, chosen)
         driver.epochs.writer.rest()
-        upkeep = Upkeep(driver.store, driver.epochs.sweep_staged)
+        upkeep = Upkeep(driver.store, driver.epochs.publisher.sweep_staged)
         for number in range(5):
             clock.advance_ms(EPOCH_MS)
             epoch(driver, "ada", "bob")

@@ -14,7 +14,7 @@ from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.pipeline.stream import Stream
 from floodplain.plan.nodes import Input, Outlet, Plan
 from floodplain.runtime.engine import Place
-from floodplain.runtime.epoch_runner import Epochs
+from floodplain.runtime.epoch_runner import EpochRunner
 from floodplain.settings import StoreSettings
 from floodplain.sinks.base import Sink
 from floodplain.sinks.delta import DeltaSink
@@ -147,7 +147,7 @@ class Driver:
         (outlet,) = named.write("memory").outlets
         plan = Plan([Outlet(f"out{n}", outlet.node, sink) for n, sink in enumerate(sinks)])
         place = Place(self.store, self.store.writer("driver", force=True), "", settings, {}, blobs)
-        self.epochs = Epochs(place, plan, LocalEngine([], plan), 2)
+        self.epochs = EpochRunner(place, plan, LocalEngine([], plan), 2)
 
     def prepare(self) -> "Driver":
         self.epochs.prepare({"": ROWS.empty_table()})

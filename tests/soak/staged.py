@@ -71,7 +71,7 @@ def damage_before_publishing(trial: Trial) -> None:
     driver = left_unpublished(blobs, world.sink)
     files = {output: blobs.get(output).to_pybytes() for output in driver.store.head.outputs}
     what, changed = _damaged(trial, files)
-    publish: Callable[[], Any] = driver.epochs.publish
+    publish: Callable[[], Any] = driver.epochs.publisher.publish
     if trial.rng.random() < 0.3:
         publish = lambda: Driver(blobs, world.sink).prepare()  # noqa: E731
     if trial.faulty:
@@ -174,7 +174,7 @@ def fail_to_publish(trial: Trial) -> None:
         while act is not None:
             act, driver = _through(act, driver, blobs, sink, again=rng.random() < 0.5)
             sink.fails = rng.choice(ways) if act is not None and rng.random() < 0.3 else ""
-    driver.epochs.publish()
+    driver.epochs.publisher.publish()
     trial.compare("rows published", computed(NAMED, pa.concat_tables(given)), published(name, world, trial.folder))
 
 
@@ -191,7 +191,7 @@ def _through(
         act()
     except InterruptedError:
         if again:
-            return driver.epochs.publish, driver
+            return driver.epochs.publisher.publish, driver
         taking_over = Driver(blobs, sink)
         return taking_over.prepare, taking_over
     return None, driver

@@ -42,7 +42,7 @@ def started(process: Process, blobs: Blobs, clock: Clock, chosen: StoreSettings 
 
 def epoch(driver: Driver, *users: str) -> None:
     """What a batch of Spark's comes to."""
-    rows = driver._engine.empty(driver.epochs._empty[""].schema)
+    rows = driver._engine.empty(driver.epochs.bound.empty[""].schema)
     given = rows.from_pylist([{"user": user, "amount": 1} for user in users], rows.schema)
     with driver._gate.alone() as may_begin:
         if may_begin:
@@ -196,7 +196,7 @@ def test_a_compaction_that_a_silent_tier_keeps_from_its_work_is_done_later():
 
     def warned() -> list[str]:
         epoch(driver, "ada")
-        return driver.epochs.progress[-1].warnings
+        return driver.epochs.progress.epochs[-1].warnings
 
     found = wait_for("a warning", warned)[0]
     assert found.startswith("compaction could not be done, 1 tries so far, the next at epoch ") and found.endswith(": no answer")

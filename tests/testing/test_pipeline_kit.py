@@ -235,9 +235,9 @@ def test_a_driver_that_was_superseded_deletes_nothing_of_the_next_one():
     with pytest.raises(OSError, match="no space"):
         kit.epoch(rows("a"), now_ms=5)
     with pytest.raises(Fenced):
-        ending.publish()
+        ending.publisher.publish()
     ending.close()
-    starting.publish = lambda: None
+    starting.publisher.publish = lambda: None
     starting.prepare({"": kit._inputs[""].empty_table()})
     kit.restart()
     assert kit.sinks["output"].epochs[1].to_pylist() == [{"user": "a", "n": 1, "total": 1}]
@@ -255,7 +255,7 @@ def test_what_other_attempts_staged_is_swept_while_the_driver_runs():
     }
     for name in named.values():
         blobs.create(name, b"")
-    kit._epochs.sweep_staged()
+    kit._epochs.publisher.sweep_staged()
     left = {info.name for info in blobs.list(paths.STAGED)}
     gone = {author for author, name in named.items() if name not in left}
     assert gone == {(token - 1, 1), (token - 1, 2), (token - 1, 3), (token, 1)}

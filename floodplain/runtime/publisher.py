@@ -1,0 +1,121 @@
+"""Publishes what epochs have committed, under the lease, and deletes staged files that nobody needs any more."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from floodplain.plan.nodes import Outlet
+from floodplain.runtime.compatibility.inherited_output import unpublished, vouched
+from floodplain.runtime.engine import Place
+from floodplain.sinks.row_checks import Check
+from floodplain.store.write.task_writer import conflict_before_damage
+from floodplain.tiers import paths
+from floodplain.versions.log.commit import commit
+from floodplain.versions.log.requirements import RequireLease
+from floodplain.versions.records.edit import AdvancePublished
+
+
+class Publisher:
+    """Hands the staged output of the last committed epoch to the sinks, and records how far that got.
+
+    The edit of an epoch names its own staged output only. So an epoch is published before the next one is committed; how far
+    publishing got rides in the next edit, and staged files stay until then.
+    """
+
+    def __init__(self, place: Place, outlets: Sequence[Outlet]) -> None:
+        self.store = place.store
+        self.writer = place.writer
+        self._outlets = tuple(outlets)
+        self._schemas: Mapping[tuple[str, str], pa.Schema] = {}
+        self._published = 0
+
+    @property
+    def staged_as(self) -> set[tuple[str, str]]:
+        """The outputs that sinks read."""
+        return {outlet.staged_as for outlet in self._outlets}
+
+    def prepare(self, schemas: Mapping[tuple[str, str], pa.Schema]) -> dict[tuple[str, str], tuple[Check, ...]]:
+        """Prepare the sinks for rows of these columns. Returns what they require of rows. Raises before a sink writes anything if
+        one cannot take the columns."""
+        self._schemas = schemas
+        for outlet in self._outlets:
+            outlet.sink.check(schemas[outlet.staged_as])
+        head = self.store.head
+        for outlet in self._outlets:
+            outlet.sink.prepare(f"{head.store}-{outlet.name}", head.epoch, schemas[outlet.staged_as])
+        return self._row_checks()
+
+    def _row_checks(self) -> dict[tuple[str, str], tuple[Check, ...]]:
+        checks: dict[tuple[str, str], tuple[Check, ...]] = {}
+        for outlet in self._outlets:
+            fitness = outlet.sink.fitness(self._schemas[outlet.staged_as])
+            if fitness is not None:
+                sink = f"the sink {outlet.name}" + (f" ({outlet.sink.target})" if outlet.sink.target else "")
+                checks[outlet.staged_as] = (*checks.get(outlet.staged_as, ()), Check(sink, fitness))
+        return checks
+
+    def publish(self) -> None:
+        """Publish the last committed epoch unless that was done, under the lease.
+
+        Raises ``Fenced`` if another driver took over, also if that one has published it: Spark must not note the batch as ours.
+        Raises ``Corrupt`` if a staged file of any sink is not what the edit vouches for, before a sink is given one.
+        """
+        head = self.store.history.refresh()
+        RequireLease(self.writer.token).check(head)
+        if max(head.published, self._published) >= head.epoch:
+            return
+        named, blobs = unpublished(head, self.staged_as), vouched(head, self.store.history.blobs)
+        with conflict_before_damage(self.store.history, [RequireLease(self.writer.token)]):
+            blobs.check_all()
+            for outlet in self._outlets:
+                schema = self._schemas[outlet.staged_as]
+                outlet.sink.publish(head.epoch, sorted(named[outlet.staged_as]), blobs, schema)
+        self._published = head.epoch
+
+    def publish_pending(self) -> None:
+        """To be called before another epoch begins: what is not published when that is committed is lost."""
+        if max(self.store.head.published, self._published) < self.store.head.epoch:
+            self.publish()
+
+    def unrecorded(self) -> list[AdvancePublished]:
+        """How far publishing got, for the next edit, if the log does not tell yet."""
+        return [AdvancePublished(self._published)] if self._published > self.store.head.published else []
+
+    def published_files(self) -> Sequence[str]:
+        """Staged files of the last epoch, if it is published: to be deleted once the log tells so."""
+        return self.store.head.outputs if self._published == self.store.head.epoch else ()
+
+    def record(self) -> None:
+        """Have the log tell how far publishing got, in an edit of its own."""
+        if updates := self.unrecorded():
+            commit(self.store.history, updates, token=self.writer.token)
+
+    def record_when_idle(self, now_ms: int) -> None:
+        """As ``record``, once no epoch has come for a while, lest the next driver repeat it if this one dies."""
+        head = self.store.head
+        if self.unrecorded() and now_ms - head.epochs[-1].at_ms >= self.store.history.settings.lease_ms // 3:
+            self.record()
+
+    def sweep_staged(self) -> None:
+        """Delete what attempts that did not count have staged, up to the epoch before the last. Any thread may call it.
+
+        What is not published yet, as far as the log tells, stays, and what a driver staged that has superseded this one.
+        """
+        head, blobs = self.store.head, self.store.history.blobs
+        token, epoch = self.writer.token, head.epoch
+        kept = head.outputs if head.published < epoch else ()
+        staged = [(paths.token_and_epoch_of(info.name), info.name) for info in blobs.list(paths.STAGED)]
+        old = [name for author, name in staged if author and (author[0] < token or author < (token, epoch))]
+        blobs.delete([name for name in old if name not in kept])
+
+    def finish(self) -> None:
+        """Record how far publishing got and delete what is published. Raises ``Conflict`` if another driver has the state."""
+        self.record()
+        head = self.store.history.refresh()
+        RequireLease(self.writer.token).check(head)
+        if head.published >= head.epoch:
+            self.store.history.blobs.delete(head.outputs)
+
+    def close_sinks(self) -> None:
+        for outlet in self._outlets:
+            outlet.sink.close()
