@@ -1,22 +1,31 @@
-"""Rows that were left out, by operator and reason, as edits count them."""
+"""Dropped rows, by operator and reason, as edits and manifests count them."""
 
 from collections.abc import Mapping
 
+from floodplain.operators.kernel.operator import DroppedRows
 from floodplain.state.tables import SEPARATOR
 
 INPUT = "input"
 """Stands for the pipeline's own input among the operators."""
+RECORDED = ("late", "ignored")
+"""Reasons that the log counts."""
 
 
-def counts(late: Mapping[str, int], ignored: Mapping[str, int]) -> dict[str, int]:
+def counts(dropped: Mapping[str, DroppedRows]) -> dict[str, int]:
     """For an edit, of rows by operator."""
-    return {f"{name}{SEPARATOR}{why}": n for why, by in (("late", late), ("ignored", ignored)) for name, n in by.items()}
+    return {f"{name}{SEPARATOR}{reason}": count for reason in RECORDED for name, count in by_operator(dropped, reason).items()}
+
+
+def by_operator(dropped: Mapping[str, DroppedRows], reason: str) -> dict[str, int]:
+    """Operator → how many it dropped for this reason, if any."""
+    counted: dict[str, int] = {name: getattr(rows, reason) for name, rows in dropped.items()}
+    return {name: count for name, count in counted.items() if count}
 
 
 def totals(counted: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    """Operator → why rows were left out → how many, of what stands in a manifest."""
-    found: dict[str, dict[str, int]] = {}
+    """Operator → reason → how many rows were dropped, of what stands in a manifest."""
+    by_name: dict[str, dict[str, int]] = {}
     for name, count in sorted(counted.items()):
-        operator, _, why = name.rpartition(SEPARATOR)
-        found.setdefault(operator, {})[why] = count
-    return found
+        operator, _, reason = name.rpartition(SEPARATOR)
+        by_name.setdefault(operator, {})[reason] = count
+    return by_name

@@ -1,6 +1,5 @@
 """The steps of one epoch, one job per stateful operator."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from floodplain.errors import Conflict
 from floodplain.eventtime.times import EpochTimes
+from floodplain.operators.kernel.operator import DroppedRows, total_dropped
 from floodplain.operators.kernel.task_state import put_task_values, task_values_at
 from floodplain.plan.nodes import MAIN, Extend, Input, Keyed, Node, Select, Side, Transform, Union, some_of
 from floodplain.runtime.binder import BoundPlan
@@ -40,10 +40,8 @@ class EpochPlan:
         """``front``: the step that the pipeline's own input was computed up to, if it does not come as it is."""
         self.reports: list[TaskReport] = []
         self.rows = 0
-        self.late: Counter[str] = Counter()
-        """Operator → rows that came too late for it, if any did."""
-        self.ignored: Counter[str] = Counter()
-        """Operator → rows that said nothing to it, if any did."""
+        self.dropped: dict[str, DroppedRows] = {}
+        """By operator."""
         self._bound, self._epoch, self._times, self._assignment, self._inputs = bound, epoch, times, assignment, inputs
         place, self._plan, self._engine = bound.place, bound.plan, bound.engine
         self._head = place.store.head
@@ -170,8 +168,7 @@ class EpochPlan:
 
     def _keep(self, name: str, reports: list[TaskReport]) -> None:
         self.reports += reports
-        self.late += Counter({name: sum(report.late for report in reports)})
-        self.ignored += Counter({name: sum(report.ignored for report in reports)})
+        self.dropped[name] = total_dropped(report.dropped for report in reports)
         for report in reports:
             for output, file in report.outputs.items():
                 self._files.setdefault((name, output), []).append(file)

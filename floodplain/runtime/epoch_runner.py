@@ -1,6 +1,5 @@
 """Epochs as transactions: run each step of the plan, commit once, publish. Knows an engine, not Spark."""
 
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -8,6 +7,7 @@ from typing import Any
 
 from floodplain.errors import Conflict
 from floodplain.eventtime.times import NONE_MS, EpochTimes, known_ms, late_cutoff_ms
+from floodplain.operators.kernel.operator import DroppedRows
 from floodplain.plan.nodes import Node, Plan
 from floodplain.runtime import dropped_rows
 from floodplain.runtime.binder import Binder, BoundPlan
@@ -167,8 +167,8 @@ class EpochRunner:
         outputs, sums = [file.name for file in files], [file.sum for file in files]
         moved = self.time.advance(epoch, at)
         states = [report.state for report in run.reports]
-        run.ignored += Counter({dropped_rows.INPUT: self.time.ignored})
-        counts = dropped_rows.counts(run.late, run.ignored)
+        run.dropped[dropped_rows.INPUT] = DroppedRows(ignored=self.time.ignored)
+        counts = dropped_rows.counts(run.dropped)
         epoch.commit(states, source=position, watermarks=moved, outputs=outputs, sums=sums, counts=counts, also=changes)
         self.store.history.blobs.delete(sorted(run.staged().difference(outputs).union(done)))
         self.publisher.publish()
@@ -182,15 +182,11 @@ class EpochRunner:
                 epoch=run.number,
                 batch_id=self.store.head.source.batch_id,
                 rows=run.rows,
-                late=sum(report.late for report in run.reports),
-                dead=sum(report.dead for report in run.reports),
                 output_rows=output_rows,
                 duration_ms=duration_ms,
                 watermark_ms=known_ms(watermark_ms),
                 slots=run.slots,
-                late_by=dict(run.late),
-                ignored_by=dict(run.ignored),
-                early=sum(report.early for report in run.reports),
+                dropped_by=run.dropped,
                 busy_ms=[report.busy_ms for report in run.reports],
                 warnings=sorted({warning for report in run.reports for warning in report.warnings} | self._concerns()),
             )

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from floodplain.operators.kernel.operator import DroppedRows, total_dropped
 from floodplain.runtime import dropped_rows
 from floodplain.store.store import Store
 
@@ -15,23 +16,41 @@ class EpochProgress:
     epoch: int
     batch_id: int
     rows: int
-    late: int
-    dead: int
-    """Rows and timers that became dead letters."""
     output_rows: int
     duration_ms: int
     watermark_ms: int | None
     """None as long as there is none."""
     slots: int
-    late_by: dict[str, int] = field(default_factory=dict)
-    """Operator → rows that came too late for it, if any did."""
-    ignored_by: dict[str, int] = field(default_factory=dict)
-    """Operator → rows that said nothing to it, if any did: of a pivot those of a kind that it does not list. ``input``:
-    heartbeats that had other values, too, which are not processed."""
-    early: int = 0
-    """Rows of in-order operators that did not wait for the watermark, because no more could."""
+    dropped_by: dict[str, DroppedRows] = field(default_factory=dict)
+    """Operator → rows that it did not process as usual, by reason."""
     busy_ms: list[int] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def late(self) -> int:
+        """Rows that came too late."""
+        return total_dropped(self.dropped_by.values()).late
+
+    @property
+    def dead(self) -> int:
+        """Rows and timers that became dead letters."""
+        return total_dropped(self.dropped_by.values()).dead
+
+    @property
+    def early(self) -> int:
+        """Rows of in-order operators that did not wait for the watermark, because no more could."""
+        return total_dropped(self.dropped_by.values()).early
+
+    @property
+    def late_by(self) -> dict[str, int]:
+        """Operator → rows that came too late for it, if any did."""
+        return dropped_rows.by_operator(self.dropped_by, "late")
+
+    @property
+    def ignored_by(self) -> dict[str, int]:
+        """Operator → rows that said nothing to it, if any did: of a pivot those of a kind that it does not list. ``input``:
+        heartbeats that had other values, too, which are not processed."""
+        return dropped_rows.by_operator(self.dropped_by, "ignored")
 
 
 class ProgressLog:

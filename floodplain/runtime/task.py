@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from floodplain.clock import Clock
 from floodplain.eventtime.times import EpochTimes
-from floodplain.operators.kernel.operator import KeyedOperator
+from floodplain.operators.kernel.operator import DroppedRows, KeyedOperator
 from floodplain.operators.kernel.spill import Spill, run_buckets
 from floodplain.operators.kernel.task_state import TaskLevel
 from floodplain.plan.nodes import MAIN
@@ -41,10 +41,7 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     received: int = 0
     """What rows came as: fewer, if some were put together before."""
     received_bytes: int = 0
-    late: int = 0
-    dead: int = 0
-    early: int = 0
-    ignored: int = 0
+    dropped: DroppedRows = DroppedRows()
     task_values: bytes = b""
     """As ``operators/kernel/task_state.py`` encodes them."""
     warnings: tuple[str, ...] = ()
@@ -136,10 +133,7 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch], 
         keys=outcome.keys,
         received=outcome.received,
         received_bytes=waiting.bytes,
-        late=outcome.late,
-        dead=outcome.dead,
-        early=outcome.early,
-        ignored=outcome.ignored,
+        dropped=outcome.dropped,
         max_event_ms=outcome.max_event_ms,
         busy_ms=int((place.clock.monotonic_s() - started_s - waiting.waited_s) * 1000),
         warnings=outcome.warnings,

@@ -17,7 +17,15 @@ from floodplain.keys import normalize_keys
 from floodplain.operators.kernel.event_order import InOrder
 from floodplain.operators.kernel.key_grouping import hashes_of
 from floodplain.operators.kernel.late_rows import late_columns
-from floodplain.operators.kernel.operator import KeyedOperator, OnError, Outcome, check_ends, combined, fitted_process
+from floodplain.operators.kernel.operator import (
+    DroppedRows,
+    KeyedOperator,
+    OnError,
+    Outcome,
+    check_ends,
+    combined,
+    fitted_process,
+)
 from floodplain.operators.kernel.process import Process
 from floodplain.operators.kernel.spill import Spill, run_buckets
 from floodplain.operators.kernel.task_state import TaskLevel, put_task_values, task_values_at
@@ -94,13 +102,27 @@ class ProcessKit:
         self._watermark_ms = NONE_MS
         self._resources = Resources()
         self.rescale(slots)
-        self.late = 0
-        self.dead = 0
-        self.early = 0
+        self.dropped = DroppedRows()
+        """Of all epochs."""
         self.warnings: tuple[str, ...] = ()
         """Of the last epoch."""
         self.sides: dict[str, list[dict[str, Any]]] = {}
         """The rows of each side output in the last epoch."""
+
+    @property
+    def late(self) -> int:
+        """Rows that came too late, in all epochs."""
+        return self.dropped.late
+
+    @property
+    def dead(self) -> int:
+        """Dead letters, in all epochs."""
+        return self.dropped.dead
+
+    @property
+    def early(self) -> int:
+        """Rows that in-order operators released before the watermark passed them, in all epochs."""
+        return self.dropped.early
 
     def rescale(self, slots: int) -> None:
         """Use this many slots from the next epoch on."""
@@ -126,9 +148,7 @@ class ProcessKit:
         epoch = self.writer.epoch(now_ms=now_ms, watermarks=watermarks)
         outcome = self._run(epoch, times, table, self._given("broadcast rows", broadcast, self._broadcast))
         self._watermark_ms = watermark_ms
-        self.late += outcome.late
-        self.dead += outcome.dead
-        self.early += outcome.early
+        self.dropped += outcome.dropped
         self.warnings = outcome.warnings
         self.sides = {side: rows_in_form(found) for side, found in outcome.sides.items()}
         return rows_in_form(outcome.output)

@@ -1,9 +1,10 @@
 """What a keyed operator is made of, before any epoch runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, get_args
 
+import msgspec
 import pyarrow as pa
 
 from floodplain.errors import BadInput, BadName, short
@@ -174,25 +175,42 @@ class KeyedOperator:
         return with_waiting(tables, {tables.key_columns[key]: type_ for key, type_ in self.keys.items()}, self.in_order)
 
 
+class DroppedRows(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Rows that an operator did not process as usual, counted by reason. Adds up over buckets, tasks and epochs."""
+
+    late: int = 0
+    """Came after the watermark had passed them."""
+    dead: int = 0
+    """Became dead letters; timers, too."""
+    early: int = 0
+    """Were released before the watermark passed them, because no more could wait. These are processed."""
+    ignored: int = 0
+    """Said nothing to the process."""
+
+    def __add__(self, other: "DroppedRows") -> "DroppedRows":
+        return DroppedRows(*(mine + more for mine, more in zip(self._counts(), other._counts(), strict=True)))
+
+    def _counts(self) -> tuple[int, ...]:
+        return msgspec.structs.astuple(self)
+
+
+def total_dropped(counts: Iterable[DroppedRows]) -> DroppedRows:
+    return sum(counts, DroppedRows())
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a task gives back besides its delta."""
 
     output: pa.Table
-    late: int
     rows: int
     keys: int
     max_event_ms: int | None
+    dropped: DroppedRows
     received: int = 0
     """What rows came as: fewer, if some were put together before."""
     sides: dict[str, pa.Table] = field(default_factory=dict)
     """The rows of each side output, all that are declared."""
-    dead: int = 0
-    """Dead letters."""
-    early: int = 0
-    """Rows that were released before the watermark passed them, because no more could wait."""
-    ignored: int = 0
-    """Rows that said nothing to the process."""
     task_values: bytes = b""
     """The task values that were set, for ``put_task_values``."""
     warnings: tuple[str, ...] = ()
@@ -206,15 +224,12 @@ def combined(outcomes: Sequence[Outcome]) -> Outcome:
     newest = [outcome.max_event_ms for outcome in outcomes if outcome.max_event_ms is not None]
     return Outcome(
         output=pa.concat_tables([outcome.output for outcome in outcomes]),
-        late=sum(outcome.late for outcome in outcomes),
         rows=sum(outcome.rows for outcome in outcomes),
         keys=sum(outcome.keys for outcome in outcomes),
         max_event_ms=max(newest, default=None),
         received=sum(outcome.received for outcome in outcomes),
         sides={name: pa.concat_tables([outcome.sides[name] for outcome in outcomes]) for name in outcomes[0].sides},
-        dead=sum(outcome.dead for outcome in outcomes),
-        early=sum(outcome.early for outcome in outcomes),
-        ignored=sum(outcome.ignored for outcome in outcomes),
+        dropped=total_dropped(outcome.dropped for outcome in outcomes),
         task_values=outcomes[-1].task_values,
         warnings=tuple(warning for outcome in outcomes for warning in outcome.warnings),
     )

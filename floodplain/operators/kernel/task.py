@@ -18,7 +18,7 @@ from floodplain.operators.kernel.error_attribution import is_users_fault
 from floodplain.operators.kernel.event_order import Ordered, Reorder
 from floodplain.operators.kernel.key_grouping import Grouped, group
 from floodplain.operators.kernel.late_rows import LATE, with_reasons
-from floodplain.operators.kernel.operator import NO_WATERMARK, KeyedOperator, Outcome, declared_states
+from floodplain.operators.kernel.operator import NO_WATERMARK, DroppedRows, KeyedOperator, Outcome, declared_states
 from floodplain.operators.kernel.outputs import Sides
 from floodplain.operators.kernel.per_batch import BatchCall
 from floodplain.operators.kernel.per_key import EachKey, keys_of
@@ -96,15 +96,14 @@ class KeyedTask:
         self._level.write(self._writer)
         return Outcome(
             output=output,
-            late=rows_in(late) + len(ordered.late or ()),
             rows=rows_in(rows),
             received=len(rows),
             keys=len(grouped.space),
             max_event_ms=newest,
             sides=sides.tables(self._reasoned(late, ordered.late), self._whose(grouped)),
-            dead=len(letters),
-            early=ordered.early,
-            ignored=context.ignored,
+            dropped=DroppedRows(
+                late=rows_in(late) + len(ordered.late or ()), dead=len(letters), early=ordered.early, ignored=context.ignored
+            ),
             task_values=self._level.changed(),
         )
 
