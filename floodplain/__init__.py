@@ -64,6 +64,7 @@ from floodplain.operators.kernel.row_cursor import Row
 from floodplain.operators.kernel.segments import Groups
 from floodplain.settings import CacheSettings, RetentionSettings, RetrySettings, StoreSettings
 from floodplain.sinks.base import Sink
+from floodplain.sinks.row_checks import RowCheck
 from floodplain.sinks.staged import read_staged, staged_batches
 from floodplain.state.descriptors import Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Timers, Value
 from floodplain.store.read.snapshot import Lookup, Snapshot, TableView
@@ -152,6 +153,7 @@ __all__ = [
     "RetrySettings",
     "RolledBack",
     "Row",
+    "RowCheck",
     "SchemaMismatch",
     "Set",
     "Sink",

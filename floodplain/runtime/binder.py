@@ -18,7 +18,7 @@ from floodplain.runtime.compatibility.migration import Migration
 from floodplain.runtime.engine import Engine, Place, apply_stateless
 from floodplain.runtime.operator_binding import fitted_operator
 from floodplain.runtime.preaggregation_policy import Measured, combiner_of
-from floodplain.sinks.row_checks import Check
+from floodplain.sinks.row_checks import SinkCheck
 from floodplain.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.write.task_writer import conflict_before_damage
@@ -46,7 +46,7 @@ class BoundPlan:
     operators: Mapping[str, KeyedOperator] = field(default_factory=dict)
     schemas: Mapping[tuple[str, str], pa.Schema] = field(default_factory=dict)
     """The columns of each output of each operator, and of what stateless steps stage."""
-    checks: Mapping[tuple[str, str], tuple[Check, ...]] = field(default_factory=dict)
+    checks: Mapping[tuple[str, str], tuple[SinkCheck, ...]] = field(default_factory=dict)
     """What sinks require of the rows that are staged for them."""
     measured: dict[str, Measured] = field(default_factory=dict)
     """Operator → what the last epoch that had rows has shown."""

@@ -18,7 +18,7 @@ from floodplain.runtime.preaggregation_policy import Measured, combiner_of
 from floodplain.runtime.staging import Staged, StagedFile
 from floodplain.runtime.task import Job, StageJob, TaskReport
 from floodplain.runtime.task_store import Work
-from floodplain.sinks.row_checks import Check
+from floodplain.sinks.row_checks import SinkCheck
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.write.epoch import Epoch
 from floodplain.versions.records.assignment import groups_of
@@ -140,7 +140,7 @@ class EpochPlan:
             self.rows += sum(report.rows for report in reports)
         self._keep(step.name, reports)
 
-    def _checks(self, name: str, output: str) -> tuple[Check, ...]:
+    def _checks(self, name: str, output: str) -> tuple[SinkCheck, ...]:
         return self._bound.checks.get((name, output), ())
 
     def _broadcast(self, step: Keyed) -> bytes:

@@ -7,7 +7,7 @@ import pyarrow as pa
 from floodplain.plan.nodes import Outlet
 from floodplain.runtime.compatibility.inherited_output import unpublished, vouched
 from floodplain.runtime.engine import Place
-from floodplain.sinks.row_checks import Check
+from floodplain.sinks.row_checks import SinkCheck
 from floodplain.store.write.task_writer import conflict_before_damage
 from floodplain.tiers import paths
 from floodplain.versions.log.commit import commit
@@ -34,7 +34,7 @@ class Publisher:
         """The outputs that sinks read."""
         return {outlet.staged_as for outlet in self._outlets}
 
-    def prepare(self, schemas: Mapping[tuple[str, str], pa.Schema]) -> dict[tuple[str, str], tuple[Check, ...]]:
+    def prepare(self, schemas: Mapping[tuple[str, str], pa.Schema]) -> dict[tuple[str, str], tuple[SinkCheck, ...]]:
         """Prepare the sinks for rows of these columns. Returns what they require of rows. Raises before a sink writes anything if
         one cannot take the columns."""
         self._schemas = schemas
@@ -45,13 +45,13 @@ class Publisher:
             outlet.sink.prepare(f"{head.store}-{outlet.name}", head.epoch, schemas[outlet.staged_as])
         return self._row_checks()
 
-    def _row_checks(self) -> dict[tuple[str, str], tuple[Check, ...]]:
-        checks: dict[tuple[str, str], tuple[Check, ...]] = {}
+    def _row_checks(self) -> dict[tuple[str, str], tuple[SinkCheck, ...]]:
+        checks: dict[tuple[str, str], tuple[SinkCheck, ...]] = {}
         for outlet in self._outlets:
-            fitness = outlet.sink.fitness(self._schemas[outlet.staged_as])
-            if fitness is not None:
+            row_check = outlet.sink.row_check(self._schemas[outlet.staged_as])
+            if row_check is not None:
                 sink = f"the sink {outlet.name}" + (f" ({outlet.sink.target})" if outlet.sink.target else "")
-                checks[outlet.staged_as] = (*checks.get(outlet.staged_as, ()), Check(sink, fitness))
+                checks[outlet.staged_as] = (*checks.get(outlet.staged_as, ()), SinkCheck(sink, row_check))
         return checks
 
     def publish(self) -> None:

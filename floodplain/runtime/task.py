@@ -20,7 +20,7 @@ from floodplain.runtime.resources import HERE, Resources
 from floodplain.runtime.staging import Split, Staged, StagedFile, stage, staged_batches
 from floodplain.runtime.task_errors import Failure
 from floodplain.runtime.task_store import OpenStore, Work, open_for
-from floodplain.sinks.row_checks import Check, check_fits
+from floodplain.sinks.row_checks import SinkCheck, check_rows
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.write.task_writer import Report, TaskWriter, Ticket
 from floodplain.versions.log.history import Format, History
@@ -70,7 +70,7 @@ class Job:
     """The rows of the broadcast input, as an Arrow stream."""
     staged: Staged | None = None
     """Where the rows are, if they come straight from another operator."""
-    checks: Mapping[str, tuple[Check, ...]] = field(default_factory=dict)
+    checks: Mapping[str, tuple[SinkCheck, ...]] = field(default_factory=dict)
     """Output → what its sinks ask of rows."""
 
 
@@ -81,7 +81,7 @@ class StageJob:
     work: Work
     name: str
     rows: bytes
-    checks: tuple[Check, ...] = ()
+    checks: tuple[SinkCheck, ...] = ()
     """What the sinks ask of rows."""
 
 
@@ -116,7 +116,7 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch], 
         )
         made = {MAIN: outcome.output, **outcome.sides}
         for output, checks in job.checks.items():
-            check_fits(made[output], checks, ticket.epoch)
+            check_rows(made[output], checks, ticket.epoch)
         outputs = {
             output: stage(
                 made[output], _split(job, keys, ticket.key_groups), job.work, ticket, place, (job.operator.name, output, part)
@@ -216,7 +216,7 @@ def stage_task(job: StageJob, slot: int, part: str, batches: Iterable[pa.RecordB
     schema = pa.ipc.read_schema(pa.py_buffer(job.rows))
     held = list(batches)
     rows = pa.Table.from_batches(held).cast(schema) if held else schema.empty_table()
-    check_fits(rows, job.checks, ticket.epoch)
+    check_rows(rows, job.checks, ticket.epoch)
     outputs = {MAIN: stage(rows, None, job.work, ticket, place, (job.name, MAIN, part))} if len(rows) else {}
     busy_ms = int((place.clock.monotonic_s() - started_s) * 1000)
     return TaskReport(slot=slot, outputs=outputs, rows=len(rows), busy_ms=busy_ms)

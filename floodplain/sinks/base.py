@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.errors import BadInput
-from floodplain.sinks.row_checks import Fitness
+from floodplain.sinks.row_checks import RowCheck
 from floodplain.tiers.blobs import Blobs
 
 
@@ -45,8 +45,8 @@ class Sink(ABC):
         """
         return
 
-    def fitness(self, schema: pa.Schema) -> Fitness | None:  # noqa: ARG002
-        """What tasks are to ask of rows of this schema, before their epoch is committed; None if all can be published.
+    def row_check(self, schema: pa.Schema) -> RowCheck | None:  # noqa: ARG002
+        """What tasks check on rows of this schema, before their epoch is committed; None if all rows can be published.
 
         Called after ``prepare``.
         """
@@ -64,19 +64,19 @@ class Sink(ABC):
         """Release connections. Nothing is published after it."""
 
 
-def ahead(where: str, found: int, committed: int) -> BadInput:
+def ahead(where: str, published: int, committed: int) -> BadInput:
     return BadInput(
-        f"{where} has epoch {found} of this state, which is at epoch {committed}: the state was rolled back after that was "
+        f"{where} has epoch {published} of this state, which is at epoch {committed}: the state was rolled back after that was "
         "published; write to another place, or go on from a branch of the state"
     )
 
 
-def as_flag(option: str, given: bool | str) -> bool:
+def as_flag(option: str, value: bool | str) -> bool:
     """An option that is on or off; Spark's are often texts."""
-    found = {"true": True, "false": False}.get(str(given).lower())
-    if found is None:
-        raise BadInput(f"{option}={given!r} is neither true nor false: use True or False")
-    return found
+    flag = {"true": True, "false": False}.get(str(value).lower())
+    if flag is None:
+        raise BadInput(f"{option}={value!r} is neither true nor false: use True or False")
+    return flag
 
 
 def required(module: str, extra: str) -> Any:

@@ -18,7 +18,7 @@ from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
 from floodplain.sinks.base import Sink, ahead
 from floodplain.sinks.partitions import PATH_BYTES, FolderNames, check_partitions, partition_columns, parts
-from floodplain.sinks.row_checks import Fitness
+from floodplain.sinks.row_checks import RowCheck
 from floodplain.sinks.staged import check_staged, encoding, open_staged, staged_path
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
@@ -220,7 +220,7 @@ class ParquetSink(Sink):
     def check(self, schema: pa.Schema) -> None:
         check_partitions(self._by, schema)
 
-    def fitness(self, schema: pa.Schema) -> Fitness | None:  # noqa: ARG002
+    def row_check(self, schema: pa.Schema) -> RowCheck | None:  # noqa: ARG002
         if not self._by:
             return None
         assert isinstance(self._files, LocalFiles)

@@ -9,7 +9,7 @@ from floodplain.errors import BadInput, Fenced, Refused, Unavailable
 from floodplain.sinks.base import Sink, ahead, required
 from floodplain.sinks.kafka_marker import Marker
 from floodplain.sinks.kafka_records import Records, RecordSizes
-from floodplain.sinks.row_checks import Fitness
+from floodplain.sinks.row_checks import RowCheck
 from floodplain.sinks.staged import staged_batches
 from floodplain.tiers.blobs import Blobs
 
@@ -81,7 +81,7 @@ class KafkaSink(Sink):
     def check(self, schema: pa.Schema) -> None:
         Records(schema, *self._columns, self._headers)
 
-    def fitness(self, schema: pa.Schema) -> Fitness:
+    def row_check(self, schema: pa.Schema) -> RowCheck:
         records = Records(schema, *self._columns, self._headers)
         return RecordSizes(records, self._topic, self._most_bytes, self._partitions)
 

@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 
 from floodplain.errors import BadInput, short
-from floodplain.sinks.row_checks import Fitness
+from floodplain.sinks.row_checks import RowCheck
 
 BATCH_ROWS = 8192
 RECORD_BYTES = 128
@@ -53,7 +53,7 @@ class Records:
                 record["partition"] = row["partition"]
             yield record
 
-    def first_unfit(self, rows: pa.Table, most_bytes: int, partitions: int) -> tuple[int, str] | None:
+    def first_refused(self, rows: pa.Table, most_bytes: int, partitions: int) -> tuple[int, str] | None:
         """The first row that is no record of at most so many bytes, for a topic with so many partitions, and why."""
         try:
             for at, record in enumerate(record for batch in rows.to_batches(BATCH_ROWS) for record in self.of(batch)):
@@ -69,11 +69,11 @@ class Records:
     def _search(self, rows: pa.Table, most_bytes: int, partitions: int) -> tuple[int, str] | None:
         """By halves: what is unfit for Python has no place in an error. Requires: more than one row."""
         half = len(rows) // 2
-        found = self.first_unfit(rows.slice(0, half), most_bytes, partitions)
-        if found is not None:
-            return found
-        found = self.first_unfit(rows.slice(half), most_bytes, partitions)
-        return None if found is None else (found[0] + half, found[1])
+        refused = self.first_refused(rows.slice(0, half), most_bytes, partitions)
+        if refused is not None:
+            return refused
+        refused = self.first_refused(rows.slice(half), most_bytes, partitions)
+        return None if refused is None else (refused[0] + half, refused[1])
 
     def _encoded(self, row: Mapping[str, Any], columns: tuple[str, ...]) -> bytes | None:
         if columns not in self._raw:
@@ -83,7 +83,7 @@ class Records:
 
 
 @dataclass(frozen=True)
-class RecordSizes(Fitness):
+class RecordSizes(RowCheck):
     """Rows that are records which a topic takes."""
 
     records: Records
@@ -91,9 +91,9 @@ class RecordSizes(Fitness):
     most_bytes: int
     partitions: int
 
-    def first_unfit(self, rows: pa.Table) -> tuple[int, str] | None:
-        found = self.records.first_unfit(rows, self.most_bytes, self.partitions)
-        return None if found is None else (found[0], f"topic {self.topic}: {found[1]}")
+    def first_refused(self, rows: pa.Table) -> tuple[int, str] | None:
+        refused = self.records.first_refused(rows, self.most_bytes, self.partitions)
+        return None if refused is None else (refused[0], f"topic {self.topic}: {refused[1]}")
 
 
 def _wrong(record: Mapping[str, Any], most_bytes: int, partitions: int) -> str | None:
@@ -114,8 +114,8 @@ def _wrong(record: Mapping[str, Any], most_bytes: int, partitions: int) -> str |
     return None
 
 
-def _headers(found: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None]]:
-    return [(header["key"], header["value"]) for header in found or ()]
+def _headers(headers: list[dict[str, Any]] | None) -> list[tuple[str, bytes | None]]:
+    return [(header["key"], header["value"]) for header in headers or ()]
 
 
 def _is_raw(type_: pa.DataType) -> bool:

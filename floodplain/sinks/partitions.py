@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from floodplain.errors import BadInput, SchemaMismatch, short
 from floodplain.operators.kernel.key_grouping import group
-from floodplain.sinks.row_checks import Fitness, value_of
+from floodplain.sinks.row_checks import RowCheck, value_of
 
 NOTHING = "__HIVE_DEFAULT_PARTITION__"
 """Stands for null, and for the empty text, which no name of a folder can tell from it."""
@@ -51,14 +51,14 @@ def check_partitions(by: Sequence[str], schema: pa.Schema) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class FolderNames(Fitness):
+class FolderNames(RowCheck):
     """Values that names of folders can be made of."""
 
     by: tuple[str, ...]
     most_bytes: int
     """For all of them together."""
 
-    def first_unfit(self, rows: pa.Table) -> tuple[int, str] | None:
+    def first_refused(self, rows: pa.Table) -> tuple[int, str] | None:
         """Looks at each combination of values once."""
         grouped = group(rows, {name: name for name in self.by})
         found = []

@@ -1,4 +1,4 @@
-"""Whether rows can be published: asked by the tasks that stage them, so that no epoch is committed that a sink cannot take."""
+"""Row checks: tasks run them on what they stage, so that no epoch is committed that a sink cannot publish."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -9,33 +9,33 @@ import pyarrow as pa
 from floodplain.errors import UserError, short
 
 
-class Fitness(ABC):
-    """What a sink asks of rows beyond their types. Shipped to tasks, so it holds plain values and no connections."""
+class RowCheck(ABC):
+    """What a sink requires of rows beyond their types. Shipped to tasks, so it holds plain values and no connections."""
 
     @abstractmethod
-    def first_unfit(self, rows: pa.Table) -> tuple[int, str] | None:
+    def first_refused(self, rows: pa.Table) -> tuple[int, str] | None:
         """The first row that could not be published, and why; None if all can."""
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """The fitness that a sink of a pipeline asks for, and how it is called in messages."""
+class SinkCheck:
+    """The row check of a sink in a pipeline, and what that sink is called in messages."""
 
     sink: str
-    fitness: Fitness
+    row_check: RowCheck
 
     def check(self, rows: pa.Table, epoch: int) -> None:
         """Raises ``UserError`` that names sink, row and reason. Then nothing of the epoch is committed."""
-        found = self.fitness.first_unfit(rows)
-        if found is not None:
-            at, reason = found
+        refused = self.row_check.first_refused(rows)
+        if refused is not None:
+            at, reason = refused
             raise UserError(
                 f"{self.sink} cannot take a row of epoch {epoch}: {reason} (in row {row_text(rows, at)}). Nothing of the epoch "
                 "was committed: change or drop such rows before they are written, and start again"
             )
 
 
-def check_fits(rows: pa.Table, checks: Iterable[Check], epoch: int) -> None:
+def check_rows(rows: pa.Table, checks: Iterable[SinkCheck], epoch: int) -> None:
     for check in checks:
         check.check(rows, epoch)
 

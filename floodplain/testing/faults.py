@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from floodplain.plan.nodes import Plan
 from floodplain.sinks.base import Sink
-from floodplain.sinks.row_checks import Fitness
+from floodplain.sinks.row_checks import RowCheck
 from floodplain.sinks.staged import read_staged
 from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range, Writable
 from floodplain.versions.log.history import History
@@ -154,8 +154,8 @@ class Witnessed(Sink):
     def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:
         self._inner.prepare(app, committed, schema)
 
-    def fitness(self, schema: pa.Schema) -> Fitness | None:
-        return self._inner.fitness(schema)
+    def row_check(self, schema: pa.Schema) -> RowCheck | None:
+        return self._inner.row_check(schema)
 
     def close(self) -> None:
         self._inner.close()

@@ -20,7 +20,7 @@ class Teed(Captured):
         self.sink = sink
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("check", "prepare", "close", "target", "fitness"):
+        if name in ("check", "prepare", "close", "target", "row_check"):
             return getattr(object.__getattribute__(self, "sink"), name)
         return object.__getattribute__(self, name)
 

@@ -256,12 +256,12 @@ def test_what_the_topic_does_not_take_is_known_before_and_all_else_is_published(
     """A topic bounds batches of records, too: many small ones must not become one that is too large."""
     topic = create_topic(kafka, f"small{next(_numbers)}", max_message_bytes="2000")
     sink = prepared(kafka, topic, config={"compression.type": "none"})
-    fitness = sink.fitness(SCHEMA)
+    row_check = sink.row_check(SCHEMA)
     most = rows(1, 0, 500).set_column(0, "user", pa.array([f"{'x' * (n % 1700)}{n}" for n in range(500)]))
-    assert fitness.first_unfit(most) is None
+    assert row_check.first_refused(most) is None
     sink.publish(1, stage(blobs, 1, most), blobs, SCHEMA)
     assert len(read(kafka, topic)) == 500
     large = pa.table({"user": ["a", "x" * 2000], "n": [1, 2]}, schema=SCHEMA)
-    assert fitness.first_unfit(large) is not None and fitness.first_unfit(large)[0] == 1
+    assert row_check.first_refused(large) is not None and row_check.first_refused(large)[0] == 1
     with pytest.raises(Refused):
         sink.publish(2, stage(blobs, 2, large), blobs, SCHEMA)

@@ -143,7 +143,7 @@ class Records_(MemorySink):  # noqa: N801
         self._limits = (most_bytes, partitions)
         self._columns = (key, value)
 
-    def fitness(self, schema: pa.Schema) -> RecordSizes:
+    def row_check(self, schema: pa.Schema) -> RecordSizes:
         return RecordSizes(Records(schema, *self._columns, {}), "events", *self._limits)
 
     def publish(self, epoch: int, staged: Any, blobs: Any, schema: pa.Schema) -> None:
@@ -201,7 +201,7 @@ def test_a_record_of_the_very_size_fits():
     records = Records(pa.schema([("value", pa.string())]), None, None, {})
     for size, fits in ((1000 - RECORD_BYTES, True), (1001 - RECORD_BYTES, False)):
         rows = pa.table({"value": ["x" * size]})
-        assert (RecordSizes(records, "t", 1000, 1).first_unfit(rows) is None) == fits
+        assert (RecordSizes(records, "t", 1000, 1).first_refused(rows) is None) == fits
 
 
 TYPES = {
