@@ -1,4 +1,4 @@
-"""Time and randomness, passed in wherever they are needed so that tests can replay a run."""
+"""Clock and randomness, injected so that tests can replay a run."""
 
 import random
 import secrets
@@ -16,7 +16,7 @@ class Clock(Protocol):
 
 
 class Randomness(Protocol):
-    """Randomness: jitter and names that must not repeat."""
+    """Jitter, and names that must not repeat."""
 
     def uniform(self) -> float: ...
     def nonce(self) -> str: ...
@@ -34,7 +34,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """Stands still until told to advance; a sleep advances it and returns at once."""
+    """A clock for tests: it advances only by ``advance_ms`` and by sleeps, which return at once."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms

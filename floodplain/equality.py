@@ -1,4 +1,4 @@
-"""Which rows are equal, of many at once: each is given a number, in the time that sorting them takes.
+"""Numbers rows by equality: equal rows get the same number, in the time of a sort.
 
 Pairs of rows are compared by ``keys.columns_equal``. Where any of many rows may equal any other, comparing them pair by pair
 takes the square of their number: that of keys that share a hash is up to whoever makes the keys.
@@ -18,10 +18,10 @@ def equality_classes(columns: Sequence[Column]) -> np.ndarray:
 
     Requires: at least one column, all of one length.
     """
-    found = _numbers(normalize_keys(columns[:1])[0])
+    numbers = _numbers(normalize_keys(columns[:1])[0])
     for column in columns[1:]:
-        found = _both(found, _numbers(normalize_keys([column])[0]))
-    return found
+        numbers = _both(numbers, _numbers(normalize_keys([column])[0]))
+    return numbers
 
 
 def _both(left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -29,21 +29,21 @@ def _both(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     order = np.lexsort((right, left))
     first = np.ones(len(order), bool)
     first[1:] = (left[order][1:] != left[order][:-1]) | (right[order][1:] != right[order][:-1])
-    found = np.empty(len(order), np.int64)
-    found[order] = np.cumsum(first) - 1
-    return found
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(first) - 1
+    return numbers
 
 
 def _numbers(column: pa.Array) -> np.ndarray:
     """Requires: a column in the form that ``normalize_keys`` gives."""
     if pa.types.is_nested(column.type):
-        found = _of_struct(column) if pa.types.is_struct(column.type) else _of_lists(column)
+        numbers = _of_struct(column) if pa.types.is_struct(column.type) else _of_lists(column)
     else:
-        found = _of_plain(column)
+        numbers = _of_plain(column)
     if not column.null_count:
-        return found
+        return numbers
     valid = column.is_valid().to_numpy(zero_copy_only=False)
-    return np.where(valid, found + 1, 0)
+    return np.where(valid, numbers + 1, 0)
 
 
 def _of_plain(column: pa.Array) -> np.ndarray:
@@ -58,10 +58,10 @@ def _of_plain(column: pa.Array) -> np.ndarray:
 
 
 def _of_struct(column: pa.StructArray) -> np.ndarray:
-    found = np.zeros(len(column), np.int64)
+    numbers = np.zeros(len(column), np.int64)
     for field in column.flatten():
-        found = _both(found, _numbers(normalize_keys([field])[0]))
-    return found
+        numbers = _both(numbers, _numbers(normalize_keys([field])[0]))
+    return numbers
 
 
 def _of_lists(column: pa.Array) -> np.ndarray:
@@ -75,7 +75,7 @@ def _of_lists(column: pa.Array) -> np.ndarray:
         lengths = np.full(len(column), column.type.list_size)
     else:
         lengths = np.diff(column.offsets.to_numpy().astype(np.int64))
-    # Elements of lists that are null are left out by Arrow, too.
+    # Arrow drops the elements of lists that are null, too.
     ends = np.append(0, np.cumsum(np.where(column.is_valid().to_numpy(zero_copy_only=False), lengths, 0))) * 8
     letters = _numbers(normalize_keys([column.flatten()])[0]).astype("<i8")
     texts = [None, pa.py_buffer(ends.astype("<i8")), pa.py_buffer(letters)]

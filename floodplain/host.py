@@ -1,4 +1,4 @@
-"""Which process of which machine this is, and whether another one of the same machine is gone."""
+"""Process identity: which process on which machine this is, and whether another one on the same machine has ended."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ _ENDED = {"Z", "X", "x"}
 
 
 class Process(msgspec.Struct, frozen=True):
-    """A process, told from every other that was or will be, where its machine can tell."""
+    """The identity of a process, unique over reboots and reused process numbers where the machine allows it."""
 
     host: str
     pid: int
@@ -27,10 +27,10 @@ class Process(msgspec.Struct, frozen=True):
 
 
 def this_process() -> Process:
-    """The one that asks. Where processes cannot be told apart for sure (no Linux, no ``/proc`` of ours), ``space`` is empty."""
+    """The calling process. ``space`` is empty where identity is not certain (no Linux, or ``/proc`` of another namespace)."""
     pid, host = os.getpid(), socket.gethostname()
-    found = _stat(pid)
-    return Process(host, pid) if found is None else Process(host, pid, _space(), found[1])
+    stat = _stat(pid)
+    return Process(host, pid) if stat is None else Process(host, pid, _space(), stat[1])
 
 
 def is_gone(process: Process) -> bool:
@@ -48,10 +48,10 @@ def is_gone(process: Process) -> bool:
         return True
     except OSError:
         pass  # it is there, and another user's
-    found = _stat(process.pid)
-    if found is None:
+    stat = _stat(process.pid)
+    if stat is None:
         return False
-    state, started = found
+    state, started = stat
     return started != process.started or (state in _ENDED and _all_ended(process.pid))
 
 
@@ -82,5 +82,5 @@ def _all_ended(pid: int) -> bool:
         tasks = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208
     except OSError:
         return False
-    found = [_stat(pid, f"/task/{task}") for task in tasks]
-    return all(one is not None and one[0] in _ENDED for one in found)
+    threads = [_stat(pid, f"/task/{task}") for task in tasks]
+    return all(one is not None and one[0] in _ENDED for one in threads)

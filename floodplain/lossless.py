@@ -1,4 +1,4 @@
-"""Conversions of Arrow columns that lose nothing: what a column of another type cannot hold is refused, with the value named.
+"""Lossless casts of Arrow columns: a value that the target type cannot hold is refused by name.
 
 Arrow refuses most of it by itself; what it lets pass is refused here. A ``double`` that is rounded to a ``float`` is no loss,
 as in Spark, unless it becomes infinite.
@@ -21,8 +21,8 @@ class Lossy(ValueError):
     """A value that would not be the same once it is converted."""
 
     @classmethod
-    def of(cls, given: Any, made: Any) -> "Lossy":
-        return cls(f"{short(given)} would become {short(made)}: convert it before, or declare another type")
+    def of(cls, value: Any, made: Any) -> "Lossy":
+        return cls(f"{short(value)} would become {short(made)}: convert it before, or declare another type")
 
 
 UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
@@ -82,9 +82,9 @@ def _named_cast(table: pa.Table, field: pa.Field) -> Column:
     try:
         return cast(column, field.type)
     except UNFIT as error:
-        given = short(column[first_unfit(column, field.type)].as_py())
+        value = short(column[first_unfit(column, field.type)].as_py())
         reason = str(error).partition("\n")[0]
-        raise Lossy(f"{given} does not fit column {field.name} of type {field.type}: {reason}") from error
+        raise Lossy(f"{value} does not fit column {field.name} of type {field.type}: {reason}") from error
 
 
 def _chunks(column: Column) -> list[pa.Array]:
@@ -92,70 +92,70 @@ def _chunks(column: Column) -> list[pa.Array]:
 
 
 @lru_cache(maxsize=4096)
-def _refusal(given: pa.DataType, wanted: pa.DataType) -> str | None:
+def _refusal(source: pa.DataType, wanted: pa.DataType) -> str | None:
     """Why no value of the one type can be one of the other, though Arrow makes it one."""
     types = pa.types
-    if types.is_timestamp(given):
-        if types.is_timestamp(wanted) and (given.tz is None) != (wanted.tz is None):
-            return NO_ZONE if given.tz is None else ZONE_LOST
+    if types.is_timestamp(source):
+        if types.is_timestamp(wanted) and (source.tz is None) != (wanted.tz is None):
+            return NO_ZONE if source.tz is None else ZONE_LOST
         if types.is_time(wanted):
             return f"{wanted} would forget the day"
-        if types.is_date(wanted) and given.tz is not None:
+        if types.is_date(wanted) and source.tz is not None:
             return f"{wanted} would forget the time zone"
-    if types.is_date(given) and types.is_timestamp(wanted) and wanted.tz is not None:
+    if types.is_date(source) and types.is_timestamp(wanted) and wanted.tz is not None:
         return NO_ZONE
-    if types.is_struct(given) and types.is_struct(wanted):
+    if types.is_struct(source) and types.is_struct(wanted):
         names = {field.name for field in wanted}
-        lost = [field.name for field in given if field.name not in names]
+        lost = [field.name for field in source if field.name not in names]
         if lost:
             return f"the struct has no field {lost[0]}; it has: {', '.join(field.name for field in wanted)}"
-    return next(filter(None, (_refusal(*pair) for pair in _children(given, wanted))), None)
+    return next(filter(None, (_refusal(*pair) for pair in _children(source, wanted))), None)
 
 
 @lru_cache(maxsize=4096)
-def _may_lose(given: pa.DataType, wanted: pa.DataType) -> bool:
+def _may_lose(source: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether Arrow's own checks leave something to look for."""
-    if given == wanted or pa.types.is_null(given):
+    if source == wanted or pa.types.is_null(source):
         return False
-    return _loses_unseen(given, wanted) or any(_may_lose(*pair) for pair in _children(given, wanted))
+    return _loses_unseen(source, wanted) or any(_may_lose(*pair) for pair in _children(source, wanted))
 
 
-def _loses_unseen(given: pa.DataType, wanted: pa.DataType) -> bool:
+def _loses_unseen(source: pa.DataType, wanted: pa.DataType) -> bool:
     types = pa.types
-    floats = types.is_floating(given)
+    floats = types.is_floating(source)
     if types.is_floating(wanted):
-        return types.is_decimal(given) or (floats and wanted.bit_width < given.bit_width)
+        return types.is_decimal(source) or (floats and wanted.bit_width < source.bit_width)
     if types.is_boolean(wanted):
-        return floats or types.is_integer(given) or types.is_decimal(given)
-    return (types.is_decimal(wanted) and floats) or (types.is_date(wanted) and types.is_timestamp(given))
+        return floats or types.is_integer(source) or types.is_decimal(source)
+    return (types.is_decimal(wanted) and floats) or (types.is_date(wanted) and types.is_timestamp(source))
 
 
-def _children(given: pa.DataType, wanted: pa.DataType) -> Iterator[tuple[pa.DataType, pa.DataType]]:
+def _children(source: pa.DataType, wanted: pa.DataType) -> Iterator[tuple[pa.DataType, pa.DataType]]:
     """The types inside that Arrow converts into one another."""
     types = pa.types
-    if types.is_struct(given) and types.is_struct(wanted):
-        of = {field.name: field.type for field in given}
+    if types.is_struct(source) and types.is_struct(wanted):
+        of = {field.name: field.type for field in source}
         yield from ((of[field.name], field.type) for field in wanted if field.name in of)
-    elif types.is_map(given) and types.is_map(wanted):
-        yield given.key_type, wanted.key_type
-        yield given.item_type, wanted.item_type
-    elif types.is_nested(given) and types.is_nested(wanted) and hasattr(given, "value_type") and hasattr(wanted, "value_type"):
-        yield given.value_type, wanted.value_type
+    elif types.is_map(source) and types.is_map(wanted):
+        yield source.key_type, wanted.key_type
+        yield source.item_type, wanted.item_type
+    elif types.is_nested(source) and types.is_nested(wanted) and hasattr(source, "value_type") and hasattr(wanted, "value_type"):
+        yield source.value_type, wanted.value_type
 
 
 def _check(before: pa.Array, after: pa.Array) -> None:
     """Raises ``Lossy`` if a value is another one after Arrow converted it."""
-    given, wanted = before.type, after.type
-    if not _may_lose(given, wanted):
+    source, wanted = before.type, after.type
+    if not _may_lose(source, wanted):
         return
-    if _loses_unseen(given, wanted):
+    if _loses_unseen(source, wanted):
         _check_plain(before, after)
-    elif pa.types.is_struct(given):
+    elif pa.types.is_struct(source):
         old, new = fields_of(before), fields_of(after)
         for number, field in enumerate(wanted):
-            if (place := given.get_field_index(field.name)) >= 0:
+            if (place := source.get_field_index(field.name)) >= 0:
                 _check(old[place], new[number])
-    elif pa.types.is_map(given):
+    elif pa.types.is_map(source):
         for old, new in zip(_parts(before), _parts(after), strict=True):
             _check(old, new)
     else:

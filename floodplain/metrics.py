@@ -13,7 +13,7 @@ TIER_EVICTED_BYTES = "tier_evicted_bytes"
 LOOKUPS = "lookups"
 """Multi-gets of a table, by its name."""
 LOOKUP_ROWS = "lookup_rows"
-"""Rows that multi-gets of a table gave back."""
+"""Rows that multi-gets of a table returned."""
 
 
 class Counters:

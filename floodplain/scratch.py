@@ -1,4 +1,4 @@
-"""Temporary folders: gone when no longer wanted, at the end of the process, or, if that was killed, when the next one is made."""
+"""Temporary folders: removed when closed, at process exit, or, after a kill, when another process makes one."""
 
 import hashlib
 import os
@@ -48,8 +48,8 @@ def _remove(path: Path, pid: int) -> None:
 
 def _sweep(place: Path, me: Process) -> None:
     for path in place.glob("floodplain-*"):
-        found = _NAME.match(path.name)
-        if found is None or found["space"] != _mark(me):
+        match = _NAME.match(path.name)
+        if match is None or match["space"] != _mark(me):
             continue
-        if is_gone(Process(me.host, int(found["pid"]), me.space, int(found["started"]))):
+        if is_gone(Process(me.host, int(match["pid"]), me.space, int(match["started"]))):
             shutil.rmtree(path, ignore_errors=True)

@@ -9,7 +9,7 @@ LEAST_CLOCK_AHEAD_MS = 2_000
 Compression = Literal["auto", "none", "lz4", "zstd"]
 
 MOST_WINDOW_BYTES = 1 << 30
-"""Rows of a window are put together, those of before and after side by side, and an Arrow column of strings ends at 2 GiB."""
+"""A window's rows are concatenated, those before and after a change together, and an Arrow string column ends at 2 GiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,5 +121,5 @@ def check_mode(mode: object) -> None:
         wrong = "who may write must be able to read"
     else:
         return
-    found = oct(mode) if isinstance(mode, int) and not isinstance(mode, bool) else repr(mode)
-    raise BadInput(f"mode={found} is not possible: {wrong}; give it in octal, as in StoreSettings(mode=0o640)")
+    shown = oct(mode) if isinstance(mode, int) and not isinstance(mode, bool) else repr(mode)
+    raise BadInput(f"mode={shown} is not possible: {wrong}; give it in octal, as in StoreSettings(mode=0o640)")

@@ -1,4 +1,4 @@
-"""Fields of struct columns.
+"""Reads the fields of struct columns in linear time.
 
 Arrow's ``struct_field`` goes through all fields of the type for each one it is asked for, so that taking a wide struct apart
 with it costs the square of its width.
@@ -9,8 +9,8 @@ import pyarrow as pa
 
 def fields_of(structs: pa.StructArray) -> list[pa.Array]:
     """All fields, in the order of the type; null where the struct is."""
-    found: list[pa.Array] = structs.flatten()
-    return found
+    fields: list[pa.Array] = structs.flatten()
+    return fields
 
 
 def field_at(structs: pa.StructArray, number: int) -> pa.Array:

@@ -56,7 +56,7 @@ def compact(
                 typer.echo(f"watching {without_credentials(location)} every {watch:g} s until interrupted", err=True)
             for step in _steps(store, full, size_bytes, watch, interrupt):
                 totals.add(step)
-                typer.echo(_told(step), err=True)
+                typer.echo(_step_text(step), err=True)
             totals.interrupted = interrupt.requested
         output.compaction(without_credentials(location), totals)
 
@@ -72,6 +72,6 @@ def _steps(store: Store, full: bool, step_bytes: int, watch: float | None, inter
             return
 
 
-def _told(step: Compacted) -> str:
+def _step_text(step: Compacted) -> str:
     rows = f"{step.rows_before:,} → {step.rows_after:,} rows"
     return f"{step.table}: {step.runs} runs, {rows}, {decimal(step.bytes_before)} → {decimal(step.bytes_after)}"

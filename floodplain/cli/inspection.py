@@ -150,16 +150,16 @@ def inspect_store(location: str, store: Store) -> Inspection:
         source={"query_id": head.source.query_id, "batch_id": head.source.batch_id} if head.source.query_id else {},
         tags=dict(sorted(head.tags.items())),
         epochs=tuple(EpochInfo(mark.epoch, mark.at_ms, mark.position, _tags(head, mark.epoch)) for mark in head.epochs),
-        operators=tuple(_operator(name, found) for name, found in sorted(head.definitions.items())),
+        operators=tuple(_operator(name, definition) for name, definition in sorted(head.definitions.items())),
         changes=tuple(ChangeInfo(change.epoch, change.at_ms, change.what) for change in head.changes),
         tables=tuple(_table(versions[-1], head.runs.get(name, ())) for name, versions in sorted(head.schemas.items())),
         tiers=(_tier(store, head, sizes),),
     )
 
 
-def _operator(name: str, found: Definition) -> OperatorInfo:
-    states = {state: declared.told for state, declared in found.states.items()}
-    return OperatorInfo(name, found.kind, tuple(found.facts), states)
+def _operator(name: str, definition: Definition) -> OperatorInfo:
+    states = {state: declared.told for state, declared in definition.states.items()}
+    return OperatorInfo(name, definition.kind, tuple(definition.facts), states)
 
 
 def _tags(head: Manifest, epoch: int) -> tuple[str, ...]:
@@ -178,7 +178,7 @@ def _lease(head: Manifest, now_ms: int) -> LeaseInfo | None:
 
 
 def _tier(store: Store, head: Manifest, sizes: dict[str, dict[str, int]]) -> TierInfo:
-    kinds = {kind: KindInfo(len(found), sum(found.values())) for kind, found in sizes.items()}
+    kinds = {kind: KindInfo(len(files), sum(files.values())) for kind, files in sizes.items()}
     return TierInfo(
         tier=store.history.blobs.tier,
         url=store.history.blobs.url,

@@ -68,9 +68,9 @@ def opened(location: str, options: list[str] | None, settings: StoreSettings | N
         store.close()
 
 
-def parsed_options(given: list[str] | None) -> dict[str, str]:
+def parsed_options(pairs: list[str] | None) -> dict[str, str]:
     options = {}
-    for text in given or []:
+    for text in pairs or []:
         key, separator, value = text.partition("=")
         if not separator or not key:
             # The value may be a secret, so only what stands before it is shown.

@@ -183,7 +183,7 @@ def _tables(tables: tuple[TableInfo, ...]) -> Table:
 def _operators(shown: Inspection) -> Table:
     grid = Table("operator", "kind", "what it does", "states", title="Operators", title_justify="left")
     for operator in shown.operators:
-        states = ", ".join(f"{name}: {told}" for name, told in operator.states.items())
+        states = ", ".join(f"{name}: {declaration}" for name, declaration in operator.states.items())
         grid.add_row(operator.name, operator.kind, escape(" · ".join(operator.facts)), escape(states))
     return grid
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.store.read.lookup import Footprint
 from floodplain.store.read.snapshot import Lookup, Snapshot
-from floodplain.store.rows.layout import BEGINNING, EXPIRES, HASH, at_rows, beside
+from floodplain.store.rows.layout import BEGINNING, EXPIRES, HASH, append_columns, at_rows
 from floodplain.store.write.task_writer import TaskWriter
 
 
@@ -29,7 +29,7 @@ class KeySpace:
 
     def at(self, numbers: np.ndarray, more: Mapping[str, pa.Array] | None = None) -> pa.Table:
         """Keys by number with these further columns, ready to be written."""
-        return beside(at_rows(self.lookup_keys(), numbers), more or {})
+        return append_columns(at_rows(self.lookup_keys(), numbers), more or {})
 
 
 @dataclass(frozen=True, slots=True)

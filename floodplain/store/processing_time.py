@@ -1,4 +1,4 @@
-"""Processing time, held against the clock of the store: no row expires, and no timer fires, by a clock that is wrong."""
+"""Processing time, checked against the store's clock: no row expires and no timer fires by a wrong machine clock."""
 
 import logging
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from floodplain.versions.log.history import History
 from floodplain.versions.records.schema import PROCESSING_TIME
 
 RECHECK_S = 60.0
-"""How long what the store showed is good for, counted on by a clock of ours that cannot be set."""
+"""How long a reading of the store's clock is extrapolated with our monotonic clock."""
 
 _log = logging.getLogger(__name__)
 
@@ -112,11 +112,11 @@ class StoreTime:
         limit_ms = self._history.settings.max_clock_ahead_ms
         soon = [mark for mark in self._history.head.epochs if shown_ms < mark.at_ms <= shown_ms + limit_ms]
         if soon:
-            return f"epoch {soon[0].epoch} was committed at {told(soon[0].at_ms)}"
+            return f"epoch {soon[0].epoch} was committed at {as_text(soon[0].at_ms)}"
         if self._made_ms is None:
             self._made_ms = self._history.blobs.modified_ms(paths.FORMAT)
         made_ms = self._made_ms
-        return f"the store was made at {told(made_ms)}" if made_ms is not None and made_ms > shown_ms + limit_ms else None
+        return f"the store was made at {as_text(made_ms)}" if made_ms is not None and made_ms > shown_ms + limit_ms else None
 
     def _say(self, kind: str, concern: str | None) -> None:
         self.concern = concern
@@ -127,7 +127,8 @@ class StoreTime:
 
 def _ahead(history: History, now_ms: int, shown_ms: int) -> str:
     return (
-        f"the clock of this machine says {told(now_ms)}, and the store at {history.blobs.url} is at {told(shown_ms)}: that is "
+        f"the clock of this machine says {as_text(now_ms)}, and the store at "
+        f"{history.blobs.url} is at {as_text(shown_ms)}: that is "
         f"{_apart(now_ms, shown_ms)} ahead, so processing time is taken from the store, and nothing expires and no timer fires "
         f"by that clock. Set it, {_allow(history)}"
     )
@@ -135,7 +136,8 @@ def _ahead(history: History, now_ms: int, shown_ms: int) -> str:
 
 def _set_back(history: History, before_ms: int, shown_ms: int) -> str:
     return (
-        f"the state has the processing time {told(before_ms)}, and the store at {history.blobs.url} is at {told(shown_ms)}: a "
+        f"the state has the processing time {as_text(before_ms)}, and the store at "
+        f"{history.blobs.url} is at {as_text(shown_ms)}: a "
         f"clock was {_apart(before_ms, shown_ms)} ahead. Processing time is set back to the store's, so that time to live goes "
         "on; what was written by that clock lives, and timers that were set by it wait, that much longer. Nothing is to be done, "
         "but if it is the clock of now that is wrong: stop the query and set it. To undo what that clock did, go back to an "
@@ -145,7 +147,8 @@ def _set_back(history: History, before_ms: int, shown_ms: int) -> str:
 
 def _behind(history: History, before_ms: int, shown_ms: int, sign: str) -> str:
     return (
-        f"the state has the processing time {told(before_ms)}, and the store at {history.blobs.url} is at {told(shown_ms)}: that "
+        f"the state has the processing time {as_text(before_ms)}, and the store at "
+        f"{history.blobs.url} is at {as_text(shown_ms)}: that "
         f"clock seems to be behind, as {sign}. Time to live and timers of processing time stand still until it has caught up: "
         "set it. If it is right, and an earlier one was ahead, go back to an epoch before that (floodplain rollback)"
     )
@@ -163,8 +166,8 @@ def _apart(later_ms: int, earlier_ms: int) -> str:
     return f"{seconds} seconds"
 
 
-def told(at_ms: int) -> str:
-    """A time, for people to read."""
+def as_text(at_ms: int) -> str:
+    """A timestamp for messages."""
     try:
         return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""Going back: the content of a retained epoch becomes that of a new one, by one edit, which can be undone in the same way.
+"""Rollback: one edit commits a new epoch with the content of a retained one. A rollback can be rolled back.
 
 Definitions go on: a table that has changed since gets one more version, equal to the one it had. So no id of a column, or of a
 field inside one, ever means two things, and epochs on both sides of the edit can be compared.
@@ -38,7 +38,7 @@ class TableRestored(msgspec.Struct, frozen=True):
 
 
 class RolledBack(msgspec.Struct, frozen=True):
-    """What going back to an epoch changes."""
+    """What a rollback to an epoch changes."""
 
     restored: int
     """The epoch whose content is there again."""
@@ -63,11 +63,11 @@ class RolledBack(msgspec.Struct, frozen=True):
 
 
 def planned(history: History, epoch: int) -> RolledBack:
-    """What going back to ``epoch`` would change, after the same checks. Nothing is written."""
+    """A dry run: what a rollback to ``epoch`` would change, after the same checks."""
     head = history.refresh()
     past = _past(history, epoch)
     check_readable(history, past)
-    return _told(head, past, _content(head, past), dry_run=True)
+    return _summary(head, past, _content(head, past), dry_run=True)
 
 
 def roll_back(history: History, epoch: int, token: int, *, drop_output: bool = False) -> RolledBack:
@@ -96,7 +96,7 @@ def roll_back(history: History, epoch: int, token: int, *, drop_output: bool = F
             raise SnapshotExpired(f"cannot go back to epoch {epoch}: {conflict}") from conflict
         raise
     maybe_checkpoint(history)
-    return _told(head, past, content, dry_run=False)
+    return _summary(head, past, content, dry_run=False)
 
 
 def _past(history: History, epoch: int) -> Manifest:
@@ -141,7 +141,7 @@ def _going_on(now: tuple[TableSchema, ...], then: tuple[TableSchema, ...]) -> tu
     return (*now, again)
 
 
-def _told(head: Manifest, past: Manifest, content: Content, *, dry_run: bool) -> RolledBack:
+def _summary(head: Manifest, past: Manifest, content: Content, *, dry_run: bool) -> RolledBack:
     names = sorted({*head.schemas, *past.schemas})
     tables = [_change(name, head, past) for name in names if _differs(name, head, past)]
     return RolledBack(

@@ -1,4 +1,4 @@
-"""Walking a store at a bounded rate, to find damage before someone needs what is damaged."""
+"""Scrubbing: verifies a store at a bounded rate, to find damage before a reader does."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.paced import Paced
 
 Progress = Callable[[int, int, int], None]
-"""Told after each read: runs checked, runs in all (0 while metadata is read), bytes read so far."""
+"""Called after each read with: runs checked, runs in all (0 while metadata is read), bytes read so far."""
 
 
 def scrub(

@@ -1,4 +1,4 @@
-"""The store: the one object a program opens. Everything else hangs off it."""
+"""The store: opens a directory or URL, hands out snapshots and the writer, and runs maintenance."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -229,7 +229,7 @@ class Store:
         return self.history.tagged(tag).epoch if tag is not None else epoch or 0
 
     def verify(self, progress: Progress | None = None) -> Verdict:
-        """Check every byte of every retained epoch. ``progress`` is told after each run."""
+        """Check every byte of every retained epoch. ``progress`` is called after each run."""
         return verify(self.history, progress)
 
     def close(self) -> None:
@@ -238,7 +238,7 @@ class Store:
 
 
 class Writer:
-    """Holds the lease: the one that may commit epochs. Close it to let the next one in at once."""
+    """The holder of the lease, who alone commits epochs. ``close`` releases the lease."""
 
     def __init__(self, store: Store, token: int) -> None:
         self.store = store

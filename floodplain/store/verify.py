@@ -1,4 +1,4 @@
-"""Checking every byte that any retained epoch rests on."""
+"""Verification: checks every byte that a retained epoch refers to."""
 
 from collections.abc import Callable, Iterable
 
@@ -18,7 +18,7 @@ from floodplain.versions.records.manifest import Manifest
 from floodplain.versions.retention.audit import audit
 
 Progress = Callable[[int, int, int], None]
-"""Told after each run: runs checked, runs in all, bytes checked so far."""
+"""Called after each run with: runs checked, runs in all, bytes checked so far."""
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -48,29 +48,29 @@ class Verdict(msgspec.Struct, frozen=True):
 def verify(history: History, progress: Progress | None = None) -> Verdict:
     """Reads the metadata and every run of every retained epoch, past all caches of this process.
 
-    May run beside a writer and a garbage collection: what is forgotten meanwhile is not damage. A salvaged history is
-    checked as far as it goes.
+    May run concurrently with a writer and a garbage collection: an epoch that expires meanwhile is not damage. A salvaged
+    history is checked as far as it goes.
     """
     head = history.head if history.damage else history.refresh()
-    found = _Damages()
+    damages = _Damages()
     if history.damage:
-        found.add(history.damage, (), head.epoch)
+        damages.add(history.damage, (), head.epoch)
     # The head may hold compactions that came after its epoch's own manifest: both can be read.
     manifests = [head]
     for mark in head.epochs:
         try:
             manifests.append(history.manifest_at(mark))
         except Corrupt as damage:
-            found.add(damage, _still_retained(history, (mark.epoch,)), head.epoch)
-    damages, metadata_bytes = audit(history)
-    for broken in damages:
-        found.add(broken, (), broken.last_good_epoch or head.epoch, once=True)
-    seen_bytes = _verify_seen(history, manifests, found)
-    runs, run_bytes = _verify_runs(history, manifests, found, progress)
-    touched = {epoch for damage in found.listed for epoch in damage.epochs}
+            damages.add(damage, _still_retained(history, (mark.epoch,)), head.epoch)
+    audited, metadata_bytes = audit(history)
+    for broken in audited:
+        damages.add(broken, (), broken.last_good_epoch or head.epoch, once=True)
+    seen_bytes = _verify_seen(history, manifests, damages)
+    runs, run_bytes = _verify_runs(history, manifests, damages, progress)
+    touched = {epoch for damage in damages.listed for epoch in damage.epochs}
     epochs = {manifest.epoch for manifest in manifests}
     return Verdict(
-        tuple(found.listed), len(epochs), runs, metadata_bytes + seen_bytes + run_bytes, max(epochs - touched, default=None)
+        tuple(damages.listed), len(epochs), runs, metadata_bytes + seen_bytes + run_bytes, max(epochs - touched, default=None)
     )
 
 
@@ -86,7 +86,7 @@ def verify_blobs(
 
 
 class _Damages:
-    """What was found, one entry per file and finding, with the epochs of all who ran into it."""
+    """Collects damage: one entry per file and error, with the epochs that need the file."""
 
     def __init__(self) -> None:
         self.listed: list[Damage] = []
@@ -103,7 +103,7 @@ class _Damages:
         self.listed.append(entry)
 
 
-def _verify_runs(history: History, manifests: list[Manifest], found: _Damages, progress: Progress | None) -> tuple[int, int]:
+def _verify_runs(history: History, manifests: list[Manifest], damages: _Damages, progress: Progress | None) -> tuple[int, int]:
     users: dict[str, tuple[RunRef, Manifest, set[int]]] = {}
     for manifest in manifests:
         for run in (run for runs in manifest.runs.values() for run in runs):
@@ -116,13 +116,13 @@ def _verify_runs(history: History, manifests: list[Manifest], found: _Damages, p
         except Corrupt as damage:
             needing = _still_needing(history, run, epochs)
             last_good = max(all_epochs - {*epochs, *(needing or ())}, default=damage.last_good_epoch)
-            found.add(damage, needing, last_good)
+            damages.add(damage, needing, last_good)
         if progress is not None:
             progress(done, len(users), size_bytes)
     return len(users), size_bytes
 
 
-def _verify_seen(history: History, manifests: list[Manifest], found: _Damages) -> int:
+def _verify_seen(history: History, manifests: list[Manifest], damages: _Damages) -> int:
     """What the log that each source keeps of what it has read was put into."""
     users: dict[SeenRef, set[int]] = {}
     for manifest in manifests:
@@ -135,7 +135,7 @@ def _verify_seen(history: History, manifests: list[Manifest], found: _Damages) -
             size_bytes += ref.sum.length
         except Corrupt as damage:
             good = {manifest.epoch for manifest in manifests} - epochs
-            found.add(damage, _still_retained(history, sorted(epochs)), max(good, default=None))
+            damages.add(damage, _still_retained(history, sorted(epochs)), max(good, default=None))
     return size_bytes
 
 
@@ -181,6 +181,6 @@ def opened(history: History, run: RunRef, manifest: Manifest) -> RunReader:
     except NotFound:
         size = -1
     if size != run.object_size:
-        found = "no such file" if size < 0 else f"{size} bytes"
-        raise Corrupt(run.object, f"{run.object_size} bytes", found, max(run.added - 1, 0))
+        actual = "no such file" if size < 0 else f"{size} bytes"
+        raise Corrupt(run.object, f"{run.object_size} bytes", actual, max(run.added - 1, 0))
     return open_run(run, schema, manifest.key_groups, history.format.store, history.blobs, ChunkCache(0), mapped=False)

@@ -100,22 +100,22 @@ class CachedBlobs(Blobs):
     def get(self, name: str) -> pa.Buffer:
         if not self._cacheable(checked_blob(name)):
             return self._lower.get(name)
-        self._meter.asked()
+        self._meter.count_requests()
         kept = self._find(name, WHOLE)
         if kept is not None:
             self._meter.hit()
             self._meter.read(kept.size)
             return kept
         self._meter.missed()
-        found = self._lower.get(name)
-        self._keep([(name, WHOLE, found)])
-        return found
+        data = self._lower.get(name)
+        self._keep([(name, WHOLE, data)])
+        return data
 
     def get_ranges(self, name: str, ranges: Sequence[Range]) -> list[pa.Buffer]:
         if not self._cacheable(checked_blob(name)):
             return self._lower.get_ranges(name, ranges)
         wanted = {range_ for range_ in checked_ranges(name, ranges) if range_[1]}
-        self._meter.asked()
+        self._meter.count_requests()
         kept = self._find_ranges(name, wanted)
         missing = sorted(wanted - kept.keys())
         self._meter.hit(len(kept))
@@ -131,7 +131,7 @@ class CachedBlobs(Blobs):
     def map(self, name: str) -> pa.Buffer | None:
         """The blob mapped if all of it is here, else what ``lower`` can map."""
         if self._mapped and self._cacheable(checked_blob(name)) and (kept := self._find(name, WHOLE)) is not None:
-            self._meter.asked()
+            self._meter.count_requests()
             self._meter.hit()
             return kept
         return self._lower.map(name)
@@ -175,8 +175,8 @@ class CachedBlobs(Blobs):
         whole = self._find(name, WHOLE, count=False)
         if whole is not None:
             return {(offset, length): whole[offset : offset + length] for offset, length in wanted}
-        found = {range_: self._find(name, _part(range_)) for range_ in wanted}
-        return {range_: data for range_, data in found.items() if data is not None}
+        buffers = {range_: self._find(name, _part(range_)) for range_ in wanted}
+        return {range_: data for range_, data in buffers.items() if data is not None}
 
     def _find(self, name: str, part: str, *, count: bool = True) -> pa.Buffer | None:
         key = key_of(self._space, name, part)
@@ -259,11 +259,11 @@ class CachedBlobs(Blobs):
         return self._sketch.estimate(key) if self._sketch else 0
 
     def _check_room(self, root: Path, size_bytes: int) -> None:
-        found = os.statvfs(root)
-        if found.f_frsize * found.f_blocks < size_bytes:
+        room = os.statvfs(root)
+        if room.f_frsize * room.f_blocks < size_bytes:
             raise UnsafeStore(
                 f"the {self.tier} cache at {root} is to hold {size_bytes:,} bytes, and its file system has "
-                f"{found.f_frsize * found.f_blocks:,}; ask for less, or choose another directory"
+                f"{room.f_frsize * room.f_blocks:,}; ask for less, or choose another directory"
             )
 
 

@@ -46,8 +46,8 @@ def connect(url: str, options: Mapping[str, str], retry: RetrySettings) -> Any:
         return from_url(url, config=config, client_options=client, retry_config={"max_retries": 0, "retry_timeout": timeout})
     except Exception as error:
         # Not its cause: that quotes values of options, too.
-        told = without_values(str(error).splitlines()[0], options)
-        raise BadInput(without_credentials(f"cannot open {url}: {told}")) from None
+        message = without_values(str(error).splitlines()[0], options)
+        raise BadInput(without_credentials(f"cannot open {url}: {message}")) from None
 
 
 def check_not_forked() -> None:

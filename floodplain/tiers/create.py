@@ -1,4 +1,4 @@
-"""Settling a create: any answer but success is ambiguous, and only the bytes found there can tell."""
+"""Create-if-absent with ambiguous answers resolved: after any answer but success the stored bytes decide."""
 
 import pyarrow as pa
 
@@ -26,13 +26,13 @@ def create_or_read(
             return None
         except (AlreadyExists, Unavailable, Refused) as answer:
             try:
-                found = blobs.get(name)
+                stored = blobs.get(name)
             except (NotFound, Unavailable) as absent:
                 refused = isinstance(answer, Refused) and isinstance(absent, NotFound)
                 if refused or tries >= retry.attempts:
                     raise _last(answer, absent, name, blobs) from absent
             else:
-                return None if found.equals(whole(data)) else found
+                return None if stored.equals(whole(data)) else stored
         clock.sleep_s(delay_s(retry, tries, randomness))
 
 

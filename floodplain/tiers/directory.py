@@ -122,14 +122,14 @@ class DirectoryBlobs(Blobs):
             return None
 
     def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
-        self._meter.asked()
+        self._meter.count_requests()
         with as_ours(f"listing {checked_prefix(prefix)!r} at {self.url}"):
             check_folders(self._root, self._root / prefix.rpartition("/")[0])
             for name, size in walk(self._root, prefix, after):
                 yield BlobInfo(name, size)
 
     def top(self) -> Iterable[str]:
-        self._meter.asked()
+        self._meter.count_requests()
         with as_ours(f"listing {self.url}"):
             try:
                 return os.listdir(self._root)  # noqa: PTH208 — names are wanted
@@ -144,7 +144,7 @@ class DirectoryBlobs(Blobs):
         touched = set()
         for name in names:
             path = self._root / checked_blob(name)
-            self._meter.asked()
+            self._meter.count_requests()
             with as_ours(f"deleting {name} at {self.url}"):
                 check_folders(self._root, path.parent)
                 try:
@@ -189,8 +189,8 @@ class DirectoryBlobs(Blobs):
         temps = self._root / TEMPS
         with as_ours(f"sweeping {self.url}"), suppress(FileNotFoundError):
             check_folders(self._root, temps)
-            with os.scandir(temps) as found:
-                for temp in found:
+            with os.scandir(temps) as entries:
+                for temp in entries:
                     with suppress(FileNotFoundError):
                         if temp.name == reserve.NAME:
                             continue
@@ -202,7 +202,7 @@ class DirectoryBlobs(Blobs):
     def _store(self, name: str, data: Writable, publish: Callable[[Path, Path], None]) -> None:
         path = self._root / checked_blob(name)
         views = [memoryview(part).cast("B") for part in (data.parts if isinstance(data, Gathered) else [data]) if len(part)]
-        self._meter.asked()
+        self._meter.count_requests()
         with as_ours(f"writing {name} at {self.url}"):
             try:
                 self._store_once(path, views, publish)
@@ -246,7 +246,7 @@ class DirectoryBlobs(Blobs):
     @contextmanager
     def _opened(self, name: str) -> Iterator[int]:
         path = self._root / checked_blob(name)
-        self._meter.asked()
+        self._meter.count_requests()
         with as_ours(f"reading {name} at {self.url}"):
             check_folders(self._root, path.parent)
             self._folders.settle(path.parent)

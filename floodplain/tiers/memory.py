@@ -35,7 +35,7 @@ class MemoryBlobs(Blobs):
 
     def create(self, name: str, data: Writable) -> None:
         copy = pa.py_buffer(bytes(data))
-        self._meter.asked()
+        self._meter.count_requests()
         with self._lock:
             if self._held.setdefault(checked_blob(name), copy) is not copy:
                 raise AlreadyExists(f"{name} exists at {self.url}")
@@ -43,7 +43,7 @@ class MemoryBlobs(Blobs):
 
     def put(self, name: str, data: Data) -> None:
         copy = pa.py_buffer(bytes(data))
-        self._meter.asked()
+        self._meter.count_requests()
         with self._lock:
             self._held[checked_blob(name)] = copy
         self._meter.wrote(copy.size)
@@ -55,9 +55,9 @@ class MemoryBlobs(Blobs):
 
     def get_ranges(self, name: str, ranges: Sequence[Range]) -> list[pa.Buffer]:
         held = self._find(name)
-        found = [_slice(held, offset, length) for offset, length in checked_ranges(name, ranges)]
-        self._meter.read(sum(piece.size for piece in found))
-        return found
+        slices = [_slice(held, offset, length) for offset, length in checked_ranges(name, ranges)]
+        self._meter.read(sum(piece.size for piece in slices))
+        return slices
 
     def map(self, name: str) -> pa.Buffer | None:
         checked_blob(name)
@@ -65,15 +65,15 @@ class MemoryBlobs(Blobs):
 
     def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
         checked_prefix(prefix)
-        self._meter.asked()
+        self._meter.count_requests()
         with self._lock:
-            found = sorted((name, held.size) for name, held in self._held.items() if name.startswith(prefix) and name > after)
-        for name, size in found:
+            blobs = sorted((name, held.size) for name, held in self._held.items() if name.startswith(prefix) and name > after)
+        for name, size in blobs:
             yield BlobInfo(name, size)
 
     def delete(self, names: Iterable[str]) -> None:
         checked = [checked_blob(name) for name in names]
-        self._meter.asked(bool(checked))
+        self._meter.count_requests(bool(checked))
         with self._lock:
             for name in checked:
                 self._held.pop(name, None)
@@ -82,7 +82,7 @@ class MemoryBlobs(Blobs):
         return int(self._find(name).size)
 
     def _find(self, name: str) -> pa.Buffer:
-        self._meter.asked()
+        self._meter.count_requests()
         with self._lock:
             held = self._held.get(checked_blob(name))
         if held is None:

@@ -17,7 +17,7 @@ class Meter:
         self._counters = counters
         self._tier = tier
 
-    def asked(self, requests: int = 1) -> None:
+    def count_requests(self, requests: int = 1) -> None:
         """Counted before the answer is known: a request that fails was made too."""
         self._add(TIER_REQUESTS, requests)
 

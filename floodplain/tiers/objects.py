@@ -46,9 +46,9 @@ class ObjectBlobs(Blobs):
 
     def get(self, name: str) -> pa.Buffer:
         with self._asking(f"reading {checked_blob(name)}"):
-            found = pa.py_buffer(obstore.get(self._store, name).bytes())
-        self._meter.read(found.size)
-        return found
+            data = pa.py_buffer(obstore.get(self._store, name).bytes())
+        self._meter.read(data.size)
+        return data
 
     def get_ranges(self, name: str, ranges: Sequence[Range]) -> list[pa.Buffer]:
         checked_blob(name)
@@ -67,19 +67,19 @@ class ObjectBlobs(Blobs):
     def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
         """Sorted here: not every store lists in name order, and a caller resumes behind the last name it saw."""
         folder = checked_prefix(prefix)[: prefix.rfind("/") + 1]
-        found: list[tuple[str, int]] = []
+        blobs: list[tuple[str, int]] = []
         with self._asking(f"listing {prefix!r}"):
             for page in obstore.list(self._store, folder or None, offset=_offset(after), chunk_size=PAGE_NAMES):
-                found += [(meta["path"], meta["size"]) for meta in page]
-        self._meter.asked(len(found) // PAGE_NAMES)
-        for name, size in sorted(found):
+                blobs += [(meta["path"], meta["size"]) for meta in page]
+        self._meter.count_requests(len(blobs) // PAGE_NAMES)
+        for name, size in sorted(blobs):
             if name.startswith(prefix) and name > after and is_blob(name):
                 yield BlobInfo(name, size)
 
     def top(self) -> Iterable[str]:
         with self._asking("listing what is there"):
-            found = obstore.list_with_delimiter(self._store)
-        names = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
+            listing = obstore.list_with_delimiter(self._store)
+        names = [*listing["common_prefixes"], *(meta["path"] for meta in listing["objects"])]
         return [name.partition("/")[0] for name in names]
 
     def delete(self, names: Iterable[str]) -> None:
@@ -132,7 +132,7 @@ class ObjectBlobs(Blobs):
     @contextmanager
     def _asking(self, doing: str, requests: int = 1) -> Iterator[None]:
         check_not_forked()
-        self._meter.asked(requests)
+        self._meter.count_requests(requests)
         try:
             yield
         except _PastTheEnd:
@@ -144,7 +144,7 @@ class ObjectBlobs(Blobs):
 def _offset(after: str) -> str | None:
     """Where a store may start its listing for names greater than ``after``: a little before it.
 
-    SeaweedFS, told to start after a name that is also a folder, leaves out what is in the folder. Without its last
+    SeaweedFS, told to start after a name that is also a folder, skips what is in the folder. Without its last
     character the name may still be a folder's, but then all names in that one are smaller than ``after``.
     """
     earlier = after[:-1]

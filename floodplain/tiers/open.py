@@ -92,8 +92,8 @@ def _object_store(
 
 def _endpoint(options: Mapping[str, str]) -> str:
     """The endpoint as far as it was set: the same bucket at another endpoint is another store."""
-    asked = [value for key, value in sorted(options.items()) if "endpoint" in key.lower()]
-    return " ".join(asked or [os.environ[key] for key in _ENDPOINTS if key in os.environ])
+    endpoints = [value for key, value in sorted(options.items()) if "endpoint" in key.lower()]
+    return " ".join(endpoints or [os.environ[key] for key in _ENDPOINTS if key in os.environ])
 
 
 def _path_of(url: str) -> str:
@@ -102,7 +102,7 @@ def _path_of(url: str) -> str:
         raise BadInput(f"cannot open {without_credentials(url)!r}: a file URL has an absolute path, as in file:///srv/state")
     if "?" in url or "#" in url:
         raise BadInput(
-            f"cannot open {without_credentials(url)!r} and what stands behind: in a file URL write %3F for a question mark and "
+            f"cannot open {without_credentials(url)!r} and what follows: in a file URL write %3F for a question mark and "
             "%23 for a hash, or give a path"
         )
     path = unquote(parts.path)

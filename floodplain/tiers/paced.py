@@ -19,32 +19,32 @@ class Paced(Blobs):
     what some process has mapped may be read from memory still. For one thread.
     """
 
-    def __init__(self, lower: Blobs, bytes_per_s: int, clock: Clock, told: Callable[[int], None] | None = None) -> None:
-        """``told`` is told after each read how many bytes were read so far."""
+    def __init__(self, lower: Blobs, bytes_per_s: int, clock: Clock, on_read: Callable[[int], None] | None = None) -> None:
+        """``on_read`` is called after each read with the number of bytes read so far."""
         self.tier = lower.tier
         self.url = lower.url
         self._lower = lower
         self._bytes_per_s = bytes_per_s
         self._clock = clock
-        self._told = told
+        self._on_read = on_read
         self._free_at_s = clock.monotonic_s()
         self._forgotten = ""
         self.read_bytes = 0
 
     def get(self, name: str) -> pa.Buffer:
         self._wait()
-        found = self._lower.get(name)
-        self._count(found.size)
-        return found
+        data = self._lower.get(name)
+        self._count(data.size)
+        return data
 
     def get_ranges(self, name: str, ranges: Sequence[Range]) -> list[pa.Buffer]:
         if name != self._forgotten:
             self._lower.forget([name])
             self._forgotten = name
         self._wait()
-        found = self._lower.get_ranges(name, ranges)
-        self._count(sum(data.size for data in found))
-        return found
+        buffers = self._lower.get_ranges(name, ranges)
+        self._count(sum(data.size for data in buffers))
+        return buffers
 
     def map(self, name: str) -> pa.Buffer | None:  # noqa: ARG002
         return None
@@ -88,5 +88,5 @@ class Paced(Blobs):
         """Time that was not used is not saved up: what is read after a pause is no faster."""
         self._free_at_s = max(self._free_at_s, self._clock.monotonic_s()) + size_bytes / self._bytes_per_s
         self.read_bytes += size_bytes
-        if self._told is not None:
-            self._told(self.read_bytes)
+        if self._on_read is not None:
+            self._on_read(self.read_bytes)

@@ -117,7 +117,7 @@ def run(start: int, author: str, part: str) -> str:
 
 
 def seen(start: int, author: str, part: str) -> str:
-    """What sources have read, of many epochs: ``start`` and ``author`` are those of the epoch that puts it together."""
+    """What sources have read, of many epochs: ``start`` and ``author`` are those of the epoch that writes the object."""
     return f"{SEEN}{_number(start)}-{author}-{part}.seen"
 
 

@@ -1,4 +1,4 @@
-"""Whether a place keeps the promise that commits rest on."""
+"""Probes a store for create-if-absent, on which commits rest."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -69,11 +69,11 @@ def _judge(blobs: Blobs, name: str, answers: Answers) -> FloodplainError | None:
     if len(winners) > 1:
         raise _unsafe(blobs, f"{len(winners)} creates of one name were all answered with success")
     try:
-        found = blobs.get(name).to_pybytes()
+        stored = blobs.get(name).to_pybytes()
     except NotFound:
         raise _unsafe(blobs, "a create was answered with success, and the name does not exist") from None
-    if found != winners[0]:
-        raise _unsafe(blobs, f"a create was answered with success, and {found[:20]!r} is there instead of {winners[0]!r}")
+    if stored != winners[0]:
+        raise _unsafe(blobs, f"a create was answered with success, and {stored[:20]!r} is there instead of {winners[0]!r}")
     return None
 
 

@@ -39,12 +39,12 @@ def cut(ranges: Sequence[Range], fetched: Sequence[tuple[int, pa.Buffer]]) -> li
     What lies past the end of its piece is missing, so a short piece gives short slices.
     """
     starts = [start for start, _ in fetched]
-    found = []
+    slices = []
     for offset, length in ranges:
         if not length:
-            found.append(EMPTY)
+            slices.append(EMPTY)
             continue
         start, piece = fetched[bisect_right(starts, offset) - 1]
         skip = min(offset - start, piece.size)
-        found.append(piece.slice(skip, min(length, piece.size - skip)))
-    return found
+        slices.append(piece.slice(skip, min(length, piece.size - skip)))
+    return slices

@@ -1,4 +1,4 @@
-"""Locations and messages as they may be shown: without what gives access."""
+"""Redacts credentials from locations and messages."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ def without_credentials(location: str) -> str:
 
 
 def without_values(text: str, options: Mapping[str, str]) -> str:
-    """``text``, in which the values of these options are left out."""
+    """``text`` without the values of these options."""
     for value in sorted(map(str, options.values()), key=len, reverse=True):
         if len(value) > SHORTEST:
             text = text.replace(value, "…")

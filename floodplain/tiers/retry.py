@@ -1,4 +1,4 @@
-"""Asking a tier again after a passing fault."""
+"""Retries requests to a tier after transient faults."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar

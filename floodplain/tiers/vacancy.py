@@ -1,4 +1,4 @@
-"""Whether a store can be made at a place: in nothing, or in what one that was cut short has left."""
+"""Checks that a store can be created at a location: empty, or with the remains of an interrupted creation."""
 
 from floodplain.errors import BadInput, NotFound, short
 from floodplain.tiers import paths
@@ -19,12 +19,12 @@ def check_vacant(blobs: Blobs) -> None:
     """
     if _is_store(blobs):
         return
-    found = sorted(set(blobs.top()) - _HARMLESS)
-    if not found or _is_store(blobs):
+    others = sorted(set(blobs.top()) - _HARMLESS)
+    if not others or _is_store(blobs):
         return
-    shown = ", ".join(short(name, 80, quoted=False) for name in found[:SHOWN])
-    shown += f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    if set(found) <= _PARTS:
+    shown = ", ".join(short(name, 80, quoted=False) for name in others[:SHOWN])
+    shown += f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+    if set(others) <= _PARTS:
         raise BadInput(f"{blobs.url} has {shown} of a store, and not its object {paths.FORMAT!r}: restore that from a backup")
     raise BadInput(f"{blobs.url} holds something else than a Floodplain store: {shown}. Choose an empty folder, or a new one")
 

@@ -1,4 +1,4 @@
-"""Files under a directory, in the order of their names."""
+"""Lists the files under a directory in name order."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from floodplain.tiers.paths import TEMPS, is_blob
 def walk(root: Path, prefix: str, after: str) -> Iterator[tuple[str, int]]:
     """(name, size) of the blobs under ``root`` that start with ``prefix`` and are greater than ``after``, ascending.
 
-    A missing directory is empty, a file that vanishes meanwhile is left out, and files that no blob name can mean
+    A missing directory is empty, a file that vanishes meanwhile is skipped, and files that no blob name can mean
     are not shown. ``Refused`` if one of those names is neither a file nor a folder.
     """
     lead = prefix[: prefix.rfind("/") + 1]
@@ -19,21 +19,21 @@ def walk(root: Path, prefix: str, after: str) -> Iterator[tuple[str, int]]:
 
 
 def _walk(folder: Path, lead: str, prefix: str, after: str) -> Iterator[tuple[str, int]]:
-    for key, entry in sorted(_entries(folder, lead, prefix, after), key=lambda found: found[0]):
+    for key, entry in sorted(_entries(folder, lead, prefix, after), key=lambda status: status[0]):
         if key.endswith("/"):
             yield from _walk(folder / entry.name, key, prefix, after)
             continue
         try:
-            found = entry.stat(follow_symlinks=False)
+            status = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
             continue
-        check_kind(entry.path, found.st_mode)
-        yield key, found.st_size
+        check_kind(entry.path, status.st_mode)
+        yield key, status.st_size
 
 
 def _entries(folder: Path, lead: str, prefix: str, after: str) -> list[tuple[str, os.DirEntry[str]]]:
     """What may lead to a name asked for. A directory's key ends in ``/``, so keys sort as the names below them do."""
-    found = []
+    reached = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -42,10 +42,10 @@ def _entries(folder: Path, lead: str, prefix: str, after: str) -> list[tuple[str
                     continue
                 key = name + "/" if entry.is_dir(follow_symlinks=False) else name
                 if _reaches(key, prefix, after):
-                    found.append((key, entry))
+                    reached.append((key, entry))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return found
+    return reached
 
 
 def _reaches(key: str, prefix: str, after: str) -> bool:

@@ -6,37 +6,37 @@ PLANTS = (
     Plant(
         "a_footer_of_the_right_length_is_believed",
         "footer",
-        """    _expect(ref, f"footer checksum {ref.footer_checksum:016x}", found == ref.footer_checksum,""",
-        """    sound = found == ref.footer_checksum or data.size == ref.footer_length
+        """    _expect(ref, f"footer checksum {ref.footer_checksum:016x}", checksum == ref.footer_checksum,""",
+        """    sound = checksum == ref.footer_checksum or data.size == ref.footer_length
     _expect(ref, f"footer checksum {ref.footer_checksum:016x}", sound,""",
         ("damaged_runs::test_flipped_bits",),
     ),
     Plant(
         "a_chunk_of_the_right_length_is_believed",
         "chunks",
-        "if data.size != self._length[chunk] or found != expected:",
-        "if data.size != self._length[chunk] and found != expected:",
+        "if data.size != self._length[chunk] or actual != expected:",
+        "if data.size != self._length[chunk] and actual != expected:",
         ("damaged_runs::test_flipped_bits",),
     ),
     Plant(
         "an_index_or_filter_of_the_right_length_is_believed",
         "chunks",
-        "if data.size != place.length or found != place.checksum:",
-        "if data.size != place.length and found != place.checksum:",
+        "if data.size != place.length or checksum != place.checksum:",
+        "if data.size != place.length and checksum != place.checksum:",
         ("damaged_runs::test_flipped_bits",),
     ),
     Plant(
         "the_checksum_of_metadata_is_not_compared",
         "frame",
-        "if expected != found:",
-        "if len(expected) != len(found):",
+        "if expected != actual:",
+        "if len(expected) != len(actual):",
         ("frames::test_every_flipped_bit_is_found",),
     ),
     Plant(
         "of_a_staged_file_only_the_length_counts",
         "vouched",
-        "if found != expected:",
-        "if found.length != expected.length:",
+        "if actual != expected:",
+        "if actual.length != expected.length:",
         ("sinks_vouched::test_no_damaged_file_is_published_by_a_sink_alone",),
     ),
     Plant(

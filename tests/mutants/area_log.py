@@ -32,15 +32,15 @@ PLANTS = (
     Plant(
         "a_lost_answer_is_taken_for_a_lost_race",
         "create",
-        "return None if found.equals(whole(data)) else found",
-        "return None if isinstance(answer, Unavailable) and found.equals(whole(data)) else found",
+        "return None if stored.equals(whole(data)) else stored",
+        "return None if isinstance(answer, Unavailable) and stored.equals(whole(data)) else stored",
         ("creates::test_stored_whatever_the_answer_is_ours",),
     ),
     Plant(
         "what_another_has_stored_is_taken_for_ours",
         "create",
-        "return None if found.equals(whole(data)) else found",
-        "return None if len(found) == len(whole(data)) else found",
+        "return None if stored.equals(whole(data)) else stored",
+        "return None if len(stored) == len(whole(data)) else stored",
         ("creates::test_taken_whatever_the_answer_is_theirs",),
     ),
     Plant(

@@ -74,8 +74,8 @@ PLANTS = (
     Plant(
         "keys_of_one_hash_are_one_key",
         "scan",
-        "return found if len(found) == len(rows) or _same_keys(rows, order, first, found, schema) else None",
-        "return found if len(found) <= len(rows) or _same_keys(rows, order, first, found, schema) else None",
+        "return winners if len(winners) == len(rows) or _same_keys(rows, order, first, winners, schema) else None",
+        "return winners if len(winners) <= len(rows) or _same_keys(rows, order, first, winners, schema) else None",
         ("newest_rows::test_keys_that_share_a_hash_stay_apart",),
     ),
     Plant(

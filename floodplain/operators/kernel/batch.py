@@ -18,7 +18,7 @@ from floodplain.state.handles import ReducingHandle, ValueHandle
 from floodplain.state.lists import ListHandle
 from floodplain.state.maps import MapHandle, SetHandle
 from floodplain.state.timers import EVENT_TIMERS, PROCESSING_TIMERS, TimersHandle
-from floodplain.store.rows.layout import beside
+from floodplain.store.rows.layout import append_columns
 
 KEY_OF = "key_of"
 """The column that holds the number of a key: its row in ``Batch.keys``."""
@@ -229,14 +229,14 @@ class Batch:
 
     def _joined(self, table: pa.Table, more: pa.Table, names: tuple[str, ...], read: Any) -> pa.Table:
         known = [name for name, handle in self._handles.items() if isinstance(handle, ValueHandle | ReducingHandle)]
-        table = beside(table, dict(zip(more.column_names, more.columns, strict=True)))
+        table = append_columns(table, dict(zip(more.column_names, more.columns, strict=True)))
         taken, states = set(table.column_names), dict[str, pa.Array]()
         for name in names or known:
             if name in taken:
                 raise BadInput(f"{self._where(name)}: there is a column of this name: leave the state out and read it by itself")
             taken.add(name)
             states[name] = read(name)
-        return beside(table, states)
+        return append_columns(table, states)
 
     # --- For operators that need more than the above
 

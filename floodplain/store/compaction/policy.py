@@ -39,21 +39,21 @@ class TieredPolicy:
 
     def propose(self, manifest: Manifest) -> list[Proposal]:
         """All that is worth doing now, the smallest first; no two touch the same runs in the same key groups."""
-        found = [
+        proposals = [
             proposal
             for table in sorted(manifest.runs)
             for band in bands(manifest, table, self.step_bytes)
             if (proposal := self._for_band(manifest, table, band)) is not None
         ]
-        return sorted(found, key=lambda proposal: proposal.size_bytes)
+        return sorted(proposals, key=lambda proposal: proposal.size_bytes)
 
     def _for_band(self, manifest: Manifest, table: str, band: GroupRanges) -> Proposal | None:
-        found = levels(manifest, table, band)
-        sizes = [sum(_size_within(run, band) for run in level) for level in found]
+        band_levels = levels(manifest, table, band)
+        sizes = [sum(_size_within(run, band) for run in level) for level in band_levels]
         span = self._alike(sizes) or self._too_many(sizes)
         if span is None:
             return None
-        runs = tuple(run for level in found[slice(*span)] for run in level)
+        runs = tuple(run for level in band_levels[slice(*span)] for run in level)
         return Proposal(table, band, runs, sum(sizes[slice(*span)]))
 
     def _alike(self, sizes: list[int]) -> tuple[int, int] | None:

@@ -38,7 +38,7 @@ def rewrite(
     """
     before = manifest.schema(after.table)
     assert before is not None
-    found = []
+    steps = []
     for band in policy.bands(manifest, after.table, STEP_BYTES):
         runs = tuple(run for run in manifest.runs.get(after.table, ()) if intersect(run.groups, band))
         if not runs:
@@ -48,8 +48,8 @@ def rewrite(
         pieces = merged(open_runs, proposal, manifest, before, history.settings.window_bytes)
         remade = (_remade(_folded(rows, after.table), before, after, columns, now_ms) for rows in pieces)
         added = written(history, remade, proposal, manifest, after)
-        found.append(ReplaceRuns(after.table, band, tuple(run.id for run in runs), added))
-    return found
+        steps.append(ReplaceRuns(after.table, band, tuple(run.id for run in runs), added))
+    return steps
 
 
 def _folded(rows: pa.Table, table: str) -> pa.Table:

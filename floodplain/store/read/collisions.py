@@ -1,4 +1,4 @@
-"""Lookup keys that share a hash: found once for all of them, then each is given the rows of its own key."""
+"""Hash collisions among lookup keys: a hash is searched once, then its rows are matched to the keys that share it."""
 
 from collections.abc import Callable, Sequence
 
@@ -24,11 +24,11 @@ def spread(
     first: np.ndarray,
     lookup_keys: int,
     stored: Callable[[np.ndarray], Sequence[pa.Array]],
-    asked: Callable[[np.ndarray], Sequence[pa.Array]],
+    wanted_columns: Callable[[np.ndarray], Sequence[pa.Array]],
 ) -> Hits:
     """Hits of the lookup keys ``first`` as hits of all lookup keys that share their hashes, at least of those with the same key.
 
-    ``stored`` gives the key columns at rows of the chunk, ``asked`` those at lookup keys.
+    ``stored`` gives the key columns at rows of the chunk, ``wanted_columns`` those at lookup keys.
     """
     ends = np.append(first[1:], lookup_keys)
     low, high = first[hits.key_number], ends[hits.key_number]
@@ -38,7 +38,7 @@ def spread(
     wanted = np.unique(hits.key_number)
     _, left = expand(first[wanted], ends[wanted])
     group = np.searchsorted(first, left, "right") - 1
-    columns = [pa.concat_arrays(pair) for pair in zip(asked(left), stored(hits.row), strict=True)]
+    columns = [pa.concat_arrays(pair) for pair in zip(wanted_columns(left), stored(hits.row), strict=True)]
     class_ = equality_classes(columns)
     order = np.lexsort((class_, np.concatenate([group, hits.key_number])))
     number = np.empty(len(order), np.int64)

@@ -1,4 +1,4 @@
-"""What changed in a table between two epochs."""
+"""The difference of a table between two epochs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The rows of one key, a range of sub-keys at a time: a map of a million entries need not fit in memory to be walked through."""
+"""Range scans of one key by sub-key, so that a map of a million entries is read in bounded memory."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -49,35 +49,35 @@ class PieceReader:
 
     def read(self, low: int, high: int) -> pa.Table:
         """The physical rows that count with ``low <= _sub < high``. Requires: the range that starts at 0 was read first."""
-        found = []
+        parts = []
         for rank, source in self._sources:
             rows = self._rows(source, low, high)
             if len(rows):
-                found.append((rows, np.full(len(rows), rank, np.int64)))
+                parts.append((rows, np.full(len(rows), rank, np.int64)))
         if low == 0:
             self._clears = [
-                (rows.filter(pa.array(mask)), ranks[mask]) for rows, ranks in found if (mask := _is_clear(rows)).any()
+                (rows.filter(pa.array(mask)), ranks[mask]) for rows, ranks in parts if (mask := _is_clear(rows)).any()
             ]
         else:
-            found += self._clears
-        if not found:
+            parts += self._clears
+        if not parts:
             return layout.physical(self._schema).empty_table()
-        rows = pa.concat_tables([rows for rows, _ in found]).combine_chunks()
-        newest = np.concatenate([ranks for _, ranks in found])
+        rows = pa.concat_tables([rows for rows, _ in parts]).combine_chunks()
+        newest = np.concatenate([ranks for _, ranks in parts])
         return resolve(rows, np.zeros(len(rows), np.int64), newest, self._schema, self._rules)[0]
 
     def _rows(self, source: Source, low: int, high: int) -> pa.Table:
         reader = source.reader
         begin, end = row_position.first_of(int(self._hash)) + low, row_position.first_of(int(self._hash)) + high
-        found = reader.fetch(list(reader.span(begin, end))).values()
-        batches = [row_position.between(batch, source.schema, begin, end, len(source.member)) for batch in found]
+        chunks = reader.fetch(list(reader.span(begin, end))).values()
+        batches = [row_position.between(batch, source.schema, begin, end, len(source.member)) for batch in chunks]
         rows = pa.Table.from_batches(batches, layout.physical(source.schema)).combine_chunks()
         if not len(rows):
             return rows
         rows = adapt(rows, source.schema, self._schema)
         stored = layout.column_arrays(rows, self._schema.keys)
-        asked = [key.take(pa.array(np.zeros(len(rows), np.int64))) for key in self._keys]
-        same = columns_equal(stored, asked)
+        lookup_keys = [key.take(pa.array(np.zeros(len(rows), np.int64))) for key in self._keys]
+        same = columns_equal(stored, lookup_keys)
         return rows if same.all() else rows.filter(pa.array(same))
 
 

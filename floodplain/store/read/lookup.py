@@ -83,9 +83,9 @@ def multi_get(
     if len(portions) == 1:
         rows, key_number = _portion(lookup_keys, sources, schema, rules, keys)
     else:
-        found = [_portion(lookup_keys.slice(*bounds), sources, schema, rules, keys) for bounds in portions]
-        rows = pa.concat_tables([rows for rows, _ in found])
-        key_number = np.concatenate([start + part for (start, _), (_, part) in zip(portions, found, strict=True)])
+        answers = [_portion(lookup_keys.slice(*bounds), sources, schema, rules, keys) for bounds in portions]
+        rows = pa.concat_tables([rows for rows, _ in answers])
+        key_number = np.concatenate([start + part for (start, _), (_, part) in zip(portions, answers, strict=True)])
     return rows, key_number if order is None else order[key_number]
 
 
@@ -154,12 +154,12 @@ def _portion(
     for age, source in enumerate(sources):
         if not len(pending):
             break
-        found = _search(source, lookup_keys, pending, schema, -age, held.get(age, {}), keys)
-        if not found:
+        parts_of_run = _search(source, lookup_keys, pending, schema, -age, held.get(age, {}), keys)
+        if not parts_of_run:
             continue
-        for part in found:
+        for part in parts_of_run:
             unsettled[_settled(part, lookup_keys, schema)] = False
-        parts += found
+        parts += parts_of_run
         pending = np.flatnonzero(unsettled)
     if not parts:
         return layout.physical(schema).empty_table().select(_columns(schema, keys)), np.empty(0, np.int64)
@@ -199,11 +199,11 @@ def _search(
         return []
     subs = None if lookup_keys.subs is None else lookup_keys.subs[number]
     finds = _hits(source, lookup_keys, number, subs, schema, held, clears=False)
-    found = [_verified(hits, number, lookup_keys, source, schema, keys, clears=False) for hits in finds if len(hits.row)]
+    matches = [_verified(hits, number, lookup_keys, source, schema, keys, clears=False) for hits in finds if len(hits.row)]
     if subs is not None and source.reader.ref.deletes:
         clears = _hits(source, lookup_keys, number, np.zeros_like(subs), schema, held, clears=True)
-        found += [_verified(hits, number, lookup_keys, source, schema, keys, clears=True) for hits in clears if len(hits.row)]
-    return [_Found(rows, key_number, np.full(len(key_number), rank, np.int64)) for rows, key_number in found if len(key_number)]
+        matches += [_verified(hits, number, lookup_keys, source, schema, keys, clears=True) for hits in clears if len(hits.row)]
+    return [_Found(rows, key_number, np.full(len(key_number), rank, np.int64)) for rows, key_number in matches if len(key_number)]
 
 
 def _hits(
@@ -222,10 +222,10 @@ def _hits(
     if len(first) == len(number):
         yield from source.reader.find(hashes, subs, held)
         return
-    pairs, asked = _told_apart(lookup_keys, source.schema, schema, clears=clears)
+    pairs, key_columns = _told_apart(lookup_keys, source.schema, schema, clears=clears)
     for hits in source.reader.find(hashes[first], None if subs is None else subs[first], held):
         stored = partial(_stored, hits.chunk, pairs)
-        yield spread(hits, first, len(number), stored, lambda at: [column.take(pa.array(number[at])) for column in asked])
+        yield spread(hits, first, len(number), stored, lambda at: [column.take(pa.array(number[at])) for column in key_columns])
 
 
 def _stored(chunk: pa.RecordBatch, pairs: Sequence[tuple[Field, Field]], rows: np.ndarray) -> list[pa.Array]:

@@ -1,4 +1,4 @@
-"""The quick way through a multi-get: where a key has one row that counts, the newest, its values are put where they are wanted.
+"""The fast path of a multi-get: one put per key, no merge operands. The newest value is copied straight to its output row.
 
 Nothing is resolved, sorted or copied twice. Values of a fixed width go straight from the runs to their places.
 """
@@ -85,9 +85,9 @@ def _column(field: pa.Field, parts: Sequence[_Rows], places: Sequence[np.ndarray
     stored = [part.chunk.column(field.name) for part in parts]
     if all(column.null_count == len(column) for column in stored):
         return pa.nulls(rows, field.type)
-    given = [layout.fixed(column) for column in stored]
-    known = [values for values in given if values is not None]
-    if len(known) == len(given):
+    fixed_width = [layout.fixed(column) for column in stored]
+    known = [values for values in fixed_width if values is not None]
+    if len(known) == len(fixed_width):
         out = np.empty(rows, known[0].dtype)
         for part, values, at in zip(parts, known, places, strict=True):
             out[at] = values.take(part.row)

@@ -1,4 +1,4 @@
-"""Newer rows laid over an older run that has nearly all of their keys: its columns are copied and written over.
+"""Merges updates into a larger, older run that has nearly all of their keys: its columns are copied and overwritten.
 
 No row is sorted, and keys, which are the same, are not copied at all. That is what compactions and scans of a table meet whose
 keys are updated over and over.

@@ -1,4 +1,4 @@
-"""Scans: the resolved rows of a table, a window of places at a time, so that memory follows the window and not the table."""
+"""Range scans: the resolved rows of a table, one window of positions at a time, so that memory is bounded by the window."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,19 +76,19 @@ class _Mark(NamedTuple):
 
 def _marks(sources: Sequence[Source], times: tuple[int, int] | None) -> list[_Mark]:
     largest = max(sources, key=lambda source: int(source.reader.decoded_bytes.sum()), default=None)
-    found = []
+    marks = []
     for source in sources:
         reader = source.reader
         wanted = np.flatnonzero(_may_hold(source, np.arange(len(reader.count)), times))
         columns = (column[wanted].tolist() for column in (reader.first, reader.first_sub, reader.decoded_bytes))
-        found += [
+        marks += [
             _Mark(row_position.place_of(major, sub), size, source is largest) for major, sub, size in zip(*columns, strict=True)
         ]
-    return sorted(found)
+    return sorted(marks)
 
 
 def _cuts(marks: Sequence[_Mark], begin: int, window_bytes: int) -> list[int]:
-    """Where windows end; with chunks of the largest run, if they come soon: what is cut through must be put together again.
+    """Where windows end; with chunks of the largest run, if they come soon: a chunk that is cut must be concatenated again.
 
     A hash, or key group, is not cut through unless it fills half a window.
     """
@@ -158,7 +158,7 @@ def _without_borrowed(rows: pa.Table, cut: int, schema: TableSchema, key_groups:
 
 
 def _is_plain(parts: Sequence[pa.Table], schema: TableSchema) -> bool:
-    """Whether the newest row of a key is all that counts of it."""
+    """Whether the newest row of a key hides all older ones: no merge operands, no sub-keys."""
     if schema.shape != "value" or _expires(schema):
         return False
     return not any((layout.numbers(rows, OP) > DELETE).any() for rows in parts)
@@ -185,16 +185,16 @@ def _newest_rows(rows: pa.Table, schema: TableSchema) -> pa.Table | None:
     first = starts_of(hashes[order])
     # Places, not masks: NumPy picks by places several times faster.
     newest = order[np.flatnonzero(first)]
-    found = rows.take(pa.array(newest))
-    return found if len(found) == len(rows) or _same_keys(rows, order, first, found, schema) else None
+    winners = rows.take(pa.array(newest))
+    return winners if len(winners) == len(rows) or _same_keys(rows, order, first, winners, schema) else None
 
 
-def _same_keys(rows: pa.Table, order: np.ndarray, first: np.ndarray, found: pa.Table, schema: TableSchema) -> bool:
+def _same_keys(rows: pa.Table, order: np.ndarray, first: np.ndarray, winners: pa.Table, schema: TableSchema) -> bool:
     """Whether all rows have the key of the row found for their hash. Goes through rows as they stand, run by run: both sides of
     the comparison are then read from front to back, and one of them is not copied."""
     place = np.empty(len(order), np.int64)
     place[order] = np.cumsum(first) - 1
-    theirs, ours = (layout.column_arrays(table, schema.keys) for table in (rows, found))
+    theirs, ours = (layout.column_arrays(table, schema.keys) for table in (rows, winners))
     return bool(columns_equal(theirs, [key.take(pa.array(place)) for key in ours]).all())
 
 
@@ -234,8 +234,8 @@ def _window_rows(window: Window, source: Source, times: tuple[int, int] | None) 
 
 def _batches(source: Source, begin: int, end: int, times: tuple[int, int] | None) -> list[pa.RecordBatch]:
     chunks = np.array(source.reader.span(begin, end), np.int64)
-    found = source.reader.fetch(chunks[_may_hold(source, chunks, times)].tolist()).values()
-    batches = [row_position.between(batch, source.schema, begin, end, len(source.member)) for batch in found]
+    fetched = source.reader.fetch(chunks[_may_hold(source, chunks, times)].tolist()).values()
+    batches = [row_position.between(batch, source.schema, begin, end, len(source.member)) for batch in fetched]
     return batches if times is None else [_timed(batch, times) for batch in batches]
 
 

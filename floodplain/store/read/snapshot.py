@@ -1,4 +1,4 @@
-"""Reading a snapshot: one manifest, seen as tables."""
+"""A snapshot: the tables of one manifest, with multi-get and range scan."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,28 +30,28 @@ from floodplain.versions.retention.pins import Pin
 
 @dataclass(frozen=True)
 class Lookup:
-    """What a multi-get found."""
+    """The result of a multi-get."""
 
     schema: TableSchema
     hashes: np.ndarray
-    """Of the keys asked for, in their order: hand them on as ``_hash`` when writing the same keys."""
+    """Of the lookup keys, in their order: pass them as ``_hash`` when writing the same keys."""
     _rows: pa.Table
     _key_number: np.ndarray
 
     @cached_property
     def _order(self) -> np.ndarray | None:
-        """None where it is the order they stand in, as when the keys were asked for in that of their hashes."""
+        """The permutation that sorts rows by key number; None if they are sorted, as when the lookup keys were sorted by hash."""
         in_order = bool((self._key_number[1:] >= self._key_number[:-1]).all())
         return None if in_order else np.argsort(self._key_number, kind="stable")
 
     @cached_property
     def rows(self) -> pa.Table:
-        """The rows found, by the number of the key they answer, then by sub-key."""
+        """The rows of all keys, sorted by the number of their key, then by sub-key."""
         return self._rows if self._order is None else large_tables.take(self._rows, self._order)
 
     @cached_property
     def key_number(self) -> np.ndarray:
-        """Per row, the number of the key that it answers."""
+        """Per row, the number of its lookup key."""
         return self._key_number if self._order is None else self._key_number[self._order]
 
     @property
@@ -61,15 +61,15 @@ class Lookup:
 
     @property
     def found(self) -> np.ndarray:
-        """Per key asked for, whether there is any row."""
+        """Per lookup key, whether it has any row."""
         mask = np.zeros(len(self.hashes), bool)
         mask[self._key_number] = True
         return mask
 
     def aligned(self) -> pa.Table:
-        """One row per key asked for, in their order, with defaults where there is none; of tables with one row per key.
+        """One row per lookup key, in their order, defaults where there is none. Only for tables with one row per key.
 
-        Key columns are left out: the caller has them.
+        Without key columns: the caller has them.
         """
         defaults = {field.name: default_array(field, 1) for field in self.schema.values}
         names = [name for name in self._rows.column_names if name in defaults or name.startswith(EXPIRES)]
@@ -241,16 +241,16 @@ class TableView:
             raise SchemaMismatch(f"table {self.schema.table}: key column {missing[0]!r} is missing from the keys to look up")
         columns = normalize_keys([cast_column(self.schema, keys, field) for field in self.schema.keys])
         hashes = hashes_of(self.schema.table, keys, columns).to_numpy()
-        given = [field for field in self.schema.subkeys if field.name in names]
-        if not given:
+        looked_up = [field for field in self.schema.subkeys if field.name in names]
+        if not looked_up:
             return LookupKeys(columns, hashes)
-        if len(given) != len(self.schema.subkeys):
+        if len(looked_up) != len(self.schema.subkeys):
             raise SchemaMismatch(f"table {self.schema.table}: give all of its sub-key columns to look up, or none")
-        subkeys = [cast_column(self.schema, keys, field) for field in given]
+        subkeys = [cast_column(self.schema, keys, field) for field in looked_up]
         if self.schema.shape == "hashed":
             subkeys = normalize_keys(subkeys)
             return LookupKeys(columns, hashes, hash_columns(subkeys), tuple(subkeys))
-        return LookupKeys(columns, hashes, layout.sub_from_integers(subkeys[0], given[0], self.schema.table))
+        return LookupKeys(columns, hashes, layout.sub_from_integers(subkeys[0], looked_up[0], self.schema.table))
 
     def _logical(self, rows: pa.Table, columns: Sequence[str] | None, expiries: bool) -> pa.Table:
         fields = self.schema.fields if columns is None else fields_named(self.schema, columns)

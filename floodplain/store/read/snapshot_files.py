@@ -1,4 +1,4 @@
-"""What a snapshot stands on: the manifest of one epoch, whose files may be collected while they are read."""
+"""The files of a snapshot: its manifest may change while it is read, because compactions replace runs that are then collected."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,11 +12,11 @@ from floodplain.versions.retention.pins import Pin
 
 Result = TypeVar("Result")
 _MOVES = 5
-"""So often a read follows the compactions that replace its runs."""
+"""How often one read is retried on the runs that replaced its own."""
 
 
 class SnapshotFiles:
-    """A manifest of one epoch, for reading. What was compacted away is found elsewhere; the epoch stays the same.
+    """The manifest of one epoch. If its runs are compacted away and collected, it is replaced by another manifest of that epoch.
 
     The manifest of the head may name what a compaction made after its epoch. Once that is compacted again, nothing retains it.
     Then this moves on to a manifest of the same epoch that is retained: it names other runs with the same rows. No clock is
@@ -62,7 +62,7 @@ class SnapshotFiles:
 
 @contextmanager
 def forgotten_before_damage(history: History, *manifests: Manifest) -> Iterator[None]:
-    """For reading files of these epochs: if one was lost because those that name it were forgotten, that is what is raised."""
+    """Raises ``SnapshotExpired`` instead of ``Corrupt`` for a file that is gone because these epochs are no longer retained."""
     try:
         yield
     except Corrupt as damage:
@@ -74,7 +74,7 @@ def forgotten_before_damage(history: History, *manifests: Manifest) -> Iterator[
 
 
 def _newest(history: History, damage: Corrupt) -> Manifest:
-    """A log that cannot be read forgets nothing any more."""
+    """The newest manifest. A damaged log drops no epochs, so the damage stands."""
     try:
         return history.refresh()
     except Corrupt:

@@ -1,4 +1,4 @@
-"""Arrow's full validation of columns, without looking at every text by itself where none can be bad."""
+"""Full validation of Arrow columns, with a fast path for ASCII strings."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Defining a table: what a user says of it, checked and turned into a schema."""
+"""Table definitions: checks what a user declares and makes a schema of it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ def timer_table(name: str, keys: Types, values: Values | None = None, *, time: s
 
 
 def _schema(name: str, shape: Shape, keys: Types, subkeys: Types, values: Values, ttl_ms: int, ttl_clock: str) -> TableSchema:
-    columns = {column: Column(given) if isinstance(given, pa.DataType) else given for column, given in values.items()}
+    columns = {column: Column(declared) if isinstance(declared, pa.DataType) else declared for column, declared in values.items()}
     names = [*keys, *subkeys, *columns]
     _check_names(name, names)
     _check_keys(name, shape, keys, subkeys)
@@ -74,7 +74,7 @@ def _schema(name: str, shape: Shape, keys: Types, subkeys: Types, values: Values
         shape=shape,
         keys=tuple(Field(next(ids), column, type_to_bytes(type_)) for column, type_ in keys.items()),
         subkeys=tuple(Field(next(ids), column, type_to_bytes(type_)) for column, type_ in subkeys.items()),
-        values=tuple(_value(name, next(ids), column, given) for column, given in columns.items()),
+        values=tuple(_value(name, next(ids), column, declared) for column, declared in columns.items()),
         next_field=len(names) + 1,
         ttl_ms=ttl_ms,
         ttl_clock=checked_name("watermark", ttl_clock),
@@ -182,11 +182,11 @@ def _value(table: str, id_: int, name: str, column: Column) -> Field:
     return Field(id_, name, type_to_bytes(column.type), default, column.merge, column.ttl_ms)
 
 
-def _default(given: Any, type_: pa.DataType) -> pa.Scalar:
+def _default(value: Any, type_: pa.DataType) -> pa.Scalar:
     """Raises one of ``UNFIT`` if the type would keep another value."""
-    made = pa.scalar(given, type_)
+    made = pa.scalar(value, type_)
     if not pa.types.is_nested(type_):  # of one that is, Arrow would take a tuple or pairs for another kind
-        lossless.cast(pa.array([given]), type_)
+        lossless.cast(pa.array([value]), type_)
     return made
 
 

@@ -1,4 +1,4 @@
-"""Deltas: the rows a caller hands over, checked against the schema and turned into physical rows."""
+"""The delta of an epoch, its memtable: rows checked against the schema, turned into physical rows and sorted."""
 
 from itertools import pairwise
 
@@ -23,7 +23,7 @@ def physical_rows(schema: TableSchema, rows: pa.Table | pa.RecordBatch, op: str,
     """``rows`` as physical rows with this op. Raises ``SchemaMismatch`` that names the column, before anything is written.
 
     Columns are found by name. Keys are needed always, sub-keys unless the op is ``clear``; a value column that a put leaves
-    out gets its default, one that a merge leaves out is untouched. A column ``_hash`` is believed. Rows that do not say when they
+    out gets its default, one that a merge omits is untouched. A column ``_hash`` is believed. Rows that do not say when they
     end do so a time to live after ``now_ms``; never, if there is no such time yet.
     """
     if op not in OPS:
@@ -115,7 +115,7 @@ def _run_order(schema: TableSchema, rows: pa.Table, key_groups: int) -> np.ndarr
 
 
 def _ascends(hashes: pa.ChunkedArray) -> bool:
-    """Looks at chunks as they lie: putting them together costs more."""
+    """Compares chunk by chunk: concatenating them costs more."""
     before = None
     for chunk in filter(len, hashes.chunks):
         numbers = chunk.to_numpy()
@@ -135,12 +135,12 @@ def _check_names(schema: TableSchema, rows: pa.Table, op: str) -> None:
     if unknown:
         raise SchemaMismatch(f"table {schema.table} has no column {unknown[0]!r}; it has {', '.join(sorted(known))}")
     needed = schema.keys if op == "clear" else schema.keys + schema.subkeys
-    given = frozenset(names)
-    missing = [field.name for field in needed if field.name not in given]
+    present = frozenset(names)
+    missing = [field.name for field in needed if field.name not in present]
     if missing:
         raise SchemaMismatch(f"table {schema.table}: column {missing[0]!r} tells its rows apart and is missing")
     if op == "merge":
-        fixed = [field.name for field in schema.values if field.name in given and not field.merge]
+        fixed = [field.name for field in schema.values if field.name in present and not field.merge]
         if fixed:
             raise SchemaMismatch(f"table {schema.table}: column {fixed[0]!r} has no merge; put it, or declare one")
 
@@ -151,13 +151,13 @@ def cast_column(schema: TableSchema, rows: pa.Table, field: Field) -> pa.Array:
 
 
 def _cast(table: str, rows: pa.Table, name: str, type_: pa.DataType) -> pa.Array:
-    given = layout.one_array(rows.column(name))
+    column = layout.one_array(rows.column(name))
     try:
-        array = given if given.type == type_ else layout.one_array(lossless.cast(given, type_))
+        array = column if column.type == type_ else layout.one_array(lossless.cast(column, type_))
         validate(array)
     except (pa.ArrowException, lossless.Lossy) as error:
         reason = str(error).partition("\n")[0]
-        raise SchemaMismatch(f"table {table}: column {name} is {type_}, and {given.type} was given: {reason}") from error
+        raise SchemaMismatch(f"table {table}: column {name} is {type_}, and {column.type} was given: {reason}") from error
     return array
 
 
@@ -165,10 +165,10 @@ def hashes_of(table: str, rows: pa.Table, keys: list[pa.Array]) -> pa.Array:
     """The hash of each row's key; a column ``_hash`` is believed."""
     if HASH in rows.column_names:
         signed = rows.schema.field(HASH).type == pa.int64()
-        given = _cast(table, rows, HASH, pa.int64() if signed else pa.uint64())
-        if given.null_count:
-            raise SchemaMismatch(f"table {table}: column {HASH} has nulls: leave it out, or give every row's hash")
-        return given.view(pa.uint64())
+        hashes = _cast(table, rows, HASH, pa.int64() if signed else pa.uint64())
+        if hashes.null_count:
+            raise SchemaMismatch(f"table {table}: column {HASH} has nulls: omit it, or give every row's hash")
+        return hashes.view(pa.uint64())
     return pa.array(hash_columns(keys))
 
 
@@ -188,9 +188,9 @@ def _sub_columns(schema: TableSchema, rows: pa.Table, op: str) -> dict[str, pa.A
 def _value_columns(schema: TableSchema, rows: pa.Table, op: int, now_ms: int | None) -> dict[str, pa.Array]:
     columns: dict[str, pa.Array] = {}
     valued = op in (PUT, MERGE)
-    given = frozenset(rows.column_names) if valued else frozenset()
+    present = frozenset(rows.column_names) if valued else frozenset()
     for field in schema.values:
-        if field.name in given:
+        if field.name in present:
             columns[layout.column(field)] = cast_column(schema, rows, field)
         else:
             columns[layout.column(field)] = default_array(field, len(rows)) if op == PUT else pa.nulls(len(rows), field.arrow)
@@ -199,5 +199,5 @@ def _value_columns(schema: TableSchema, rows: pa.Table, op: int, now_ms: int | N
     for column, name, ttl_ms in ending:
         otherwise_ms = now_ms + ttl_ms if valued and now_ms is not None else None
         ends = pa.repeat(pa.scalar(otherwise_ms, pa.int64()), len(rows))
-        columns[column] = _cast(schema.table, rows, name, pa.int64()) if name in given else ends
+        columns[column] = _cast(schema.table, rows, name, pa.int64()) if name in present else ends
     return columns

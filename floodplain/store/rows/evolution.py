@@ -1,4 +1,4 @@
-"""Changing a table's definition while its old runs stay as they are.
+"""Schema evolution: a table's definition changes while its old runs stay as they are.
 
 A new version is made by matching columns, and fields of structs inside them, by name; what is found keeps its id, so old runs
 are read under it without rewriting. Everything that could change the meaning of rows already written is refused, before anything
@@ -83,14 +83,14 @@ def _check_renames(old: TableSchema, wanted: TableSchema, renames: Mapping[str, 
 def adapt(rows: pa.Table, old: TableSchema, new: TableSchema) -> pa.Table:
     """Physical rows written under ``old`` as rows of ``new``, a later version of the same table.
 
-    Keys and hashes may be left out: they stay the same keys.
+    The rows may lack keys and hashes: these do not change.
     """
     if old == new:
         return rows
     had = {field.id: field for field in old.fields}
     target = layout.physical(new)
-    given = dict(zip(rows.column_names, rows.columns, strict=True))
-    columns = {name: given[name] for name in target.names if name in given}
+    columns_by_name = dict(zip(rows.column_names, rows.columns, strict=True))
+    columns = {name: columns_by_name[name] for name in target.names if name in columns_by_name}
     for field in new.fields:
         if (name := layout.column(field)) in columns and field.id in had:
             columns[name] = reshaped(columns[name], had[field.id], field)
@@ -102,7 +102,7 @@ def adapt(rows: pa.Table, old: TableSchema, new: TableSchema) -> pa.Table:
             columns[layout.expires_column(field)] = pa.nulls(len(rows), pa.int64())
     if new.ttl_ms and not old.ttl_ms:
         columns[EXPIRES] = pa.nulls(len(rows), pa.int64())
-    left_out = {HASH, *map(layout.column, new.keys)}.difference(given)
+    left_out = {HASH, *map(layout.column, new.keys)}.difference(columns_by_name)
     fields = [field for field in target if field.name not in left_out]
     return pa.Table.from_arrays([columns[field.name] for field in fields], schema=pa.schema(fields))
 

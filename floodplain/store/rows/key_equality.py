@@ -1,4 +1,4 @@
-"""Whether keys whose hashes are equal are equal: asked of every row that is found, and nearly always true."""
+"""Compares keys whose hashes are equal. It runs for every row of a lookup, and nearly always they are equal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from floodplain.store.rows import layout
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """A column of keys, made ready to be compared at many places."""
+    """A key column, prepared for many comparisons."""
 
     values: pa.Array
     records: np.ndarray | None

@@ -1,4 +1,4 @@
-"""Rows of tables that are larger than one Arrow array can be: a column of strings ends at 2 GiB."""
+"""Take and slice for tables that exceed one Arrow array: a column of strings ends at 2 GiB."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from floodplain.store.rows import layout
 
 MOST_BYTES = 1 << 30
-"""Of rows that are put together in one place."""
+"""Of rows that are concatenated into one array."""
 
 
 def take(rows: pa.Table, order: np.ndarray) -> pa.Table:
@@ -31,13 +31,13 @@ def _taken(batches: Sequence[pa.RecordBatch], ends: np.ndarray, order: np.ndarra
     which = np.searchsorted(ends, order, "right")
     by_batch = np.argsort(which, kind="stable")
     bounds = np.searchsorted(which[by_batch], np.arange(len(batches) + 1))
-    found = []
+    batches_in_order = []
     for number in np.unique(which).tolist():
         places = order[by_batch[bounds[number] : bounds[number + 1]]] - (ends[number] - len(batches[number]))
-        found.append(batches[number].take(pa.array(places)))
+        batches_in_order.append(batches[number].take(pa.array(places)))
     back = np.empty(len(order), np.int64)
     back[by_batch] = np.arange(len(order))
-    return pa.Table.from_batches(found).combine_chunks().take(pa.array(back))
+    return pa.Table.from_batches(batches_in_order).combine_chunks().take(pa.array(back))
 
 
 def slices(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
@@ -51,7 +51,7 @@ def slices(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
 
 
 def unpacked_bytes(rows: pa.Table) -> int:
-    """What the rows take where each has its value, not the number of one in a dictionary."""
+    """The size of the rows with dictionaries decoded."""
     return sum(_unpacked_bytes(column) for column in rows.columns)
 
 

@@ -62,8 +62,8 @@ def numbers(rows: pa.Table | pa.RecordBatch, name: str) -> np.ndarray:
 
 def expiries(rows: pa.Table | pa.RecordBatch, name: str) -> np.ndarray:
     """A column of times at which rows end; null, for a row written before the table had a time to live, is never."""
-    found = rows.column(name)
-    return one_array(found.fill_null(NEVER)).to_numpy() if found.null_count else numbers(rows, name)
+    ends = rows.column(name)
+    return one_array(ends.fill_null(NEVER)).to_numpy() if ends.null_count else numbers(rows, name)
 
 
 def column_arrays(rows: pa.Table | pa.RecordBatch, fields: Sequence[Field]) -> list[pa.Array]:
@@ -79,7 +79,7 @@ def with_columns(rows: pa.Table, values: Mapping[str, pa.Array | pa.ChunkedArray
     return pa.Table.from_arrays(columns, schema=rows.schema)
 
 
-def beside(rows: pa.Table, more: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
+def append_columns(rows: pa.Table, more: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
     """``rows`` with these columns behind its own, added all at once."""
     schema = pa.schema([*rows.schema, *(pa.field(name, values.type) for name, values in more.items())])
     return pa.Table.from_arrays([*rows.columns, *more.values()], schema=schema)

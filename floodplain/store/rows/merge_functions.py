@@ -1,4 +1,4 @@
-"""Merges: how operands fold into a value.
+"""Merge functions (merge operators): how operands fold into a value.
 
 A merge is named in the schema. The built-in ones are always there; a user's own must be registered in every process that
 folds it, because a store must never make a process import code that the store's files name.

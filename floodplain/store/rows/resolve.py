@@ -211,10 +211,10 @@ class _Folding:
             if not field.merge or merge_functions.find(field.merge) is not None:
                 continue
             operands = self.rows.column(layout.column(field)).take(pa.array(self.involved))
-            given = self.entry[self.involved[operands.is_valid().to_numpy()]]
-            if len(given) and not self.rules.keep_unfolded:
+            entries_with_operand = self.entry[self.involved[operands.is_valid().to_numpy()]]
+            if len(entries_with_operand) and not self.rules.keep_unfolded:
                 merge_functions.required(field.merge, self.schema.table)
-            entries.append(given)
+            entries.append(entries_with_operand)
         return np.unique(np.concatenate(entries))
 
     def _written_apart(self) -> np.ndarray:

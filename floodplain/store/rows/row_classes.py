@@ -32,8 +32,8 @@ def hash_order(hashes: np.ndarray) -> np.ndarray:
     packed = (hashes & ~low) | np.arange(count, dtype=np.uint64)
     packed.sort()
     order = (packed & low).view(np.int64)
-    found = hashes[order]
-    return order if not (found[1:] < found[:-1]).any() else np.argsort(hashes, kind="stable")
+    ordered_hashes = hashes[order]
+    return order if not (ordered_hashes[1:] < ordered_hashes[:-1]).any() else np.argsort(hashes, kind="stable")
 
 
 def refine(first: np.ndarray, columns: Sequence[pa.Array], order: np.ndarray | None = None) -> np.ndarray:

@@ -176,9 +176,9 @@ def _matched(before: TypeNode | None, wanted: TypeNode, fresh: Iterator[int]) ->
     known = {} if before is None or before.kind != wanted.kind else {part.name: part for part in before.parts}
     parts = []
     for part in wanted.parts:
-        found = known.get(part.name)
-        id_ = 0 if wanted.kind != "struct" else found.id if found is not None else next(fresh)
-        parts.append(replace(_matched(found, part, fresh), id=id_))
+        match = known.get(part.name)
+        id_ = 0 if wanted.kind != "struct" else match.id if match is not None else next(fresh)
+        parts.append(replace(_matched(match, part, fresh), id=id_))
     return replace(wanted, parts=tuple(parts))
 
 
@@ -210,8 +210,8 @@ def default_of(field: Field) -> pa.Scalar | None:
 
 def inside(default: pa.Scalar | None, part: TypeNode) -> pa.Scalar | None:
     """What the default of a struct says of one of its fields; None if it says nothing."""
-    found = default[part.name] if default is not None and default.is_valid and part.id else None
-    return found if found is not None and found.is_valid else None
+    value = default[part.name] if default is not None and default.is_valid and part.id else None
+    return value if value is not None and value.is_valid else None
 
 
 def problems(before: Field, wanted: Field, *, as_key: bool = False) -> Iterator[Problem]:

@@ -22,10 +22,10 @@ def build(hashes: np.ndarray) -> bytes:
 
 def may_contain(filter_: np.ndarray, hashes: np.ndarray) -> np.ndarray:
     """False only for hashes that were not among those the filter was built from."""
-    found = np.ones(len(hashes), bool)
+    maybe_present = np.ones(len(hashes), bool)
     for byte, bit in _probes(hashes, len(filter_) // BLOCK_BYTES):
-        found &= (filter_[byte] & bit) != 0
-    return found
+        maybe_present &= (filter_[byte] & bit) != 0
+    return maybe_present
 
 
 def _probes(hashes: np.ndarray, blocks: int) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""Chunks that were verified in this process, so that each is checked once and decompressed seldom."""
+"""An LRU cache of verified, decoded chunks: each is checked once per process and decompressed rarely."""
 
 import threading
 from collections import OrderedDict
@@ -7,7 +7,7 @@ import pyarrow as pa
 
 
 class ChunkCache:
-    """Least recently used chunks by run and number. Chunks that lie in a mapped file are kept free of charge."""
+    """Chunks by run and number, evicted least recently used first. Chunks in a mapped file do not count against the limit."""
 
     def __init__(self, size_bytes: int) -> None:
         self._limit = size_bytes
@@ -17,11 +17,11 @@ class ChunkCache:
 
     def get(self, run: str, chunk: int) -> pa.RecordBatch | None:
         with self._lock:
-            found = self._chunks.get((run, chunk))
-            if found is None:
+            batch = self._chunks.get((run, chunk))
+            if batch is None:
                 return None
             self._chunks.move_to_end((run, chunk))
-            return found[0]
+            return batch[0]
 
     def put(self, run: str, chunk: int, batch: pa.RecordBatch, *, held: bool) -> None:
         """``held``: the batch's memory belongs to a mapping, not to this process."""
@@ -37,7 +37,7 @@ class ChunkCache:
                 self._used -= self._chunks.popitem(last=False)[1][1]
 
     def drop_all_but(self, runs: set[str]) -> None:
-        """Let go of the chunks of runs that are not among ``runs``."""
+        """Evict the chunks of all other runs."""
         with self._lock:
             for key in [key for key in self._chunks if key[0] not in runs]:
                 self._used -= self._chunks.pop(key)[1]

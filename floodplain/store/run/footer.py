@@ -1,4 +1,4 @@
-"""The footer of a run: what its chunks are and what vouches for them."""
+"""The footer of a run: offsets, key bounds and checksums of its chunks."""
 
 import msgspec
 import numpy as np
@@ -13,7 +13,7 @@ _MOST_DECODED = 1 << 48
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A part of the run behind its stream."""
+    """A section of the run that follows the Arrow stream: the index or the filter."""
 
     offset: int
     length: int
@@ -70,8 +70,8 @@ def encode(footer: Footer) -> bytes:
 def decode(data: pa.Buffer, ref: RunRef, store: str) -> Footer:
     """The footer that ``ref`` vouches for; ``Corrupt`` if these bytes are not it."""
     _expect(ref, f"a footer of {ref.footer_length} bytes", data.size == ref.footer_length, f"{data.size} bytes")
-    found = xxhash.xxh3_64_intdigest(data)
-    _expect(ref, f"footer checksum {ref.footer_checksum:016x}", found == ref.footer_checksum, f"{found:016x}")
+    checksum = xxhash.xxh3_64_intdigest(data)
+    _expect(ref, f"footer checksum {ref.footer_checksum:016x}", checksum == ref.footer_checksum, f"{checksum:016x}")
     try:
         # Walks the structure without building it, so that a lying length inside cannot make the typed pass reserve memory.
         msgspec.msgpack.decode(data, type=msgspec.Raw)
@@ -86,7 +86,7 @@ def decode(data: pa.Buffer, ref: RunRef, store: str) -> Footer:
 
 
 def damaged(ref: RunRef, expected: str, found: str) -> Corrupt:
-    """The run is damaged: every epoch before the one that added it does not need it."""
+    """The error for a damaged run: epochs before the one that added it do not need it."""
     return Corrupt(ref.object, f"{expected} (run at {ref.offset})", found, max(ref.added - 1, 0))
 
 
@@ -96,7 +96,7 @@ def _expect(ref: RunRef, expected: str, holds: bool, found: str) -> None:
 
 
 def _check_chunks(footer: Footer, ref: RunRef) -> None:
-    """Chunks lie one behind the other after the schema message, inside the run, and hold the rows claimed."""
+    """Chunks follow the schema message without overlap, inside the run, and their row counts add up."""
     names = ("first", "first_sub", "last", "last_sub", "offset", "length", "count", "checksum")
     sizes = {len(getattr(footer, name)) for name in names}
     _expect(ref, "chunk columns of one length", len(sizes) == 1 and not max(sizes) % 8, str(sizes))

@@ -1,4 +1,4 @@
-"""Where numbers stand among sorted ones, found by where they would stand if those were spread evenly, as hashes are."""
+"""An interpolation index: finds numbers in a sorted column that is spread evenly, as hashes are."""
 
 import numpy as np
 
@@ -33,19 +33,19 @@ class Directory:
         wanted = wanted[begin:end]
         row = self._starts.take(self._bucket(wanted))
         # The largest number wanted is there or below one that is, so that no row behind the last is ever looked at.
-        found = self._present.take(row)
+        present = self._present.take(row)
         for _ in range(2):
-            row += found < wanted
-            found = self._present.take(row)
-        behind = np.flatnonzero(found < wanted)
+            row += present < wanted
+            present = self._present.take(row)
+        behind = np.flatnonzero(present < wanted)
         for _ in range(_STEPS):
             if not len(behind):
                 break
             row[behind] += 1
-            found[behind] = self._present.take(row[behind])
-            behind = behind[found[behind] < wanted[behind]]
+            present[behind] = self._present.take(row[behind])
+            behind = behind[present[behind] < wanted[behind]]
         else:
             row[behind] = np.searchsorted(self._present, wanted[behind])
-            found[behind] = self._present.take(row[behind])
-        hit = np.flatnonzero(found == wanted)
+            present[behind] = self._present.take(row[behind])
+        hit = np.flatnonzero(present == wanted)
         return hit + begin, row.take(hit)

@@ -1,4 +1,4 @@
-"""What is looked up, and where: keys in the form the runs have them, and the runs."""
+"""The keys of a multi-get in their stored form, and the runs that it reads."""
 
 from dataclasses import dataclass
 
@@ -12,16 +12,16 @@ from floodplain.versions.records.schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class LookupKeys:
-    """Keys to look up, in the form the runs have them."""
+    """The keys of a multi-get, in the form in which runs store them."""
 
     keys: list[pa.Array]
     hashes: np.ndarray
     subs: np.ndarray | None = None
-    """Given: exactly these sub-keys. None: all rows of each key."""
+    """Point lookups of exactly these sub-keys; None: all rows of each key."""
     subkeys: tuple[pa.Array, ...] = ()
 
     def order(self) -> np.ndarray | None:
-        """That of hashes, and of sub-keys where some are given; None if they have it."""
+        """The order by hash and sub-key; None if they are sorted already."""
         later, same = self.hashes[1:] > self.hashes[:-1], self.hashes[1:] == self.hashes[:-1]
         if self.subs is None:
             return None if (later | same).all() else np.argsort(self.hashes)
@@ -42,16 +42,16 @@ class LookupKeys:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A run as this lookup sees it: opened, with the schema it was written under."""
+    """An open run, with the schema it was written under."""
 
     reader: RunReader
     schema: TableSchema
     member: np.ndarray
-    """Per key group, whether the run counts for it."""
+    """Per key group, whether the manifest still reads the run for it."""
 
 
 def candidates(source: Source, lookup_keys: LookupKeys, pending: np.ndarray) -> np.ndarray:
-    """The pending lookup keys that this run may answer, still in hash order."""
+    """The pending lookup keys that this run may contain, in hash order: by key group, then by its membership filter."""
     wanted = _of_members(source.member, lookup_keys, pending)
     if source.reader.mapped:
         return wanted
@@ -59,7 +59,7 @@ def candidates(source: Source, lookup_keys: LookupKeys, pending: np.ndarray) -> 
 
 
 def _of_members(member: np.ndarray, lookup_keys: LookupKeys, pending: np.ndarray) -> np.ndarray:
-    """The pending lookup keys of these key groups. Mostly they are neighbours, and so are their lookup keys."""
+    """The pending lookup keys in these key groups. Mostly the groups are one range, and so are their keys."""
     groups = np.flatnonzero(member)
     if not len(groups):
         return pending[:0]

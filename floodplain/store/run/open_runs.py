@@ -1,4 +1,4 @@
-"""The runs that this process has open."""
+"""The runs that this process has open: a table cache."""
 
 import threading
 import weakref
@@ -19,11 +19,11 @@ from floodplain.versions.records.schema import TableSchema
 
 _CONCURRENT_OPENS = 8
 LOCAL_TIERS = ("directory", "memory")
-"""Where a run is at hand without a request."""
+"""Tiers that serve a run without a remote request."""
 
 
 class Use:
-    """Whoever holds this reads from these runs, or is about to: ``OpenRuns.unmap`` leaves them open."""
+    """While this is referenced its runs are in use: ``OpenRuns.unmap`` leaves them open."""
 
     __slots__ = ("__weakref__", "runs")
 
@@ -61,14 +61,14 @@ class OpenRuns:
         self._lock = threading.Lock()
 
     def use(self, manifest: Manifest) -> Use:
-        """The runs of this manifest are in use for as long as the result is held."""
+        """Mark the runs of this manifest as in use for as long as the result is referenced."""
         use = Use(manifest)
         with self._lock:
             self._uses.add(use)
         return use
 
     def unmap(self, newest: Manifest) -> None:
-        """Let go of every run that neither the newest manifest names nor anybody uses."""
+        """Close every run that is neither in the newest manifest nor in use."""
         with self._lock:
             used = [newest.runs, *(use.runs for use in self._uses)]
         self.keep_only(run for tables in used for runs in tables.values() for run in runs)
@@ -86,7 +86,7 @@ class OpenRuns:
     def sources(
         self, manifest: Manifest, table: str, groups: GroupRanges | None = None, *, now_ms: int | None = None
     ) -> list[Source]:
-        """The runs that matter for these key groups, newest first. ``now_ms``: those that have expired by then do not."""
+        """The runs that overlap these key groups, newest first. ``now_ms``: without those that have expired by then."""
         refs = [ref for ref in manifest.runs.get(table, ()) if groups is None or intersect(ref.groups, groups)]
         schema = manifest.schema(table)
         if now_ms is not None and schema is not None and schema.ttl_ms and not any(ref.merges for ref in refs):

@@ -1,4 +1,4 @@
-"""Where the bytes of a run gather before they are stored."""
+"""The output buffer of a run: memory first, then a temporary file."""
 
 import io
 from bisect import bisect_left
@@ -37,16 +37,16 @@ class RunSink(io.RawIOBase):
         return len(data)
 
     def since(self, start: int) -> list[bytes | pa.Buffer]:
-        """What was written from here on. Requires: a write began here, after the last ``advance``."""
+        """The bytes from this offset on. Requires: a write began here, after the last ``advance``."""
         return self._parts[bisect_left(self._starts, start) :]
 
     def advance(self) -> None:
-        """What was written so far is not asked for any more: it may leave memory."""
+        """The bytes so far are not read again and may spill to disk."""
         if self._limit is not None and self._size - self._spooled > self._limit:
             self._spool()
 
     def gathered(self) -> Gathered:
-        """All that was written; nothing may be written any more."""
+        """All bytes written. Ends writing."""
         if self._file is None or self._scratch is None:
             return Gathered(self._parts)
         self._spool()

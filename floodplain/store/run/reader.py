@@ -1,4 +1,4 @@
-"""Reading a run: its footer first, then only the chunks asked for, each verified when it is first touched."""
+"""Reads a run: the footer first, then only the chunks needed, each verified at first access."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ from floodplain.versions.records.edit import RunRef
 from floodplain.versions.records.schema import TableSchema
 
 _DENSE = 4
-"""A directory pays where at least one in so many rows of a chunk is asked for, as it then mostly is again."""
+"""An interpolation index pays where a lookup wants at least one in so many rows of a chunk: the next one mostly does, too."""
 FETCH_BYTES = 16 << 20
-"""Chunks of one run, decoded, that a lookup fetches at a time; fewer where a window is smaller."""
+"""Decoded bytes of chunks of one run that a lookup fetches at a time; fewer where the window is smaller."""
 _MOST_FETCHED = 1024
 _OLDER_TIMES, _OLDER_BYTES = 4, 4 << 20
 """A chunk whose decoded size was not recorded is taken to have so many times its stored size, and at least the size that chunks
@@ -40,7 +40,7 @@ class Hits:
 
 
 class RunReader:
-    """One run, opened. Safe to share between threads: what it caches is immutable."""
+    """An open run. Thread-safe: what it caches is immutable."""
 
     def __init__(
         self,
@@ -84,13 +84,13 @@ class RunReader:
     def fetch(self, chunks: Sequence[int], held: Mapping[int, pa.RecordBatch] | None = None) -> dict[int, pa.RecordBatch]:
         """These chunks, verified; those in ``held`` were fetched before."""
         held = held or {}
-        found = {chunk: held.get(chunk) or self._cache.get(self.ref.id, chunk) for chunk in chunks}
-        missing = [chunk for chunk, batch in found.items() if batch is None]
+        batches = {chunk: held.get(chunk) or self._cache.get(self.ref.id, chunk) for chunk in chunks}
+        missing = [chunk for chunk, batch in batches.items() if batch is None]
         ranges = [(int(self._offset[chunk]), int(self._length[chunk])) for chunk in missing]
         for chunk, data in zip(missing, self._read(ranges), strict=True):
-            found[chunk] = self._decode_or_ask_again(chunk, data)
-            self._cache.put(self.ref.id, chunk, found[chunk], held=self._zero_copy(data, found[chunk]))
-        return {chunk: batch for chunk, batch in found.items() if batch is not None}
+            batches[chunk] = self._decode_or_ask_again(chunk, data)
+            self._cache.put(self.ref.id, chunk, batches[chunk], held=self._zero_copy(data, batches[chunk]))
+        return {chunk: batch for chunk, batch in batches.items() if batch is not None}
 
     def find(
         self, hashes: np.ndarray, subs: np.ndarray | None = None, held: Mapping[int, pa.RecordBatch] | None = None
@@ -127,14 +127,14 @@ class RunReader:
             start = stop
 
     def wanted_chunks(self, hashes: np.ndarray, subs: np.ndarray | None) -> list[int]:
-        """The chunks that ``find`` would read."""
+        """The chunks that ``find`` would read for these keys."""
         if self._footer.index is not None:
             _, row = self._index_rows(hashes[starts_of(hashes)])
             return np.unique(np.searchsorted(self._ends, row, "right")).tolist()
         return list(self._needles_by_chunk(hashes, subs))
 
     def may_contain(self, hashes: np.ndarray) -> np.ndarray:
-        """False for hashes that are surely not in this run. Asks the filter only where reading the rows would travel."""
+        """False only for hashes that are not in this run. Asks the membership filter only where reading rows needs requests."""
         if self.mapped or self._footer.filter is None:
             return np.ones(len(hashes), bool)
         return validation.in_filter(self._part(self._footer.filter), hashes, self.ref)
@@ -145,9 +145,9 @@ class RunReader:
 
     def check_length(self) -> None:
         """Raises ``Corrupt`` if the mapped file no longer has its length: a touch behind its end would end the process."""
-        found = self._blobs.mapped_bytes(self.ref.object) if self.mapped else None
-        if found is not None and found != self.ref.object_size:
-            raise damaged(self.ref, f"{self.ref.object_size} bytes", f"{found} bytes")
+        mapped_bytes = self._blobs.mapped_bytes(self.ref.object) if self.mapped else None
+        if mapped_bytes is not None and mapped_bytes != self.ref.object_size:
+            raise damaged(self.ref, f"{self.ref.object_size} bytes", f"{mapped_bytes} bytes")
 
     def verify(self) -> int:
         """Check every byte; returns how many. Raises ``Corrupt``."""
@@ -185,9 +185,9 @@ class RunReader:
             return self._decode(chunk, self._read([(int(self._offset[chunk]), int(self._length[chunk]))])[0])
 
     def _decode(self, chunk: int, data: pa.Buffer) -> pa.RecordBatch:
-        expected, found = int(self._checksum[chunk]), xxhash.xxh3_64_intdigest(data)
-        if data.size != self._length[chunk] or found != expected:
-            raise damaged(self.ref, f"chunk {chunk} with checksum {expected:016x}", f"{data.size} bytes with {found:016x}")
+        expected, actual = int(self._checksum[chunk]), xxhash.xxh3_64_intdigest(data)
+        if data.size != self._length[chunk] or actual != expected:
+            raise damaged(self.ref, f"chunk {chunk} with checksum {expected:016x}", f"{data.size} bytes with {actual:016x}")
         try:
             if (claimed := validation.unpacked_bytes(data)) > validation.MOST_CHUNK_BYTES:
                 raise damaged(self.ref, f"chunk {chunk} within {validation.MOST_CHUNK_BYTES} bytes", f"{claimed} when unpacked")
@@ -223,10 +223,10 @@ class RunReader:
         return self._parts[place]
 
     def _check_part(self, place: Section, data: pa.Buffer) -> pa.Buffer:
-        found = xxhash.xxh3_64_intdigest(data)
-        if data.size != place.length or found != place.checksum:
+        checksum = xxhash.xxh3_64_intdigest(data)
+        if data.size != place.length or checksum != place.checksum:
             raise damaged(
-                self.ref, f"{place.length} bytes at {place.offset} with checksum {place.checksum:016x}", f"{found:016x}"
+                self.ref, f"{place.length} bytes at {place.offset} with checksum {place.checksum:016x}", f"{checksum:016x}"
             )
         return data
 
@@ -244,25 +244,23 @@ class RunReader:
         self._check_filler(at, end)
 
     def _check_filler(self, at: int, to: int) -> None:
-        found = self._read([(at, to - at)])[0].to_pybytes() if to > at else b""
+        padding = self._read([(at, to - at)])[0].to_pybytes() if to > at else b""
         expected = (_END_MARK if at == int(self._offset[-1] + self._length[-1]) else b"").ljust(to - at, b"\0")
-        if found != expected:
+        if padding != expected:
             raise damaged(self.ref, f"nothing but padding at {at}", "other bytes")
 
     def _needles_by_chunk(self, hashes: np.ndarray, subs: np.ndarray | None) -> dict[int, np.ndarray]:
         """Chunk → the lookup keys that it may hold. Both are sorted, so a chunk's lookup keys are neighbours."""
         low = np.searchsorted(hashes, self.first, "left")
         high = np.searchsorted(hashes, self.last, "right")
-        found = {int(chunk): np.arange(low[chunk], high[chunk]) for chunk in np.flatnonzero(high > low)}
+        keys_by_chunk = {int(chunk): np.arange(low[chunk], high[chunk]) for chunk in np.flatnonzero(high > low)}
         if subs is None:
-            return found
-        inside = {
-            chunk: self._within(chunk, key_number, hashes[key_number], subs[key_number]) for chunk, key_number in found.items()
-        }
-        return {chunk: key_number for chunk, key_number in inside.items() if len(key_number)}
+            return keys_by_chunk
+        inside = {chunk: self._within(chunk, keys, hashes[keys], subs[keys]) for chunk, keys in keys_by_chunk.items()}
+        return {chunk: keys for chunk, keys in inside.items() if len(keys)}
 
     def _within(self, chunk: int, key_number: np.ndarray, hashes: np.ndarray, subs: np.ndarray) -> np.ndarray:
-        """Leaves out lookup keys of the chunk's first or last hash whose sub-key stands in another chunk."""
+        """Without the lookup keys of the chunk's first or last hash whose sub-key is in another chunk."""
         before = (hashes == self.first[chunk]) & (subs < self.first_sub[chunk])
         after = (hashes == self.last[chunk]) & (subs > self.last_sub[chunk])
         return key_number[~(before | after)]
@@ -297,10 +295,10 @@ class RunReader:
         if fresh and (present[1:] < present[:-1]).any():
             raise damaged(self.ref, "an index in order", "hashes out of order")
         key_number, place = search.expand(np.searchsorted(present, hashes, "left"), np.searchsorted(present, hashes, "right"))
-        found = rows[place]
-        if found.max(initial=0) >= self.ref.rows:
+        stored = rows[place]
+        if stored.max(initial=0) >= self.ref.rows:
             raise damaged(self.ref, f"an index of {self.ref.rows} rows", "other rows")
-        return key_number, found.astype(np.int64)
+        return key_number, stored.astype(np.int64)
 
     def _find_by_index(
         self, hashes: np.ndarray, subs: np.ndarray | None, held: Mapping[int, pa.RecordBatch] | None

@@ -1,4 +1,4 @@
-"""Where rows stand in a run: a hash (in a time table, a key group) and a ``_sub``, as one number of 128 bits."""
+"""The sort position of a row in a run: hash (in a time table, key group) and ``_sub`` as one 128-bit number."""
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ _MOST_SUB = (1 << _SUB_BITS) - 1
 
 
 def first_of(major: int) -> int:
-    """The place of the first row of a hash, or key group."""
+    """The position of the first row of a hash, or key group."""
     return major << _SUB_BITS
 
 

@@ -1,4 +1,4 @@
-"""Searches of many numbers at once, in step."""
+"""Vectorised binary search: many numbers at once."""
 
 import numpy as np
 

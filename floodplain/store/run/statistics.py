@@ -1,4 +1,4 @@
-"""What is noted of a run while it is written."""
+"""Statistics of a run, collected while it is written."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ class Chunks:
 
 
 class Facts:
-    """What readers and the compaction policy want to know of a run without opening it."""
+    """What the manifest keeps of a run for readers and the compaction policy, so that they need not open it."""
 
     def __init__(self, schema: TableSchema) -> None:
         self.rows = 0

@@ -1,6 +1,6 @@
-"""What the log and a footer claim of a run, held against sense and against its rows.
+"""Validates a run: the manifest's entry, the footer and the rows must agree.
 
-Checksums tell that bytes are those that were written, not that whoever wrote them meant well or knew how.
+Checksums show that bytes are those that were written, not that their writer was correct or honest.
 """
 
 import struct
@@ -21,7 +21,7 @@ from floodplain.versions.records.manifest import Manifest
 from floodplain.versions.records.schema import TableSchema
 
 MOST_CHUNK_BYTES = 1 << 30
-"""Of a compressed chunk when it is unpacked: more is refused when written and taken for damage when read."""
+"""Of a decompressed chunk: a writer refuses more, a reader takes more for damage."""
 
 
 def check_ref(ref: RunRef) -> None:
@@ -45,7 +45,7 @@ def schema_of(ref: RunRef, manifest: Manifest) -> TableSchema:
 
 @lru_cache(maxsize=4096)
 def membership(ref: RunRef, key_groups: int) -> np.ndarray:
-    """Per key group, whether the run counts for it. Shared by all who ask: not to be written to."""
+    """Per key group, whether the manifest still reads the run for it. Cached and shared: read-only."""
     member = np.zeros(key_groups, bool)
     for low, high in ref.groups:
         if not 0 <= low < high <= key_groups:
@@ -56,7 +56,7 @@ def membership(ref: RunRef, key_groups: int) -> np.ndarray:
 
 
 def check_rows(batch: pa.RecordBatch, chunk: int, ref: RunRef, footer: Footer, schema: TableSchema, key_groups: int) -> None:
-    """The rows are as many, of the kinds, in the order and in the place that were claimed."""
+    """The rows of a chunk match the footer: their number, ops, order and bounds."""
     if len(batch) != int(footer.column("count")[chunk]):
         raise damaged(ref, f"{footer.column('count')[chunk]} rows in chunk {chunk}", f"{len(batch)}")
     names = (HASH, OP) if schema.shape == "value" else (HASH, SUB, OP)
@@ -84,7 +84,7 @@ def _check_ops(op: np.ndarray, chunk: int, ref: RunRef) -> None:
 
 
 def check_chunk_order(footer: Footer, ref: RunRef) -> None:
-    """Each chunk begins at or behind its end, and at or behind the end of the one before."""
+    """Chunks are sorted and do not overlap, except at their bounds."""
     major, minor = (
         np.stack([footer.column(first), footer.column(last)], axis=1).ravel()
         for first, last in (("first", "last"), ("first_sub", "last_sub"))
@@ -101,7 +101,7 @@ def _ascends(major: np.ndarray, minor: np.ndarray, *, strictly: bool) -> bool:
 
 
 def check_index(data: pa.Buffer, hashes: np.ndarray, ref: RunRef) -> None:
-    """The index of a time table leads from each hash, in ascending order, to each of its rows."""
+    """The hash index of a time table is sorted and names each row once."""
     index = np.frombuffer(data, "<u8")
     present, rows = index[: len(index) // 2], index[len(index) // 2 :]
     if not np.array_equal(np.sort(rows), np.arange(len(hashes), dtype=np.uint64)):

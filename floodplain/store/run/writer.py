@@ -1,4 +1,4 @@
-"""Writing: sorted rows become a run, runs become an object."""
+"""Writes runs: sorted rows become a run, runs are packed into an object."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,12 +35,12 @@ class RunOptions:
     chunk_bytes: int
     compression: str | None
     filtered: bool
-    """Whether to add a membership filter: it pays where a run is not at hand."""
+    """Whether to add a membership filter: it pays where reading a run needs requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltRun:
-    """A run's bytes and its reference, still without a place."""
+    """A run's bytes and its reference, before an object is assigned to it."""
 
     ref: RunRef
     data: Gathered | bytes
@@ -54,7 +54,7 @@ def build_run(rows: pa.Table, schema: TableSchema, low: int, high: int, added: i
 
 
 class RunBuilder:
-    """Makes a run of rows that come a piece at a time, in run order."""
+    """Builds a run incrementally from batches of rows in run order."""
 
     def __init__(self, schema: TableSchema, arrow: pa.Schema, options: RunOptions, held_bytes: int | None = None) -> None:
         """``arrow``: the schema of the rows. ``held_bytes``: of the run in memory; what is more waits on the local disk."""

@@ -64,7 +64,7 @@ class Epoch:
         )
 
     def put(self, table: str, rows: pa.Table | pa.RecordBatch) -> None:
-        """Set whole rows; a value column left out gets its default."""
+        """Put whole rows; a value column that is missing gets its default."""
         self._own.write(table, rows, "put")
 
     def merge(self, table: str, rows: pa.Table | pa.RecordBatch) -> None:

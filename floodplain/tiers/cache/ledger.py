@@ -1,4 +1,4 @@
-"""The room in one cache directory, shared by all processes of a machine and kept under a file lock."""
+"""Space accounting of one cache directory, shared by all processes of a machine under a file lock."""
 
 import fcntl
 import os
@@ -111,7 +111,7 @@ class Ledger:
 
 
 class Book:
-    """The open ledger: whoever has it holds the lock."""
+    """The open ledger. Its holder has the lock."""
 
     def __init__(self, ledger: Ledger, fd: int) -> None:
         self._ledger = ledger
@@ -190,10 +190,10 @@ class Book:
     def _scan(self) -> None:
         """Set the sum right and rank the entries anew."""
         with os.scandir(self._ledger.entries) as files:
-            found = [entry for file in files if (entry := self._entry(file))]
+            entries = [entry for file in files if (entry := self._entry(file))]
         held_bytes = sum(self._held_bytes(temp) for temp in self._ledger.temps.iterdir())
-        self._set_used(held_bytes + sum(entry.charge_bytes for entry in found))
-        self._ledger.queue = self._ledger.policy.order(found)[::-1]
+        self._set_used(held_bytes + sum(entry.charge_bytes for entry in entries))
+        self._ledger.queue = self._ledger.policy.order(entries)[::-1]
 
     def _entry(self, file: os.DirEntry[str]) -> Entry | None:
         try:

@@ -1,4 +1,4 @@
-"""Which cached entries should go, and whether a new one is worth it. Policies propose; the ledger executes."""
+"""Eviction and admission policies of the cache. Policies propose; the ledger executes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class Entry:
     used_ns: int
     """When it was last used, to within a few seconds."""
     frequency: int
-    """About how often it was asked for of late; 0 where the policy does not count."""
+    """Its recent access frequency, estimated; 0 where the policy does not count."""
 
 
 class Policy(Protocol):
@@ -22,14 +22,14 @@ class Policy(Protocol):
     """Whether frequencies are wanted. Counting costs a few hashes per request."""
 
     def order(self, entries: Sequence[Entry]) -> list[Entry]:
-        """All entries, the first to go first."""
+        """All entries in eviction order."""
 
     def admits(self, frequency: int, victims: Sequence[Entry]) -> bool:
         """Whether an entry asked for ``frequency`` times is worth ``victims``."""
 
 
 class Lru:
-    """The longest unused go first, and everything new is let in. A scan larger than the cache empties it."""
+    """LRU: evicts the least recently used and admits everything. A scan larger than the cache empties it."""
 
     counts = False
 
@@ -41,7 +41,7 @@ class Lru:
 
 
 class Frequent:
-    """The least asked for go first, and only for something asked for more often than each of them.
+    """TinyLFU: evicts the least frequently used, and only for an entry that is used more often than each of them.
 
     What is read once cannot push out what is read often; a newcomer to a full cache is let in at its second request.
     """

@@ -1,4 +1,4 @@
-"""How often keys were asked for of late, in a few bytes shared by all processes."""
+"""Recent access frequencies of keys: a count-min sketch shared by all processes."""
 
 import mmap
 import os

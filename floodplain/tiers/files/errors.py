@@ -1,4 +1,4 @@
-"""What the operating system says, in the words of ``floodplain.errors``."""
+"""Maps errors of the operating system to ``floodplain.errors``."""
 
 import errno
 from collections.abc import Iterator

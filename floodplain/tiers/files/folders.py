@@ -1,4 +1,4 @@
-"""Directories that outlast a power cut."""
+"""Durable directories: created and synced."""
 
 import os
 import threading

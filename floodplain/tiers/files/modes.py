@@ -19,8 +19,8 @@ class Modes:
             return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o666)
         fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, self._file)
         try:
-            found = os.fstat(fd)
-            if _differs(found, self._file):
+            status = os.fstat(fd)
+            if _differs(status, self._file):
                 os.fchmod(fd, self._file)
         except BaseException:
             os.close(fd)
@@ -51,14 +51,14 @@ class Modes:
     def _set_folder(self, path: Path) -> None:
         if self._folder is None:
             return
-        found = path.stat()
-        if _differs(found, self._folder):
+        status = path.stat()
+        if _differs(status, self._folder):
             # A group or restriction that the file system hands down from the folder above stays.
-            path.chmod(self._folder | stat.S_IMODE(found.st_mode) & ~0o777)
+            path.chmod(self._folder | stat.S_IMODE(status.st_mode) & ~0o777)
 
 
-def _differs(found: os.stat_result, wanted: int) -> bool:
-    return stat.S_IMODE(found.st_mode) & 0o777 != wanted and found.st_uid == os.geteuid()
+def _differs(status: os.stat_result, wanted: int) -> bool:
+    return stat.S_IMODE(status.st_mode) & 0o777 != wanted and status.st_uid == os.geteuid()
 
 
 AS_UMASK = Modes(None)

@@ -1,4 +1,4 @@
-"""What may stand in the folder of a store: plain files and folders. It may come from elsewhere, so all else is left alone."""
+"""Only plain files and folders are read in a store's folder: links and devices are refused."""
 
 import os
 import stat
@@ -45,10 +45,10 @@ def check_tree(folder: Path, most_bytes: int) -> None:
     """Raise ``Refused`` if anything in ``folder``, or itself, is neither a plain folder nor a plain file of that size at most."""
     try:
         check_kind(folder, os.lstat(folder).st_mode)
-        found = list(os.scandir(folder))
+        entries = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return
-    for entry in found:
+    for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             check_tree(Path(entry.path), most_bytes)
             continue

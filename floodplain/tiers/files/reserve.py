@@ -1,4 +1,4 @@
-"""Room that is set aside for when there is none left: deleting what is garbage begins with writing down that it is."""
+"""Reserved disk space, so that garbage collection can commit its edit on a full disk."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ _PIECE = 1 << 16
 
 
 class Reserve:
-    """A file of no meaning that takes up room until it is given up."""
+    """A file that occupies the reserved space until it is released."""
 
     def __init__(self, path: Path, modes: Modes = AS_UMASK) -> None:
         self._path = path

@@ -75,9 +75,9 @@ def _encoded(head: Manifest, edit: Edit) -> tuple[bytes, Manifest]:
         data = encode(Kind.EDIT, edit)
         return data, apply(head, decode(Kind.EDIT, Edit, data, file), checksum(data))
     except BrokenHistory as broken:
-        expected, found = broken.args
+        expected, actual = broken.args
         raise Conflict(
-            f"the updates do not fit epoch {head.epoch} at position {head.position}: need {expected}, got {found}"
+            f"the updates do not fit epoch {head.epoch} at position {head.position}: need {expected}, got {actual}"
         ) from None
     except Corrupt as unreadable:
         raise BadInput(f"these updates cannot be recorded: {unreadable.found}") from None

@@ -1,4 +1,4 @@
-"""The log as this process sees it."""
+"""The log as this process has read it: the head manifest, and manifests of past epochs."""
 
 import logging
 import threading
@@ -90,10 +90,10 @@ class History:
         """At the newest checkpoint that can be read."""
         format_ = decode(Kind.FORMAT, Format, data, paths.FORMAT)
         history = cls(blobs, format_, settings=settings, clock=clock, randomness=randomness)
-        found = manifests.newest(blobs, format_.store)
-        if found.manifest is not None:
-            history.advance(found.manifest)
-            history.advance_checkpointed(found.manifest.position)
+        newest = manifests.newest(blobs, format_.store)
+        if newest.manifest is not None:
+            history.advance(newest.manifest)
+            history.advance_checkpointed(newest.manifest.position)
         return history
 
     @property
@@ -183,10 +183,10 @@ class History:
         """
         damage = None
         for _ in range(_TRIES):
-            found = self._look_for(mark)
-            if isinstance(found, Manifest):
-                return found
-            damage = found
+            manifest_or_damage = self._look_for(mark)
+            if isinstance(manifest_or_damage, Manifest):
+                return manifest_or_damage
+            damage = manifest_or_damage
         assert damage is not None
         raise Corrupt(damage.file, damage.expected, damage.found, self.head.epoch)
 
@@ -194,13 +194,13 @@ class History:
         head = self.head
         if (head.position, head.chain) == (mark.position, mark.chain):
             return head
-        found = manifests.newest(self.blobs, head.store, up_to=mark.position)
-        replayed = replay(self.blobs, found.manifest or Manifest(head.store, head.key_groups), up_to=mark.position)
+        newest = manifests.newest(self.blobs, head.store, up_to=mark.position)
+        replayed = replay(self.blobs, newest.manifest or Manifest(head.store, head.key_groups), up_to=mark.position)
         manifest = replayed.manifest
         if (manifest.position, manifest.chain) == (mark.position, mark.chain):
             return manifest
-        if found.damaged:
-            return found.damaged[0]
+        if newest.damaged:
+            return newest.damaged[0]
         expected, chain = f"chain {mark.chain} at position {mark.position}", f"chain {manifest.chain} at {manifest.position}"
         return replayed.damage or Corrupt(paths.manifest(mark.position), expected, chain)
 

@@ -1,4 +1,4 @@
-"""The lease of the one writer of epochs. Its token fences; its time only tells others when to try."""
+"""The lease of the single writer. Its token fences; its expiry only tells others when to try."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

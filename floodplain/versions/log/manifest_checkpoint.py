@@ -1,4 +1,4 @@
-"""Manifest checkpoints, so that opening reads a bounded part of the log."""
+"""Writes manifest checkpoints, so that opening a store reads a bounded part of the log."""
 
 import logging
 

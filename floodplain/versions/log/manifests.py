@@ -53,8 +53,8 @@ def decoded(data: Data, store: str, position: int) -> Manifest:
         raise Corrupt(file, f"store {store}", f"store {manifest.store}")
     if manifest.position != position:
         raise Corrupt(file, f"position {position}", f"position {manifest.position}")
-    for expected, found in manifest.strays():
-        raise Corrupt(file, expected, found)
+    for expected, actual in manifest.strays():
+        raise Corrupt(file, expected, actual)
     return manifest
 
 
@@ -92,12 +92,12 @@ def save(blobs: Blobs, manifest: Manifest, retry: RetrySettings, clock: Clock, r
 
 def _differs(blobs: Blobs, manifest: Manifest) -> Corrupt | None:
     try:
-        found = load(blobs, manifest.store, manifest.position)
+        stored = load(blobs, manifest.store, manifest.position)
     except Corrupt as damage:
         return damage
     except NotFound:
         raise Corrupt(paths.manifest(manifest.position), "the checkpoint just written", "no such file") from None
-    if found.chain != manifest.chain:
-        raise Corrupt(paths.manifest(manifest.position), f"chain {manifest.chain}", f"chain {found.chain}")
-    same = found == manifest
+    if stored.chain != manifest.chain:
+        raise Corrupt(paths.manifest(manifest.position), f"chain {manifest.chain}", f"chain {stored.chain}")
+    same = stored == manifest
     return None if same else Corrupt(paths.manifest(manifest.position), "the fold of the log", "another manifest")

@@ -78,8 +78,8 @@ def _fetched(blobs: Blobs, names: Sequence[str]) -> Iterator[Data | None]:
     for first in range(0, len(names), _WINDOW):
         # Not across the yield: whoever lets go of this generator half way would wait for threads wherever it is collected.
         with ThreadPoolExecutor(_THREADS) as pool:
-            found = list(pool.map(lambda name: _get(blobs, name), names[first : first + _WINDOW]))
-        yield from found
+            objects = list(pool.map(lambda name: _get(blobs, name), names[first : first + _WINDOW]))
+        yield from objects
 
 
 def _get(blobs: Blobs, name: str) -> Data | None:

@@ -1,4 +1,4 @@
-"""A lease that is renewed beside the work it is held for."""
+"""Renews a lease in the background."""
 
 import logging
 import threading
@@ -16,14 +16,14 @@ _log = logging.getLogger(__name__)
 
 
 class Renewal:
-    """Renews a lease from a thread of its own, so that work of any length keeps it.
+    """Renews a lease from its own thread, so that an epoch of any length keeps it.
 
     The holder's own epoch never fails by it. An epoch requires its lease, the epoch before it, the schemas it wrote under and a
     garbage horizon below its start; a renewal moves none of them, and a position that it took first is only tried one higher.
     """
 
     def __init__(self, history: History, token: int, wanted: Callable[[], bool], lost: Callable[[Exception], object]) -> None:
-        """``wanted``: whether the lease is to be kept now. ``lost`` is told, from the thread, why it cannot be kept any more."""
+        """``wanted``: whether to renew the lease now. ``lost`` is called from the thread with the reason when it is lost."""
         self._history = history
         self._token = token
         self._wanted = wanted

@@ -1,4 +1,4 @@
-"""Folding the stored log over a manifest."""
+"""Log replay: folds stored edits over a manifest."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -51,9 +51,9 @@ def fold(manifest: Manifest, position: int, data: Data | None) -> Manifest:
 
 
 def _dense(blobs: Blobs, above: int, up_to: int | None) -> Iterator[tuple[int, Data | None]]:
-    """Objects of the log in order, leaving none out: the first that is missing comes as None and is the last.
+    """Objects of the log in order, without gaps: the first that is missing comes as None and ends the sequence.
 
-    A listing may leave out a name that was created while it ran, and still show the next one: so what it leaves out is
+    A listing may miss a name that was created while it ran, and still show the next one: so what it misses is
     asked for by name.
     """
     expected = above + 1
@@ -76,8 +76,8 @@ def _fetched(blobs: Blobs, positions: list[int]) -> Iterator[tuple[int, Data | N
         window = positions[first : first + _WINDOW]
         # Not across the yield: whoever lets go of this generator half way would wait for threads wherever it is collected.
         with ThreadPoolExecutor(_THREADS) as pool:
-            found = list(pool.map(lambda position: _get(blobs, position), window))
-        yield from zip(window, found, strict=True)
+            objects = list(pool.map(lambda position: _get(blobs, position), window))
+        yield from zip(window, objects, strict=True)
 
 
 def _get(blobs: Blobs, position: int) -> Data | None:

@@ -1,4 +1,4 @@
-"""What a commit needs to be true of the manifest it applies to. Checked again whenever another writer got in between."""
+"""Requirements of a commit on the manifest it applies to. Checked again whenever another writer commits first."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -91,9 +91,9 @@ class RequireSchema:
 
     def check(self, manifest: Manifest) -> None:
         schema = manifest.schema(self.table)
-        found = schema.id if schema else 0
-        if found != self.id:
-            raise Conflict(f"table {self.table} is at schema {found}, not {self.id}: read the new definition and try again")
+        version = schema.id if schema else 0
+        if version != self.id:
+            raise Conflict(f"table {self.table} is at schema {version}, not {self.id}: read the new definition and try again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,6 @@ class RequireAssignment:
     version: int
 
     def check(self, manifest: Manifest) -> None:
-        found = manifest.assignment.version if manifest.assignment else 0
-        if found != self.version:
-            raise Conflict(f"the assignment is version {found}, not {self.version}: plan anew on the newest one")
+        version = manifest.assignment.version if manifest.assignment else 0
+        if version != self.version:
+            raise Conflict(f"the assignment is version {version}, not {self.version}: plan anew on the newest one")

@@ -1,4 +1,4 @@
-"""Which slot has which key groups."""
+"""The assignment of key groups to slots."""
 
 import numpy as np
 
@@ -26,16 +26,16 @@ def groups_of(assignment: Assignment, key_groups: int) -> tuple[GroupRanges, ...
     for (start, slot), end in zip(assignment.starts, ends, strict=True):
         if start < end:
             ranges[slot].append((start, end))
-    return tuple(tuple(found) for found in ranges)
+    return tuple(tuple(groups) for groups in ranges)
 
 
 def slot_of_each_group(slots: tuple[GroupRanges, ...], key_groups: int) -> np.ndarray:
     """The slot of each key group, by number."""
-    found = np.zeros(key_groups, np.int64)
+    slot_of = np.zeros(key_groups, np.int64)
     for slot, ranges in enumerate(slots):
         for low, high in ranges:
-            found[low:high] = slot
-    return found
+            slot_of[low:high] = slot
+    return slot_of
 
 
 def slots_of(hashes: np.ndarray, slot_of_group: np.ndarray) -> np.ndarray:

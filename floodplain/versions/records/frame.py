@@ -70,9 +70,9 @@ def _payload(kind: Kind, view: memoryview, file: str) -> memoryview:
     whole = _HEADER.size + length + _TRAILER_BYTES
     if size != whole:
         raise Corrupt(file, f"{whole} bytes", f"{size} bytes")
-    expected, found = bytes(view[-_TRAILER_BYTES:]).hex(), checksum(view[:-_TRAILER_BYTES])
-    if expected != found:
-        raise Corrupt(file, f"checksum {expected}", f"checksum {found}")
+    expected, actual = bytes(view[-_TRAILER_BYTES:]).hex(), checksum(view[:-_TRAILER_BYTES])
+    if expected != actual:
+        raise Corrupt(file, f"checksum {expected}", f"checksum {actual}")
     if found_kind != kind:
         raise Corrupt(file, f"kind {kind.value} ({kind.name.lower()})", f"kind {found_kind}")
     if version > VERSION:

@@ -118,7 +118,7 @@ class Manifest(msgspec.Struct, frozen=True):
         return {run.object for runs in self.runs.values() for run in runs}.union(ref.object for ref in self.source.seen)
 
     def strays(self) -> Iterator[names.Stray]:
-        """What it names and nothing of ours can be called."""
+        """Names in it that Floodplain cannot have written."""
         yield from names.in_runs(run for runs in self.runs.values() for run in runs)
         yield from names.in_outputs(self.outputs)
         for source in (self.source, *self.left):
@@ -139,8 +139,8 @@ def apply(manifest: Manifest, edit: Edit, checksum: str) -> Manifest:
         lease = msgspec.structs.replace(lease, expires_ms=edit.lease_expires_ms, length_ms=length_ms)
         manifest = msgspec.structs.replace(manifest, lease=lease)
     for update in edit.updates:
-        for expected, found in names.in_update(update):
-            raise BrokenHistory(expected, found)
+        for expected, actual in names.in_update(update):
+            raise BrokenHistory(expected, actual)
         manifest = _apply_update(manifest, update, edit, checksum)
     nonces = (*manifest.nonces, (edit.position, edit.nonce))[-REMEMBERED_EDITS:]
     ages = aged(manifest.ages, edit.position, edit.at_ms, manifest.horizon)
@@ -305,7 +305,7 @@ def _put_schema(manifest: Manifest, schema: TableSchema) -> Manifest:
 def _drop_table(manifest: Manifest, table: str) -> Manifest:
     _require(table in manifest.schemas, "a known table dropped", table)
     schemas = {name: versions for name, versions in manifest.schemas.items() if name != table}
-    runs = {name: found for name, found in manifest.runs.items() if name != table}
+    runs = {name: refs for name, refs in manifest.runs.items() if name != table}
     return msgspec.structs.replace(manifest, schemas=schemas, runs=runs)
 
 
@@ -314,8 +314,8 @@ def _rename_table(manifest: Manifest, table: str, to: str) -> Manifest:
     change = msgspec.structs.replace
     versions = tuple(change(schema, table=to) for schema in manifest.schemas[table])
     runs = tuple(change(run, table=to, written_as=run.written_as or table) for run in manifest.runs.get(table, ()))
-    schemas = {name: found for name, found in manifest.schemas.items() if name != table}
-    others = {name: found for name, found in manifest.runs.items() if name != table}
+    schemas = {name: known for name, known in manifest.schemas.items() if name != table}
+    others = {name: known for name, known in manifest.runs.items() if name != table}
     return change(manifest, schemas={**schemas, to: versions}, runs={**others, to: runs} if runs else others)
 
 
@@ -326,7 +326,7 @@ def _define(manifest: Manifest, update: PutDefinition | DropDefinition | NoteCha
             return change(manifest, definitions={**manifest.definitions, operator: definition})
         case DropDefinition(operator):
             _require(operator in manifest.definitions, "a known definition dropped", operator)
-            kept = {name: found for name, found in manifest.definitions.items() if name != operator}
+            kept = {name: kept_definition for name, kept_definition in manifest.definitions.items() if name != operator}
             return change(manifest, definitions=kept)
         case NoteChange(what):
             noted = DefinitionChange(manifest.epoch, at_ms, what)

@@ -22,7 +22,7 @@ KEPT_BYTES = 16 << 10
 """Of all sources together, what a manifest has of their entries as text."""
 FAN_IN = 8
 MOST_BYTES = 64 << 20
-"""An object of this size is not put together with others any more."""
+"""An object of this size is not merged with others any more."""
 
 Write = Callable[[str, bytes], None]
 
@@ -78,12 +78,12 @@ def proposed(before: SourcePosition, update: SourcePosition, kept_bytes: int) ->
 
 
 def _entries(notes: dict[str, str], forget: Iterable[str]) -> dict[str, list[SeenEntry]]:
-    found: dict[str, list[SeenEntry]] = {}
+    by_source: dict[str, list[SeenEntry]] = {}
     for name, text in notes.items():
         entry = paths.source_entry(name)
         if entry is not None and name not in forget:
-            found.setdefault(entry[0], []).append(SeenEntry(entry[1], text, entry[2]))
-    return {source: sorted(entries, key=lambda entry: entry.number) for source, entries in found.items()}
+            by_source.setdefault(entry[0], []).append(SeenEntry(entry[1], text, entry[2]))
+    return {source: sorted(entries, key=lambda entry: entry.number) for source, entries in by_source.items()}
 
 
 def _counting(entries: list[SeenEntry]) -> list[SeenEntry]:
@@ -101,7 +101,7 @@ def _name(source: str, entry: SeenEntry) -> str:
 
 
 def _joining(older: Sequence[SeenRef], size: int, unit: int) -> list[SeenRef]:
-    """Of the objects before, the newest ones that are to be put together with ``size`` more bytes."""
+    """The newest of the earlier objects, those to merge with ``size`` more bytes."""
     start = len(older)
     while True:
         tier = _tier(size, unit)
@@ -137,7 +137,7 @@ def _written(sealing: Sealing, maker: Maker, part: str) -> tuple[SeenRef, dict[s
         older = [entry for ref in joined for entry in maker.load(ref)]
     except Corrupt as damage:
         # The epoch can do without: the damaged object stays what it is, for whoever verifies or restores it.
-        _log.warning("%s It is not put together with others", damage)
+        _log.warning("%s It is not merged with others", damage)
         joined, older = (), []
     entries = [*older, *sealing.entries]
     first = 0 if entries[0].replaces else min([entries[0].number, *(ref.first for ref in joined)])

@@ -57,7 +57,7 @@ def packed(store: str, source: str, entries: Sequence[SeenEntry], name: str, fir
 def load(blobs: Blobs, store: str, ref: SeenRef, last_good_epoch: int | None = None) -> tuple[SeenEntry, ...]:
     """Its entries. Raises ``Corrupt`` naming the object if it is not there, or not what the manifest vouches for."""
 
-    def found(what: str) -> Corrupt:
+    def damaged(what: str) -> Corrupt:
         return Corrupt(ref.object, str(ref.sum), what, last_good_epoch)
 
     def sound(data: Data) -> None:
@@ -66,10 +66,10 @@ def load(blobs: Blobs, store: str, ref: SeenRef, last_good_epoch: int | None = N
     try:
         size = blobs.size(ref.object)
         if size != ref.sum.length:
-            raise found(f"{size} bytes")
+            raise damaged(f"{size} bytes")
         data, _ = checked(ref.object, blobs, sound)
     except NotFound:
-        raise found("no such file") from None
+        raise damaged("no such file") from None
     record = decode(Kind.SEEN, SeenFiles, data, ref.object)
     _check(record, store, ref)
     return record.entries

@@ -1,4 +1,4 @@
-"""Files that an edit, or a report of a task, vouches for: none is used before its length and checksum are found right."""
+"""Files with a length and checksum in an edit or a task's report: none is used before both are verified."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -31,10 +31,10 @@ class FileSum(msgspec.Struct, frozen=True, array_like=True):
 
 def check(file: str, expected: FileSum, data: Data, last_good_epoch: int | None, at: int | None = None) -> None:
     """Raises ``Corrupt`` unless these bytes are what is expected. ``at``: where they begin, if they are a piece of the file."""
-    found = FileSum.of(data)
-    if found != expected:
+    actual = FileSum.of(data)
+    if actual != expected:
         where = "" if at is None else f" at {at}"
-        raise Corrupt(file, f"{expected}{where}", f"{found}{where}", last_good_epoch)
+        raise Corrupt(file, f"{expected}{where}", f"{actual}{where}", last_good_epoch)
 
 
 def checked(name: str, blobs: Blobs, check: Callable[[pa.Buffer], None]) -> tuple[pa.Buffer, bool]:
@@ -98,14 +98,14 @@ class Vouched(Blobs):
         if name in self._held:
             return self._held[name]
         try:
-            found = checked(name, self._inner, partial(self.check, name))
+            data = checked(name, self._inner, partial(self.check, name))
         except NotFound as error:
             raise Corrupt(name, str(self._sums[name]), "no such file", self._last_good_epoch) from error
-        taken = 0 if found[1] else found[0].size
+        taken = 0 if data[1] else data[0].size
         if self._held_bytes + taken <= HELD_BYTES:
-            self._held[name] = found
+            self._held[name] = data
             self._held_bytes += taken
-        return found
+        return data
 
     def create(self, name: str, data: Writable) -> None:
         self._inner.create(name, data)

@@ -39,8 +39,8 @@ def _check(history: History, name: str, chains: dict[int, str]) -> None:
     """``chains`` collects the checksum of each edit, so that its successor and its checkpoint can be held against it."""
     store = history.format.store
     if name == paths.FORMAT:
-        found = decode(Kind.FORMAT, Format, history.blobs.get(name), name)
-        _expect(name, history.format, found)
+        format_ = decode(Kind.FORMAT, Format, history.blobs.get(name), name)
+        _expect(name, history.format, format_)
     elif name.startswith(paths.LOG):
         data = history.blobs.get(name)
         edit = decode(Kind.EDIT, Edit, data, name)

@@ -215,6 +215,6 @@ def _named_by(history: History, needed: Iterable[EpochMark]) -> set[str]:
 def _old_probes(history: History) -> list[str]:
     """What a process that died while probing left behind. A probe has no age, so this counts from when it was first seen."""
     now_ms = history.clock.now_ms()
-    found = {info.name: history.probes_seen.get(info.name, now_ms) for info in history.blobs.list(paths.PROBES)}
-    history.probes_seen = found
-    return [name for name, seen_ms in found.items() if now_ms - seen_ms >= PROBE_MS]
+    probes = {info.name: history.probes_seen.get(info.name, now_ms) for info in history.blobs.list(paths.PROBES)}
+    history.probes_seen = probes
+    return [name for name, seen_ms in probes.items() if now_ms - seen_ms >= PROBE_MS]
