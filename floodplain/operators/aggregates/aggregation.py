@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class FusedAggregate:
-    """Aggregates that are computed as one; mostly it is one."""
+    """Aggregates that share one computation; most are alone."""
 
     names: tuple[str, ...]
     aggregate: Aggregate
@@ -44,12 +44,12 @@ class FusedAggregate:
         return list(zip(columns, types, strict=True))
 
     def _of_counts(self, counts: CountDistinct) -> list[str]:
-        """What is a count's own has its name, so that counts can come and go: marks, or the values if it has no condition."""
+        """Each count has a column of its own name, so counts can come and go: marks, or values without a condition."""
         marks = [name for name, conditional in zip(self.names, counts.conditional, strict=True) if conditional]
         return [*marks, next((name for name in self.names if name not in marks), f"{self.names[0]}_0")]
 
     def kept_of(self, columns: list[str]) -> Iterator[tuple[str, list[str]]]:
-        """Each of its aggregates with those of its partials' columns that it is made of."""
+        """Each of its aggregates with the partial columns that it reads."""
         if isinstance(self.aggregate, CountDistinct):
             yield from ((name, columns) for name in self.names)
         else:
@@ -58,27 +58,27 @@ class FusedAggregate:
 
     @contextmanager
     def attributed(self) -> Iterator[None]:
-        """Within, what goes wrong is told to be of this one."""
+        """Errors raised within name this aggregate."""
         try:
             with groups_are(None, f"aggregate {self.names[0]}: "):
                 yield
         except Exception as error:
             if isinstance(error, FloodplainError) or not is_users_fault(error):
                 raise
-            told = short(str(error), 1000, quoted=False)
-            raise UserError(f"{type(error).__name__} in aggregate {self.names[0]}: {told}") from error
+            message = short(str(error), 1000, quoted=False)
+            raise UserError(f"{type(error).__name__} in aggregate {self.names[0]}: {message}") from error
 
-    def checked(self, made: Partials, groups: Groups) -> Partials:
-        """What ``of`` or ``combine`` has given, if it is one value of each partial for each group."""
-        lengths = [len(column) for column in made]
+    def checked(self, partials: Partials, groups: Groups) -> Partials:
+        """The result of ``of`` or ``combine``. Raises unless it has one value of each partial for each group."""
+        lengths = [len(column) for column in partials]
         wanted = [len(groups)] * len(self.partial)
         if lengths != wanted:
             kind = type(self.aggregate).__name__
             raise BadInput(f"aggregate {self.names[0]}: {kind} gave columns of {lengths} partials, not of {wanted}")
-        return made
+        return partials
 
     def results(self, partials: Partials) -> list[pa.Array]:
-        """Of each of its aggregates."""
+        """One column for each of its aggregates."""
         if isinstance(self.aggregate, CountDistinct):
             return self.aggregate.results(partials)
         common = partials[len(self.names) :]
@@ -87,17 +87,17 @@ class FusedAggregate:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """Aggregates whose arguments name columns; what they give is known once they are fitted to rows.
+    """Named aggregates over the same rows; their types are known once they are bound to a schema.
 
-    The values that several ``max_by`` (or ``last``; ``min_by``, ``first``) give are those of one row, if they have ``by``,
-    ``where`` and ``since`` in common. Distinct counts of the same columns are computed as one.
+    Several ``max_by`` (or ``last``; ``min_by``, ``first``) with the same ``by``, ``where`` and ``since`` take their values from
+    one row. Distinct counts of the same columns share one set of values.
     """
 
     named: Mapping[str, Aggregate]
     types: Mapping[str, tuple[pa.DataType, ...]] | None = None
 
     def fitted(self, rows: pa.Schema, event_time: str | None) -> "Aggregation":
-        """With the types of the columns, and the event time's own name. Raises errors that name the aggregate."""
+        """Binds the aggregates to a schema and an event-time column. Raises errors that name the aggregate."""
         if not self.named:
             raise BadInput("nothing is aggregated: say what, as in agg(n=fp.count())")
         resolved, types = {}, {}
@@ -115,23 +115,23 @@ class Aggregation:
     @property
     def partial(self) -> list[pa.Field]:
         """The columns of the partials."""
-        found: dict[str, pa.DataType] = {}
+        types: dict[str, pa.DataType] = {}
         for part in self.parts:
             for name, type_ in part.partial:
-                while name in found:
+                while name in types:
                     name += "_2"
-                found[name] = type_
-        return [pa.field(name, type_) for name, type_ in found.items()]
+                types[name] = type_
+        return [pa.field(name, type_) for name, type_ in types.items()]
 
     @property
     def kept(self) -> dict[str, list[str]]:
-        """Aggregate → the columns of the partials that it is made of."""
+        """Aggregate → the partial columns that it reads."""
         split = self.split([field.name for field in self.partial])
         return {name: kept for part, columns in split for name, kept in part.kept_of(columns)}
 
     @cached_property
     def parts(self) -> list[FusedAggregate]:
-        """What is computed, each at the place of the first of its names."""
+        """The computations, in the order of their first names."""
         alike: dict[object, list[str]] = {}
         counts = self._counts()
         for name, aggregate in self.named.items():
@@ -144,9 +144,9 @@ class Aggregation:
         return [self._fuse(tuple(names)) for names in alike.values()]
 
     def _counts(self) -> dict[str, object]:
-        """Distinct count → what those that are computed with it have in common. Two without a condition are apart, so that each
-        has its own state."""
-        found: dict[str, object] = {}
+        """Distinct count → the group of counts that share its values. Two without a condition are never in one group, so that
+        each has its own state."""
+        shared: dict[str, object] = {}
         before, unconditional = Counter[object](), set[object]()
         for name, count in self.named.items():
             if type(count) is not CountDistinct:
@@ -154,13 +154,13 @@ class Aggregation:
             alike = (count.arguments, count.since)
             alone = count.where is None and alike in unconditional
             boolean = pa.types.is_boolean(self._types(name)[0])  # its values would look like marks, and there are but two
-            found[name] = name if alone or boolean else (*alike, before[alike] // MOST)
+            shared[name] = name if alone or boolean else (*alike, before[alike] // MOST)
             before[alike] += 1
             unconditional |= {alike} if count.where is None else set()
-        return found
+        return shared
 
     def _fuse(self, names: tuple[str, ...]) -> FusedAggregate:
-        """Aggregates that are computed as one."""
+        """One computation for these aggregates."""
         aggregates, types = [self.named[name] for name in names], [self._types(name) for name in names]
         if len(names) == 1:
             return FusedAggregate(names, aggregates[0], types[0])
@@ -172,7 +172,7 @@ class Aggregation:
         return FusedAggregate(names, counts, (*types[0], *[pa.bool_()] * counts.conditions))
 
     def of(self, column: Callable[[str], pa.Array], groups: Groups) -> Partials:
-        """Partials of rows that stand group by group."""
+        """Partials of rows that are sorted by group."""
         columns: dict[str, pa.Array] = {}
         partials: Partials = []
         for part in self.parts:
@@ -180,63 +180,63 @@ class Aggregation:
             for name in (*aggregate.arguments, *filter(None, [aggregate.where])):
                 if name not in columns:
                     columns[name] = column(name)
-            given = [columns[name] for name in aggregate.arguments]
+            arguments = [columns[name] for name in aggregate.arguments]
             if aggregate.where is not None:
                 holds = pc.fill_null(columns[aggregate.where], False)
-                given = [pc.if_else(holds, each, pa.scalar(None, each.type)) for each in given or [holds]]
+                arguments = [pc.if_else(holds, each, pa.scalar(None, each.type)) for each in arguments or [holds]]
             with part.attributed():
-                partials += part.checked(aggregate.of(given, groups), groups)
+                partials += part.checked(aggregate.of(arguments, groups), groups)
         return self._cast(partials)
 
     def combine(self, partials: Partials, groups: Groups) -> Partials:
         """One row of partials per group."""
         if len(groups) == groups.rows:
             return partials
-        found: Partials = []
+        combined: Partials = []
         for part, some in self.split(partials):
             with part.attributed():
-                found += part.checked(part.aggregate.combine(some, groups), groups)
-        return self._cast(found)
+                combined += part.checked(part.aggregate.combine(some, groups), groups)
+        return self._cast(combined)
 
     def merged(self, parts: Sequence[tuple[np.ndarray, Partials]], count: int) -> Partials:
-        """One row of partials for each owner ``0 .. count - 1``, combined in the order of the parts. Requires: each has some."""
+        """One row of partials for each group ``0 .. count - 1``, merged in the order of the parts. Requires: none is empty."""
         owner = np.concatenate([of for of, _ in parts])
         order = pa.array(np.argsort(owner, kind="stable")) if (owner[1:] < owner[:-1]).any() else None
         groups = groups_of(owner if order is None else owner[order.to_numpy()])
-        found: Partials = []
+        combined: Partials = []
         for part, columns in self.split(list(zip(*(partials for _, partials in parts), strict=True))):
             if type(part.aggregate) is CountDistinct and len(groups) < len(owner):
-                # Long lists, in any order: not to be copied before they are looked at.
+                # Its lists are long and may be in any order: sorting would copy them.
                 owned = [(of, [column[i] for column in columns]) for i, (of, _) in enumerate(parts)]
-                found += part.aggregate.merged(owned, count)
+                combined += part.aggregate.merged(owned, count)
                 continue
             ordered = [pa.concat_arrays(column) if order is None else pa.concat_arrays(column).take(order) for column in columns]
             with part.attributed():
                 alone = len(groups) == len(owner)
-                found += ordered if alone else part.checked(part.aggregate.combine(ordered, groups), groups)
-        return self._cast(found)
+                combined += ordered if alone else part.checked(part.aggregate.combine(ordered, groups), groups)
+        return self._cast(combined)
 
     def results(self, partials: Partials) -> dict[str, pa.Array]:
-        found: dict[str, pa.Array] = {}
+        columns: dict[str, pa.Array] = {}
         for part, some in self.split(partials):
             try:
-                found |= zip(part.names, part.results(some), strict=True)
+                columns |= zip(part.names, part.results(some), strict=True)
             except TooLarge as error:
                 raise BadInput(f"aggregate {part.names[0]}: {error}") from None
-        return {field.name: _as_type(found[field.name], field.type) for field in self.output}
+        return {field.name: _as_type(columns[field.name], field.type) for field in self.output}
 
     def _types(self, name: str) -> tuple[pa.DataType, ...]:
         assert self.types is not None
         return self.types[name]
 
     def split(self, partials: list[T]) -> list[tuple[FusedAggregate, list[T]]]:
-        """What there is of each partial, part by part."""
-        found, at = [], 0
+        """The partial columns of each computation."""
+        split, at = [], 0
         for part in self.parts:
             width = len(part.partial)
-            found.append((part, partials[at : at + width]))
+            split.append((part, partials[at : at + width]))
             at += width
-        return found
+        return split
 
     def _cast(self, partials: Partials) -> Partials:
         fields = self.partial
@@ -244,12 +244,12 @@ class Aggregation:
 
 
 def _as_type(column: pa.Array, type_: pa.DataType) -> pa.Array:
-    """What aggregates of ours give may be wider than what fits: an average does not know how many digits its rows had."""
+    """Casts decimals to the declared type: an average of partials does not know the precision of its rows."""
     return column.cast(type_) if pa.types.is_decimal(column.type) and column.type != type_ else column
 
 
 def _check_kind(name: str, aggregate: Aggregate, types: tuple[pa.DataType, ...]) -> None:
-    """Raises unless it can aggregate arguments of these types, as far as that can be told without rows."""
+    """Raises unless it can aggregate arguments of these types, as far as that is known without rows."""
     kind = type(aggregate)
     for method in ("output", "partial", "of", "combine"):
         if getattr(kind, method) is getattr(Aggregate, method):
@@ -260,8 +260,8 @@ def _check_kind(name: str, aggregate: Aggregate, types: tuple[pa.DataType, ...])
     except SchemaMismatch as error:
         raise SchemaMismatch(f"aggregate {name}: {error}") from error
     except Exception as error:
-        given = ", ".join(map(str, types)) or "no arguments"
-        raise BadInput(f"aggregate {name}: {kind.__name__} cannot say what comes of {given}: {error!r}") from error
+        arguments = ", ".join(map(str, types)) or "no arguments"
+        raise BadInput(f"aggregate {name}: {kind.__name__} has no output type for {arguments}: {error!r}") from error
 
 
 def _timed(name: str, aggregate: Aggregate, event_time: str | None) -> Aggregate:
@@ -283,9 +283,9 @@ def _types(name: str, aggregate: Aggregate, rows: pa.Schema) -> tuple[pa.DataTyp
 
 
 def merged(aggregation: Aggregation, key_of: np.ndarray, parts: list[tuple[np.ndarray, Partials]]) -> Partials:
-    """Partials of owners, those of each combined in the order of the parts; null where there are none.
+    """Partials of groups, merged in the order of the parts; null for a group without any.
 
-    ``key_of``: the key of each owner. ``parts``: the owner of each row, and the partials.
+    ``key_of``: the key of each group. ``parts``: the group of each row, and the partials.
     """
     count, parts = len(key_of), [part for part in parts if len(part[0])]
     if not parts:

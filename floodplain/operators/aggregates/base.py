@@ -1,6 +1,6 @@
-"""Aggregates that combine: what is kept of rows, how what was kept of some and of others becomes one, and what it means.
+"""Aggregates as init, merge, finalize over columns: ``of``, ``combine``, ``result``.
 
-Nulls are as in SQL: an aggregate does not see them, and one that saw nothing is null (a count is 0).
+Nulls are as in SQL: an aggregate ignores them, and the aggregate of no values is null (a count is 0).
 """
 
 import re
@@ -21,19 +21,19 @@ Expression: TypeAlias = Any
 Columns: TypeAlias = Sequence[pa.Array]
 Types: TypeAlias = Sequence[pa.DataType]
 Owned: TypeAlias = tuple[np.ndarray, Columns]
-"""The owner of each row, and partials."""
+"""The group of each row, and partials."""
 
 Since: TypeAlias = Literal["now"] | None
 TIME: Final = "<event time>"
-"""Stands among arguments for the column that has the event time."""
+"""A placeholder among the arguments: the event-time column."""
 
 
 @dataclass(frozen=True)
 class Aggregate:
     """Subclass it for an aggregate of your own; all methods work on whole columns.
 
-    An ``__init__`` of its own hands its columns on, ``super().__init__((column,), where)``, and may set further attributes. What
-    is kept of a group are *partials*: columns of the types that ``partial`` says. Rows come group by group:
+    An ``__init__`` of its own passes its columns on, ``super().__init__((column,), where)``, and may set further attributes. The
+    accumulator of a group is its *partials*: columns of the types that ``partial`` returns. Rows come group by group:
     ``groups.starts`` has the first row of each, ``groups.of_row`` the group of each row. No group is empty. Where ``where``
     does not hold, all arguments are null.
     """
@@ -42,25 +42,25 @@ class Aggregate:
     where: Expression = None
     _: KW_ONLY
     since: Since = None
-    """``"now"``: it may be added to a pipeline that has run before, and then sees the rows that come after that."""
+    """``"now"``: it may be added to a running pipeline, and then aggregates the rows that come after that."""
 
     def __post_init__(self) -> None:
-        given: Any = self.arguments
-        if isinstance(given, str):
-            object.__setattr__(self, "arguments", (given,))
+        column: Any = self.arguments
+        if isinstance(column, str):
+            object.__setattr__(self, "arguments", (column,))
         if self.since not in (None, "now"):
             raise BadInput(f"since={self.since!r} is not known: an aggregate sees all rows, or those that come from 'now' on")
 
     @property
     def function(self) -> str:
-        """What it is called."""
+        """The name of the function, as ``explain`` shows it and states record it."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
 
     def described(self, name: str, written: Written) -> Given:
-        """What it computes, as column ``name``: of which columns, where, and with which settings of its own."""
+        """Its definition as column ``name``: function, arguments, filter and settings."""
         arguments = [written(each) for each in self.arguments]
         where = None if self.where is None else written(self.where)
-        own = {each: found for each, found in vars(self).items() if each not in ("arguments", "where", "since")}
+        own = {each: setting for each, setting in vars(self).items() if each not in ("arguments", "where", "since")}
         value = {
             "function": self.function,
             "arguments": [canonical(each) for each in arguments],
@@ -73,7 +73,7 @@ class Aggregate:
         return Given(name, value, f"{name} = {self.function}({', '.join([*arguments, *shown])}){condition}")
 
     def output(self, types: Types) -> pa.DataType:
-        """The type of the result, given those of the arguments. Raises ``SchemaMismatch`` for what it cannot aggregate."""
+        """The type of the result, given those of the arguments. Raises ``SchemaMismatch`` for types it cannot aggregate."""
         raise NotImplementedError
 
     def partial(self, types: Types) -> tuple[pa.DataType, ...]:
@@ -81,28 +81,28 @@ class Aggregate:
         raise NotImplementedError
 
     def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
-        """The partials of rows, one value per group. ``columns`` are the arguments; without any, one that is null where
+        """Init: the partials of rows, one value per group. ``columns`` are the arguments; without any, one that is null where
         ``where`` does not hold."""
         raise NotImplementedError
 
     def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
-        """One partial per group of several, the oldest first. Must not depend on how rows were split among them."""
+        """Merge: one partial per group from several, oldest first. Must not depend on how rows were split among them."""
         raise NotImplementedError
 
     def result(self, partials: Columns) -> pa.Array:
-        """What the partials mean."""
+        """Finalize: the result of each group."""
         return partials[0]
 
     def sql(self, arguments: Sequence[str], where: str, types: Types) -> list[str] | None:  # noqa: ARG002
-        """The partials as Spark computes them, given arguments and filter clause as SQL; None if it cannot.
+        """The partials in Spark SQL, given arguments and filter clause as SQL; None if Spark cannot compute them.
 
         One expression each; or, of several partials, a single one: a struct that has them as ``p0``, ``p1`` and so on.
         """
         return None
 
     def with_arguments(self, arguments: Sequence[Expression], where: Expression) -> "Aggregate":
-        """The same of other columns. It is not initialised anew: what ``__init__`` takes is the subclass's own."""
-        found = copy(self)
-        object.__setattr__(found, "arguments", tuple(arguments))
-        object.__setattr__(found, "where", where)
-        return found
+        """A copy for other columns. ``__init__`` is not called: its arguments are the subclass's own."""
+        other = copy(self)
+        object.__setattr__(other, "arguments", tuple(arguments))
+        object.__setattr__(other, "where", where)
+        return other

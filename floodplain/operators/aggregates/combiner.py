@@ -1,4 +1,4 @@
-"""Rows put together before they are exchanged: fewer rows for all those of a key, or key and pane, that stand in one place."""
+"""Combiner: pre-aggregates rows before the shuffle, one row per key (or key and pane) and input partition."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ _GROUP = f"{PREFIX}group_"
 
 
 def pane_ms(times: pa.ChunkedArray, *, inclusive: bool) -> np.ndarray:
-    """The millisecond that decides in which window each time is; that of 0 where there is none. Windows begin and end at whole
-    ones, so it does not matter where in it a time is, unless their ends belong to them."""
+    """The millisecond that decides in which window each time lies; 0 for null. Windows start and end at whole milliseconds, so
+    the microseconds matter only where windows include their end."""
     return (filled(as_us(times), 0) - 1) // 1000 if inclusive else filled(as_ms(times), 0)
 
 
 def partials_of(aggregation: Aggregation, batch: Batch, groups: Groups, order: np.ndarray | None) -> tuple[Partials, np.ndarray]:
-    """The partials of the epoch's rows in this order, and how many rows each group has, put together before or not."""
+    """The partials of the epoch's rows in this order, and the number of rows in each group, pre-aggregated or not."""
 
     def column(name: str) -> pa.Array:
         return batch.column(name, order)
@@ -44,10 +44,10 @@ def partials_of(aggregation: Aggregation, batch: Batch, groups: Groups, order: n
 
 @dataclass(frozen=True)
 class AggregateCombiner(Combiner):
-    """Makes partials of the rows of a key and pane (of a key, without windows), in SQL or here.
+    """Aggregates the rows of each key and pane (of each key, without windows) to partials, in Spark SQL or in Arrow.
 
-    The time of the row that stands for others is the latest of theirs, so that it is late exactly if they are: windows open and
-    close with whole panes.
+    A combined row has the latest event time of its rows. It is late exactly if they are, because windows open and close with
+    whole panes.
     """
 
     aggregation: Aggregation
@@ -56,11 +56,11 @@ class AggregateCombiner(Combiner):
     windows: TimeWindows | None
     when: Partial = "auto"
     inclusive: bool = False
-    """Whether a row of the time when a window ends belongs to it, not to the next."""
+    """Whether windows include their end."""
 
     @property
     def _own_time(self) -> list[str]:
-        """The time, where it is not a key: all rows that are put together have the same then."""
+        """The event-time column, unless it is a key: then all rows of a group have the same time."""
         return [] if self.time is None or self.time.name in self.keys else [self.time.name]
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
@@ -80,12 +80,12 @@ class AggregateCombiner(Combiner):
         for part in self.aggregation.parts:
             aggregate, width = part.aggregate, len(part.partial)
             where = "" if aggregate.where is None else f" filter (where {quoted(aggregate.where)})"
-            made = aggregate.sql([quoted(each) for each in aggregate.arguments], where, part.types)
-            if made is None:
+            expressions = aggregate.sql([quoted(each) for each in aggregate.arguments], where, part.types)
+            if expressions is None:
                 return None
             names = [f"{_PARTIAL}{at + i}" for i in range(width)]
-            computed += [f"{expression} as {name}" for expression, name in zip(made, names, strict=False)]
-            columns += names if len(made) == width else [f"{names[0]}.p{i} as {name}" for i, name in enumerate(names)]
+            computed += [f"{expression} as {name}" for expression, name in zip(expressions, names, strict=False)]
+            columns += names if len(expressions) == width else [f"{names[0]}.p{i} as {name}" for i, name in enumerate(names)]
             at += width
         by = [quoted(key) for key in self.keys] + ([] if self.windows is None else [self._pane()])
         return GroupedSql([f"{expression} as {_GROUP}{i}" for i, expression in enumerate(by)], computed, columns)
@@ -100,7 +100,7 @@ class AggregateCombiner(Combiner):
         return f"{time} - pmod({time} - {self.windows.offset_ms}L, {self.windows.pane_ms}L)"
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """As Spark would, of these rows."""
+        """The Arrow version of ``sql``."""
         keys = normalize_keys([rows.column(key) for key in self.keys])
         pane = np.zeros(len(rows), np.int64)
         if self.windows is not None:
@@ -112,11 +112,11 @@ class AggregateCombiner(Combiner):
         if again is not None:
             number, order = number[again], order[again]
         try:
-            return self._made(rows, keys, order, groups_of(number, pane[order]))
-        except TooLarge:  # The operator, to which each row goes by itself then, knows what to say of it.
-            return self._made(rows, keys, order, Groups(np.arange(len(order)), len(order)))
+            return self._combined(rows, keys, order, groups_of(number, pane[order]))
+        except TooLarge:  # The operator gets each row by itself then, and raises the error with the key.
+            return self._combined(rows, keys, order, Groups(np.arange(len(order)), len(order)))
 
-    def _made(self, rows: pa.Table, keys: Sequence[pa.Array], order: np.ndarray, groups: Groups) -> pa.Table:
+    def _combined(self, rows: pa.Table, keys: Sequence[pa.Array], order: np.ndarray, groups: Groups) -> pa.Table:
         first = pa.array(order[groups.starts])
         columns = {key: column.take(first) for key, column in zip(self.keys, keys, strict=True)}
         for name in self._own_time:
@@ -130,7 +130,7 @@ class AggregateCombiner(Combiner):
 
 
 def _numbered(keys: Sequence[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
-    """The number of each row's key, ascending, and the order in which they stand so."""
+    """A number for each distinct key, per row in ascending order, and the order that sorts the rows so."""
     hashes = hash_columns(keys)
     order = hash_order(hashes)
     return refine(starts_of(hashes[order]), [key.take(pa.array(order)) for key in keys]), order

@@ -1,4 +1,4 @@
-"""Aggregates that keep a list of what they saw: the greatest, all."""
+"""Aggregates whose accumulator is a list: ``top_k`` and ``collect``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ from floodplain.structs import fields_of
 
 
 class ListAggregate(Aggregate):
-    """The partial is a list; of the elements of a group some are kept, in some order."""
+    """The partial is a list; subclasses choose which elements of a group stay, and their order."""
 
     def element(self, types: Types) -> pa.DataType:
-        """The type of what is in the list."""
+        """The type of an element."""
         raise NotImplementedError
 
     def elements(self, columns: Columns) -> tuple[np.ndarray, pa.Array]:
-        """Rows that count, and what they put into the list."""
+        """The rows that add an element, and these elements."""
         raise NotImplementedError
 
     def kept(self, owner: np.ndarray, elements: pa.Array) -> np.ndarray:
-        """Which elements stay, by owner. Requires: ascending owners."""
+        """Which elements stay, by group. Requires: ascending groups."""
         raise NotImplementedError
 
     def partial(self, types: Types) -> tuple[pa.DataType, ...]:
@@ -46,7 +46,7 @@ class ListAggregate(Aggregate):
 
 @dataclass(frozen=True)
 class OrderedListAggregate(ListAggregate):
-    """Keeps values with what orders them."""
+    """A list of values with the columns that order them."""
 
     def output(self, types: Types) -> pa.DataType:
         for by in types[1:]:
@@ -71,7 +71,7 @@ class OrderedListAggregate(ListAggregate):
 
 
 def _keys(elements: pa.Array) -> Sequence[np.ndarray]:
-    """What orders the elements, the least important first."""
+    """Sort keys of the elements, the least significant first, as ``np.lexsort`` takes them."""
     return [codes(field) for field in fields_of(elements)]
 
 

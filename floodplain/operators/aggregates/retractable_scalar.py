@@ -1,6 +1,6 @@
-"""Counts, sums and averages from which rows can be taken back: the last argument is the weight, 1 or -1.
+"""Counts, sums and averages that support retraction: the last argument is the weight, 1 or -1.
 
-What is kept adds up, so nothing has to be read of the rows that came before.
+The accumulators are additive, so a retraction needs none of the earlier rows.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from floodplain.operators.kernel.segments import Groups, filled, valid
 
 
 def retractable(aggregate: Aggregate) -> "RetractableScalar | None":
-    """The same of rows with weights; None if it cannot be taken back from what it keeps."""
+    """The retractable version of an aggregate; None if its accumulator cannot be subtracted from."""
     kinds: dict[type, type[RetractableScalar]] = {Count: RetractableCount, Sum: RetractableSum, Avg: RetractableAvg}
     kind = kinds.get(type(aggregate))
     return None if kind is None else kind((*aggregate.arguments, WEIGHT), aggregate.where)
@@ -26,7 +26,7 @@ def retractable(aggregate: Aggregate) -> "RetractableScalar | None":
 
 @dataclass(frozen=True)
 class RetractableScalar(Aggregate):
-    """Partials are numbers that add up; null is 0."""
+    """Partials are additive numbers; null is 0."""
 
     def combine(self, partials: Columns, groups: Groups) -> list[pa.Array]:
         return [Sum().combine([part], groups)[0] for part in partials]
@@ -49,7 +49,7 @@ class RetractableCount(RetractableScalar):
 
 @dataclass(frozen=True)
 class RetractableRowCount(RetractableCount):
-    """Of all rows. Raises if what they have is no weight."""
+    """The number of rows: the sum of all weights. Raises unless each is 1 or -1."""
 
     def of(self, columns: Columns, groups: Groups) -> list[pa.Array]:
         return [pa.array(groups.reduced(np.add, weights_of(columns[0])))]
@@ -57,14 +57,14 @@ class RetractableRowCount(RetractableCount):
 
 @dataclass(frozen=True)
 class RetractableSum(RetractableScalar):
-    """Of what is not null, the sum and how many there are. Of doubles, the finite ones; NaN and infinities are counted, since
-    they cannot be taken off a sum."""
+    """The sum and the count of values that are not null. Of doubles, the sum of finite values; NaN and infinities are counted,
+    because a sum cannot be rid of them."""
 
     def output(self, types: Types) -> pa.DataType:
         return Sum().output(types[:1])
 
     def _total(self, type_: pa.DataType) -> pa.DataType:
-        """The type of the sum that is kept."""
+        """The type of the sum in the state."""
         return Sum().output([type_])
 
     def partial(self, types: Types) -> tuple[pa.DataType, ...]:
@@ -107,10 +107,10 @@ class RetractableAvg(RetractableSum):
 
 
 def _counted(columns: Sequence[pa.Array], which: np.ndarray, groups: Groups) -> pa.Array:
-    """The weights of these rows, added up."""
+    """The sum of these rows' weights."""
     return pa.array(groups.reduced(np.add, np.where(which, filled(columns[-1], 0), 0)))
 
 
 def _with_odd(total: np.ndarray, nan: np.ndarray, above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    found = np.where(above, np.inf, np.where(below, -np.inf, total))
-    return np.where(nan | (above & below), np.nan, found)
+    infinite = np.where(above, np.inf, np.where(below, -np.inf, total))
+    return np.where(nan | (above & below), np.nan, infinite)

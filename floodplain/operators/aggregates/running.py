@@ -1,4 +1,4 @@
-"""Aggregates of all rows of a key so far, given out when they change."""
+"""Running aggregates: per key over all rows so far, emitted when they change."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ SEEN = "rows_seen"
 
 @dataclass(frozen=True)
 class RunningAggregate(KeyedBatchProcess, OperatorTraits):
-    """Aggregates by key; ``fitted`` says what comes out."""
+    """Running aggregates by key, before they are bound to a schema."""
 
     aggregates: Mapping[str, Aggregate]
     mode: Mode = "update"
@@ -59,7 +59,7 @@ class RunningAggregate(KeyedBatchProcess, OperatorTraits):
 
 
 class RunningProcess(KeyedBatchProcess, OperatorTraits):
-    """Keeps the partials of a key as its values, side by side."""
+    """Running aggregates bound to a schema. The partials of a key are columns of one state row."""
 
     def __init__(self, aggregation: Aggregation, rows: pa.Schema, keys: tuple[str, ...], mode: Mode) -> None:
         self.aggregation, self.mode = aggregation, mode
@@ -82,7 +82,7 @@ class RunningProcess(KeyedBatchProcess, OperatorTraits):
         return {**partials, SEEN: Value("long", 0, nullable=False)}
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:  # noqa: ARG002
-        """All rows count, whenever they come."""
+        """No row is late."""
         return pa.repeat(True, len(event_time))
 
     def process(self, batch: Batch, ctx: BatchContext) -> pa.Table | None:  # noqa: ARG002
@@ -102,13 +102,13 @@ class RunningProcess(KeyedBatchProcess, OperatorTraits):
         return self._changes(batch, known, before, now)
 
     def _changes(self, batch: Batch, known: np.ndarray, before: Partials, now: Partials) -> pa.Table:
-        """A row that takes back what was given out, and one for what holds now, where these differ."""
+        """The changelog: where the result changed, a retraction of the old one and an insertion of the new one."""
         old, new = self._results(before), self._results(now)
         changed = np.ones(len(batch.keys), bool)
         changed[known] = ~same(old, new.take(pa.array(known)))
-        back, there = changed[known], np.flatnonzero(changed)
-        taken_back = self._rows(batch, known[back], old.filter(pa.array(back)), -1)
-        return pa.concat_tables([taken_back, self._rows(batch, there, new.take(pa.array(there)), 1)])
+        retracted, inserted = changed[known], np.flatnonzero(changed)
+        retractions = self._rows(batch, known[retracted], old.filter(pa.array(retracted)), -1)
+        return pa.concat_tables([retractions, self._rows(batch, inserted, new.take(pa.array(inserted)), 1)])
 
     def _results(self, partials: Partials) -> pa.StructArray:
         results = self.aggregation.results(partials)

@@ -1,7 +1,7 @@
-"""Aggregates of the rows of a key that hold now, where rows may be taken back.
+"""Running aggregates over a changelog: rows may be retracted.
 
-Counts, sums and averages are kept as numbers that add up. Whatever else is aggregated is made anew, of the values that hold, in
-keys that have changes.
+Counts, sums and averages subtract retracted rows. All other aggregates are recomputed from a multiset of values, for keys that
+have changes.
 """
 
 from collections.abc import Mapping
@@ -29,12 +29,12 @@ from floodplain.state.descriptors import State, Value
 from floodplain.state.row_structs import field_of
 
 ROWS_NOW, VALUES_NOW = "rows_now", "values_now"
-"""The states with how many rows a key has, and with the values of those aggregates that are made anew."""
+"""States: the row count of a key, and the multiset of values for aggregates that are recomputed."""
 
 
 @dataclass(frozen=True)
 class RetractableAggregate(KeyedBatchProcess, OperatorTraits):
-    """What was asked for."""
+    """Running aggregates over a changelog, before they are bound to a schema."""
 
     aggregates: Mapping[str, Aggregate]
     mode: Mode = "update"
@@ -54,15 +54,15 @@ class RetractableAggregate(KeyedBatchProcess, OperatorTraits):
         for name in self.aggregates:
             if name in (*keys, ROWS_NOW, VALUES_NOW, WEIGHT):
                 raise BadInput(f"an aggregate cannot be called {name}: a key or a column of the operator has this name")
-        asked = Aggregation(self.aggregates).fitted(without_weight(rows), event_time)
-        adding = {name: found for name, each in asked.named.items() if (found := retractable(each)) is not None}
+        requested = Aggregation(self.aggregates).fitted(without_weight(rows), event_time)
+        adding = {name: scalar for name, each in requested.named.items() if (scalar := retractable(each)) is not None}
         sums = Aggregation({**adding, ROWS_NOW: RetractableRowCount((WEIGHT,))}).fitted(rows, event_time)
-        others = {name: each for name, each in asked.named.items() if name not in adding}
+        others = {name: each for name, each in requested.named.items() if name not in adding}
         for name, each in others.items():
             if not each.arguments:
-                raise BadInput(f"aggregate {name} has no arguments: it cannot be told what of it is taken back")
+                raise BadInput(f"aggregate {name} has no arguments: so nothing says what a retraction subtracts from it")
         process = RetractableRunningProcess(
-            asked, sums, Aggregation(others).fitted(rows, event_time) if others else None, rows, keys, self.mode
+            requested, sums, Aggregation(others).fitted(rows, event_time) if others else None, rows, keys, self.mode
         )
         if self.partial and not others:
             process.combiner = AggregateCombiner(sums, keys, event_time and rows.field(event_time), None, self.partial)
@@ -70,13 +70,13 @@ class RetractableAggregate(KeyedBatchProcess, OperatorTraits):
 
 
 class RetractableRunningProcess(RunningProcess):
-    """Aggregates whose columns are known."""
+    """Running aggregates over a changelog, bound to a schema."""
 
     needs_all_changes = True
 
     def __init__(
         self,
-        asked: Aggregation,
+        requested: Aggregation,
         sums: Aggregation,
         others: Aggregation | None,
         rows: pa.Schema,
@@ -84,9 +84,9 @@ class RetractableRunningProcess(RunningProcess):
         mode: Mode,
     ) -> None:
         super().__init__(sums, rows, keys, mode)
-        self._asked, self._others = asked, others
+        self._requested, self._others = requested, others
         weight = [pa.field(WEIGHT, pa.int64())] if mode == "retract" else []
-        self.output = pa.schema([*(rows.field(key) for key in self.keys), *asked.output, *weight])
+        self.output = pa.schema([*(rows.field(key) for key in self.keys), *requested.output, *weight])
         named = [] if others is None else others.named.values()
         wanted = dict.fromkeys(name for each in named for name in (*each.arguments, *filter(None, [each.where])))
         self._kept = pa.struct([rows.field(name) for name in wanted])
@@ -102,14 +102,14 @@ class RetractableRunningProcess(RunningProcess):
             return None
         before = [batch.state(name) for name, _ in self._values]
         now = self._added(batch, before)
-        copies = None if self._others is None else self._changed(batch)
-        new = self._made(now, copies, now=True)
+        values = None if self._others is None else self._changed(batch)
+        new = self._made(now, values, now=True)
         has = filled(now[-1], 0) > 0
         for (name, type_), column in zip(self._values, now, strict=True):
             batch.set(name, pc.if_else(pa.array(has), column, pa.scalar(None, type_)))
         if self.mode == "update":
             return self._rows(batch, np.arange(len(has)), new)
-        old, had = self._made(before, copies, now=False), filled(before[-1], 0) > 0
+        old, had = self._made(before, values, now=False), filled(before[-1], 0) > 0
         changed = ~(had & has & same(old, new))
         gone, there = np.flatnonzero(had & changed), np.flatnonzero(has & changed)
         taken_back = self._rows(batch, gone, old.take(pa.array(gone)), -1)
@@ -131,22 +131,22 @@ class RetractableRunningProcess(RunningProcess):
         values = pa.StructArray.from_arrays([batch.column(field.name) for field in fields], fields=fields)
         return Multiset.apply(batch, VALUES_NOW, batch.key_of_row, values, weights_of(batch.column(WEIGHT)))
 
-    def _made(self, sums: Partials, copies: Multiset | None, *, now: bool) -> pa.StructArray:
+    def _made(self, sums: Partials, values: Multiset | None, *, now: bool) -> pa.StructArray:
         """The results of all keys; of keys that have no rows, those of nothing."""
         results = self.aggregation.results(sums)
-        if copies is not None:
-            results |= self._anew(copies, copies.now if now else copies.before, len(sums[0]))
-        fields = self._asked.output
+        if values is not None:
+            results |= self._anew(values, values.now if now else values.before, len(sums[0]))
+        fields = self._requested.output
         return pa.StructArray.from_arrays([results[field.name].cast(field.type) for field in fields], fields=fields)
 
-    def _anew(self, copies: Multiset, counts: np.ndarray, keys: int) -> dict[str, pa.Array]:
+    def _anew(self, values: Multiset, counts: np.ndarray, keys: int) -> dict[str, pa.Array]:
         """Of these values, each so many times. A key without any has one row of nulls, which no aggregate sees."""
         assert self._others is not None
         some = np.repeat(np.arange(len(counts)), counts)
-        none = np.setdiff1d(np.arange(keys), copies.owner[some])
-        owner = np.concatenate([copies.owner[some], none])
+        none = np.setdiff1d(np.arange(keys), values.owner[some])
+        owner = np.concatenate([values.owner[some], none])
         order = np.argsort(owner, kind="stable")
         at = np.concatenate([some, np.full(len(none), -1)])[order]
         place = pa.array(at, mask=at < 0)
-        partials = self._others.of(lambda name: field_of(copies.values, name).take(place), groups_of(owner[order]))
+        partials = self._others.of(lambda name: field_of(values.values, name).take(place), groups_of(owner[order]))
         return self._others.results(partials)

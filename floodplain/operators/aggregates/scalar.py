@@ -1,4 +1,4 @@
-"""Aggregates that keep one or two values of a group: counts, sums, averages, least and greatest."""
+"""Aggregates with a scalar accumulator: count, sum, avg, min, max, min_by, max_by."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,7 +82,7 @@ def _check_longs(values: np.ndarray, groups: Groups) -> None:
 
 
 def _decimal_sum(column: pa.Array, groups: Groups) -> pa.Array:
-    """Arrow begins anew beyond 38 digits, and says nothing of it."""
+    """Raises on overflow: Arrow wraps around beyond 38 digits without an error."""
     near = np.abs(groups.reduced(np.add, filled(column.cast(pa.float64()), 0.0)))
     worst = int(near.argmax()) if len(near) else 0
     error = TooLarge(f"a sum does not fit {column.type}: sum a wider decimal, or a double", worst)
@@ -95,10 +95,10 @@ def _decimal_sum(column: pa.Array, groups: Groups) -> pa.Array:
 
 
 def _by_arrow(column: pa.Array, groups: Groups, function: str) -> pa.Array:
-    """By Arrow's own kernels, which know every type; slower than reducing in place."""
+    """By Arrow's own kernels, which support every type; slower than reducing in place."""
     table = pa.table({"group": groups.of_row, "value": column})
-    found = table.group_by("group", use_threads=False).aggregate([("value", function)]).column(f"value_{function}")
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+    column = table.group_by("group", use_threads=False).aggregate([("value", function)]).column(f"value_{function}")
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Rows left out before they are exchanged: those of which it shows where they are read that an operator would not keep them."""
+"""Ranking combiner: drops, before the shuffle, rows that cannot be in the per-key top N."""
 
 from dataclasses import dataclass
 
@@ -14,26 +14,26 @@ from floodplain.operators.ranking.sort_order import Order, leaders, ranked, rank
 from floodplain.store.rows.row_classes import starts_of
 
 PAYS_FROM = 8
-"""How many rows there must be for each that stays: all of them go to Python once more, and those that stay come back."""
+"""Rows per row that stays from which combining pays: all rows make an extra trip to Python, and those that stay return."""
 
 
 @dataclass(frozen=True)
 class RankingCombiner(Combiner):
-    """Leaves the first ``count`` rows of each key, whole and in the order in which they stand; one of each key stands for
-    those left out, too. With ``ties``, all that have a rank up to ``count`` stay.
+    """Keeps the top ``count`` rows of each key, in their input order; ``ROWS`` of the first one of a key also counts the dropped
+    rows. With ``ties``, all rows of a rank up to ``count`` stay.
 
-    A row that has so many of its key before it here has no fewer before it among all rows: it is not one of the first.
+    A row that ranks below ``count`` within its partition ranks no higher among all rows, so it is not in the top N.
     """
 
     keys: tuple[str, ...]
     order: Order
     time: str | None
-    """The column with the event time. The newest row stays, so that it is known how far time has come."""
+    """The event-time column. The newest row stays, because the watermark is computed from it."""
     when: Partial = "auto"
     rows_per_group: float = 4
     count: int = 1
     rest: Order = ()
-    """What decides between rows alike in the order."""
+    """Tie breakers: columns that order rows equal in ``order``."""
     ties: bool = False
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
@@ -49,15 +49,15 @@ class RankingCombiner(Combiner):
         if self.time is not None:
             newest = pc.fill_null(as_ms(rows.column(self.time)), NONE_MS).to_numpy().argmax()
             stays[grouped.order == newest] = True
-        stands_for, places = stays.astype(np.int64), np.flatnonzero(stays)
+        counted, places = stays.astype(np.int64), np.flatnonzero(stays)
         kept = owner[places]
-        stands_for[places[starts_of(kept)]] += sizes - np.bincount(kept)
-        found = np.empty(len(rows), np.int64)
-        found[grouped.order] = stands_for
-        return rows.filter(pa.array(found > 0)).append_column(ROWS, pa.array(found[found > 0]))
+        counted[places[starts_of(kept)]] += sizes - np.bincount(kept)
+        multiplicity = np.empty(len(rows), np.int64)
+        multiplicity[grouped.order] = counted
+        return rows.filter(pa.array(multiplicity > 0)).append_column(ROWS, pa.array(multiplicity[multiplicity > 0]))
 
     def _stays(self, grouped: Grouped, owner: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """For each row, by key, whether it is one of the first."""
+        """For each row, by key, whether it is in the top N of its partition."""
         if self.count == 1 and not self.ties:
             stays = np.zeros(len(owner), bool)
             stays[leaders(owner, self.order + self.rest, grouped.column)] = True

@@ -1,4 +1,4 @@
-"""The first row of each key, and none that repeats it."""
+"""Deduplication: the first row of each key."""
 
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -19,16 +19,16 @@ from floodplain.state.descriptors import State, Value
 from floodplain.state.durations import duration
 
 _NONE, _NEVER = -(1 << 61), -(1 << 62)
-"""In microseconds: a row without a time, before all others, and that none was given out."""
+"""In microseconds: the time of a row without one, and of a key without an emitted row."""
 
 
 @dataclass(frozen=True)
 class Dedup(KeyedBatchProcess, OperatorTraits):
-    """Gives out a row if none of its key came before it.
+    """Emits the first row of each key and drops its duplicates.
 
-    Of the rows of one epoch it is the first by ``by`` (event time, if not given), then by all other columns. With ``within_ms``,
-    a row of that much later event time than the last one given out does not repeat it, whether or not the state has been
-    forgotten by then; a row without a time counts as the earliest, and is remembered for as long from the watermark on.
+    Of the rows of one epoch it emits the first by ``by`` (event time by default), then by all other columns. With ``within_ms``,
+    a row at least that much later than the last emitted one is not a duplicate, whether or not the state has expired by then;
+    a row without a time counts as the earliest, and its state expires that long after the watermark.
     """
 
     by: str | None = None
@@ -40,18 +40,20 @@ class Dedup(KeyedBatchProcess, OperatorTraits):
 
     def described(self, written: Written) -> Described:  # noqa: ARG002
         by = Given("by", self.by, f"first row by {self.by or 'event time'}", free if self.within_ms is None else fixed)
-        told = "" if self.within_ms is None else f"within {duration(self.within_ms)}"
-        return Described("deduplicate", (by, Given("within", self.within_ms, told)))
+        within = "" if self.within_ms is None else f"within {duration(self.within_ms)}"
+        return Described("deduplicate", (by, Given("within", self.within_ms, within)))
 
     def goes_by_time(self) -> bool:
         return self.within_ms is not None
 
     def for_changes(self, name: str) -> NoReturn:
-        raise changelog_refused(name, "what it has given out stays", "use first(mode='retract') or last(mode='retract')")
+        raise changelog_refused(
+            name, "it cannot retract the rows that it has emitted", "use first(mode='retract') or last(mode='retract')"
+        )
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Dedup":
         if self.within_ms is not None and event_time is None:
-            raise BadInput("dedup: within is a length of event time, and the rows have none: call watermark, or leave within out")
+            raise BadInput("dedup: within is a length of event time, and the rows have none: call watermark, or omit within")
         by = self.by or (event_time and f"`{event_time}`")
         order = nulls_last(parse_order(by)) if by else ()
         check_order(order, rows, "dedup")
@@ -65,39 +67,41 @@ class Dedup(KeyedBatchProcess, OperatorTraits):
 
     @property
     def drops_late(self) -> bool:  # type: ignore[override]
-        """What a late row repeats may be forgotten, whoever made it."""
+        """With a bound: the state of the row that a late one duplicates may have expired."""
         return self.within_ms is not None
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
-        """Without a bound nothing is forgotten, and no row is too late to be judged."""
+        """Without a bound no state expires, and no row is late."""
         return pa.repeat(True, len(event_time)) if self.within_ms is None else super().on_time(event_time, late_ms)
 
     def process(self, batch: Batch, ctx: BatchContext) -> pa.Table | None:
         if not len(batch.key_of_row):
             return None
-        return batch.take(self._once(batch) if self.within_ms is None else self._again(batch, self.within_ms, ctx.watermark_ms))
+        return batch.take(
+            self._once(batch) if self.within_ms is None else self._emitted_within(batch, self.within_ms, ctx.watermark_ms)
+        )
 
     def _once(self, batch: Batch) -> np.ndarray:
         seen = np.asarray(batch.exists("seen"))
-        found = self._leaders(batch, np.flatnonzero(~seen[batch.key_of_row]))
-        batch.set("seen", np.ones(len(found), bool), batch.key_of_row[found])
-        return found
+        emitted = self._leaders(batch, np.flatnonzero(~seen[batch.key_of_row]))
+        batch.set("seen", np.ones(len(emitted), bool), batch.key_of_row[emitted])
+        return emitted
 
-    def _again(self, batch: Batch, within_ms: int, watermark_ms: int) -> np.ndarray:
-        """Round by round: each settles one row per key, and leaves those that are far enough from it."""
+    def _emitted_within(self, batch: Batch, within_ms: int, watermark_ms: int) -> np.ndarray:
+        """Each round emits one row per key, and keeps the candidates that are far enough from it."""
         assert self.event_time is not None
         owner = batch.key_of_row
         times = as_us(pa.chunked_array([batch.column(self.event_time)])).fill_null(_NONE).to_numpy()
-        at, within = self._given_out(batch), within_ms * 1000
-        found = [np.empty(0, np.int64)]
+        at, within = self._last_emitted(batch), within_ms * 1000
+        rounds = [np.empty(0, np.int64)]
         alive = np.flatnonzero((times >= at[owner] + within) | (at[owner] == _NEVER))
         while len(alive):
             best = self._leaders(batch, alive)
-            found.append(best)
+            rounds.append(best)
             at[owner[best]] = times[best]
             alive = alive[times[alive] >= at[owner[alive]] + within]
-        given = np.sort(np.concatenate(found))
-        changed = np.unique(owner[given])
+        emitted = np.sort(np.concatenate(rounds))
+        changed = np.unique(owner[emitted])
         timeless, at = at[changed] == _NONE, at[changed]
         at_ms = np.where(timeless, NONE_MS, at // 1000)
         batch.set("at_ms", at_ms, changed)
@@ -106,10 +110,10 @@ class Dedup(KeyedBatchProcess, OperatorTraits):
         known = ~timeless | (watermark_ms > NONE_MS)
         until_ms = np.where(timeless, watermark_ms, at_ms) + within_ms
         batch.timer(until_ms[known], changed[known])
-        return given
+        return emitted
 
-    def _given_out(self, batch: Batch) -> np.ndarray:
-        """Per key, the time of the last row that was given out, in microseconds. An older state has whole milliseconds."""
+    def _last_emitted(self, batch: Batch) -> np.ndarray:
+        """Per key, the time of the last emitted row, in microseconds. An older state has whole milliseconds."""
         at_ms, rest = (batch.state(name).fill_null(0).to_numpy() for name in ("at_ms", "at_us"))
         at = np.where(at_ms == NONE_MS, _NONE, np.where(at_ms == NONE_MS, 0, at_ms) * 1000 + rest)
         return np.where(batch.exists("at_ms"), at, _NEVER)
@@ -118,7 +122,7 @@ class Dedup(KeyedBatchProcess, OperatorTraits):
         return rows[leaders(batch.key_of_row[rows], self.order, lambda name, at: batch.take(rows[at], [name]).column(0))]
 
     def on_timers(self, batch: Batch, due: pa.Table, ctx: BatchContext) -> None:  # noqa: ARG002
-        """Forget what no row that can still come could repeat."""
+        """Expires the state of keys that no future row can duplicate."""
         numbers, times = due["key_of"].to_numpy(), due["time"].to_numpy()
         at_ms = batch.state("at_ms").fill_null(NONE_MS).to_numpy()
         assert self.within_ms is not None

@@ -1,4 +1,4 @@
-"""The last row of each key, or the first, given out whenever it changes."""
+"""The latest (or earliest) row of each key, emitted when it changes."""
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -12,9 +12,9 @@ from floodplain.operators.changelog.changelog import (
     NO_COLUMNS,
     WEIGHT,
     Mode,
+    changelog_of,
     changelog_refused,
     check_mode,
-    retracted,
     with_columns,
     without_weight,
 )
@@ -43,10 +43,10 @@ from floodplain.state.row_structs import as_rows, as_struct, field_of, struct_ty
 
 @dataclass(frozen=True)
 class Latest(KeyedBatchProcess, OperatorTraits):
-    """The row of each key that comes last (or first) by ``by``, by event time if that is not given.
+    """The row of each key that is last (or first) by ``by``, which defaults to event time.
 
-    Rows alike in it are told apart by their other columns, in the order these stand in: the answer depends neither on the order
-    in which they come nor on how they fall into epochs. A row without a value to go by gives way to all that have one.
+    Rows equal in it are ordered by their other columns, from left to right: the result depends neither on the arrival order
+    nor on the epochs. A row whose ``by`` is null loses to all others.
     """
 
     by: str | None = None
@@ -89,18 +89,18 @@ class Latest(KeyedBatchProcess, OperatorTraits):
     def for_changes(self, name: str) -> "Latest":
         if self.mode != "retract":
             raise changelog_refused(
-                name, "a key whose rows are all taken back has none to give out instead", "use mode='retract'"
+                name, "a key whose rows are all retracted has no row to replace the old one", "use mode='retract'"
             )
         if self.ttl is not None:
-            raise changelog_refused(name, "what is forgotten cannot be taken back", "leave the time to live out")
+            raise changelog_refused(name, "a row that expired cannot be retracted", "omit ttl")
         return replace(self, of_changes=True)
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
         if not self.of_changes:
             return self._fitted(rows, keys, event_time)
         plain = without_weight(rows)
-        found = self._fitted(plain, keys, event_time)
-        return RetractableTop(self.keep, plain, keys, found.order, (), found.output, event_time)
+        bound = self._fitted(plain, keys, event_time)
+        return RetractableTop(self.keep, plain, keys, bound.order, (), bound.output, event_time)
 
     def _fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Latest":
         by = self.by or (event_time and f"`{event_time}`")
@@ -110,9 +110,9 @@ class Latest(KeyedBatchProcess, OperatorTraits):
             raise BadInput(
                 f"{self.keep}: a key is forgotten by event time, and the rows have none: call watermark, or keep all keys"
             )
-        given = parse_order(by)
-        check_order(given, rows, self.keep)
-        order = within_keys((backwards if self.keep == "last" else nulls_last)(given), keys)
+        requested = parse_order(by)
+        check_order(requested, rows, self.keep)
+        order = within_keys((backwards if self.keep == "last" else nulls_last)(requested), keys)
         order += the_rest(order, rows, keys, descending=self.keep == "last")
         output = with_columns(self.keep, rows, *([(WEIGHT, pa.int64())] if self.mode == "retract" else []))
         return replace(self, rows=rows, keys=keys, order=order, output=output, output_time=event_time)
@@ -123,18 +123,18 @@ class Latest(KeyedBatchProcess, OperatorTraits):
 
     @property
     def combiner(self) -> RankingCombiner | None:  # type: ignore[override]
-        """None where rows may be late: those that are must come as they are."""
+        """None where rows may be late: late rows must arrive unchanged."""
         if not self.partial or self.ttl is not None:
             return None
         return RankingCombiner(self.keys, self.order, self.output_time, self.partial, rows_per_group=PAYS_FROM)
 
     @property
     def drops_late(self) -> bool:  # type: ignore[override]
-        """What a late row is to be compared with may be forgotten, whoever made it."""
+        """With a ttl: the row that a late one would be compared with may have expired."""
         return self.ttl is not None
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
-        """What comes late may still be the first; and what has no end has no lateness."""
+        """Without a ttl no row is late."""
         return pa.repeat(True, len(event_time)) if self.ttl is None else super().on_time(event_time, late_ms)
 
     def process(self, batch: Batch, ctx: BatchContext) -> pa.Table | None:  # noqa: ARG002
@@ -158,5 +158,5 @@ class Latest(KeyedBatchProcess, OperatorTraits):
         new = as_rows(batch, numbers, now, self.keys, self.rows)
         if self.mode == "update":
             return new
-        gone = known[wins]
-        return retracted(as_rows(batch, gone, before.take(pa.array(gone)), self.keys, self.rows), new)
+        replaced = known[wins]
+        return changelog_of(as_rows(batch, replaced, before.take(pa.array(replaced)), self.keys, self.rows), new)

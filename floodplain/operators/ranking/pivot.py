@@ -1,4 +1,4 @@
-"""The rows of a key as one: a column for each kind of value."""
+"""Pivot: the rows of a key become columns of one row."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, TypeAlias, get_args
@@ -15,9 +15,9 @@ from floodplain.operators.changelog.changelog import (
     NO_COLUMNS,
     WEIGHT,
     Mode,
+    changelog_of,
     changelog_refused,
     check_mode,
-    retracted,
     with_columns,
 )
 from floodplain.operators.kernel.batch import Batch
@@ -39,10 +39,10 @@ Repeats: TypeAlias = Literal["last", "sum", "min", "max"]
 
 @dataclass(frozen=True)
 class Pivot(KeyedBatchProcess, OperatorTraits):
-    """One row per key, given out when it changes: for each of some values of the column ``kind`` the ``value`` of rows with it.
+    """One row per key, emitted when it changes: a column for each listed value of ``kind``, with the ``value`` of its rows.
 
-    Of several, ``repeats`` counts: the last by ``by`` (event time, if not given; among equals the largest), or their sum, the
-    smallest or the largest. Rows of another kind, which are counted, and those whose value is null, say nothing.
+    ``repeats`` aggregates several rows: the last by ``by`` (event time by default; among equals the largest value), their sum,
+    min or max. Rows of another kind are ignored and counted; null values are ignored.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Pivot(KeyedBatchProcess, OperatorTraits):
     keys: tuple[str, ...] = ()
     cell: pa.DataType = NO_TYPE
     bys: pa.DataType = NO_TYPE
-    """What the last one is told by."""
+    """The sort columns of the last value."""
     kind_type: pa.DataType = NO_TYPE
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ class Pivot(KeyedBatchProcess, OperatorTraits):
     def for_changes(self, name: str) -> NoReturn:
         raise changelog_refused(
             name,
-            "a value that is taken back has none to follow it",
+            "no value replaces one that is retracted",
             "aggregate with conditions instead, as in agg(web=fp.max('price', where=\"channel = 'web'\"))",
         )
 
@@ -118,15 +118,15 @@ class Pivot(KeyedBatchProcess, OperatorTraits):
         )
         return fitted if self.repeats != "last" else replace(fitted, **self._ordered(rows, event_time))
 
-    def _cell_type(self, given: pa.DataType) -> pa.DataType:
+    def _cell_type(self, type_: pa.DataType) -> pa.DataType:
         if self.repeats == "last":
-            return given
-        problem = merge_functions.check_type(self.repeats, given)
+            return type_
+        problem = merge_functions.check_type(self.repeats, type_)
         if problem:
             raise BadInput(f"pivot: column {self.value}: {problem}")
-        if self.repeats == "sum" and not pa.types.is_decimal(given):
-            return pa.int64() if pa.types.is_integer(given) else pa.float64()
-        return given
+        if self.repeats == "sum" and not pa.types.is_decimal(type_):
+            return pa.int64() if pa.types.is_integer(type_) else pa.float64()
+        return type_
 
     def _ordered(self, rows: pa.Schema, event_time: str | None) -> dict[str, Any]:
         by = self.by or (event_time and f"`{event_time}`")
@@ -147,28 +147,28 @@ class Pivot(KeyedBatchProcess, OperatorTraits):
         return cells | times if self.repeats == "last" else cells
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:  # noqa: ARG002
-        """What has no end has no lateness."""
+        """No row is late."""
         return pa.repeat(True, len(event_time))
 
     def process(self, batch: Batch, ctx: BatchContext) -> pa.Table | None:
         if not len(batch.key_of_row):
             return None
         wanted = pa.array([kind for kind, _ in self.kinds], self.kind_type)
-        found = pc.index_in(batch.column(self.kind), wanted).fill_null(-1).to_numpy()
-        ctx.ignore(int((found < 0).sum()))
+        kind_of_row = pc.index_in(batch.column(self.kind), wanted).fill_null(-1).to_numpy()
+        ctx.ignore(int((kind_of_row < 0).sum()))
         there = np.asarray(batch.column(self.value).is_valid())
         before = [batch.state(f"cell_{number}") for number in range(len(self.kinds))]
         known = np.any([column.is_valid().to_numpy(zero_copy_only=False) for column in before], axis=0)
         changed = np.zeros(len(batch.keys), bool)
         for number in range(len(self.kinds)):
-            places = np.flatnonzero((found == number) & there)
+            places = np.flatnonzero((kind_of_row == number) & there)
             if len(places):
                 settle = self._last if self.repeats == "last" else self._folded
                 settle(batch, number, places)
                 changed |= ~columns_equal([before[number]], [batch.state(f"cell_{number}")])
         numbers = np.flatnonzero(changed)
         new = self._rows(batch, numbers, [batch.state(f"cell_{number}") for number in range(len(self.kinds))])
-        return new if self.mode == "update" else retracted(self._rows(batch, numbers[known[numbers]], before), new)
+        return new if self.mode == "update" else changelog_of(self._rows(batch, numbers[known[numbers]], before), new)
 
     def _last(self, batch: Batch, number: int, places: np.ndarray) -> None:
         owner = batch.key_of_row[places]
@@ -176,26 +176,26 @@ class Pivot(KeyedBatchProcess, OperatorTraits):
         numbers = owner[starts_of(owner)]
         cells, bys = batch.state(f"cell_{number}"), batch.state(f"by_{number}")
 
-        def held(name: str, at: np.ndarray) -> pa.Array:
+        def stored(name: str, at: np.ndarray) -> pa.Array:
             rows = pa.array(numbers[at])
             return cells.take(rows) if name == self.value else field_of(bys, name).take(rows)
 
         wins = ~np.asarray(cells.is_valid())[numbers]
         old = np.flatnonzero(~wins)
-        wins[old] = precedes(lambda name, at: batch.take(best[at], [name]).column(0), held, old, self.order)
+        wins[old] = precedes(lambda name, at: batch.take(best[at], [name]).column(0), stored, old, self.order)
         rows = batch.take(best[wins])
         batch.set(f"cell_{number}", rows.column(self.value), numbers[wins])
         batch.set(f"by_{number}", as_struct(rows, self.bys), numbers[wins])
 
     def _folded(self, batch: Batch, number: int, places: np.ndarray) -> None:
-        """What there is stands before what comes, and each key's is folded."""
+        """Folds the stored value of each key with its new ones."""
         values = one_array(batch.take(places, [self.value]).column(0)).cast(self.cell)
         owner = batch.key_of_row[places]
         numbers = owner[starts_of(owner)]
-        held = batch.state(f"cell_{number}").take(pa.array(numbers))
-        owner = np.concatenate([numbers[np.asarray(held.is_valid())], owner])
+        stored = batch.state(f"cell_{number}").take(pa.array(numbers))
+        owner = np.concatenate([numbers[np.asarray(stored.is_valid())], owner])
         order = np.argsort(owner, kind="stable")
-        operands = pa.concat_arrays([held.drop_null(), values]).take(pa.array(order))
+        operands = pa.concat_arrays([stored.drop_null(), values]).take(pa.array(order))
         starts = np.flatnonzero(starts_of(owner[order]))
         if self.repeats != "sum":
             batch.set(f"cell_{number}", merge_functions.required(self.repeats, "pivot")(operands, starts), numbers)

@@ -1,4 +1,4 @@
-"""The first N rows of each key in an order."""
+"""Top-N per key."""
 
 from dataclasses import dataclass, replace
 
@@ -11,9 +11,9 @@ from floodplain.operators.changelog.changelog import (
     NO_COLUMNS,
     WEIGHT,
     Mode,
+    changelog_of,
     changelog_refused,
     check_mode,
-    retracted,
     with_columns,
     without_weight,
 )
@@ -35,13 +35,13 @@ RANK = "rank"
 
 @dataclass(frozen=True)
 class Top(KeyedBatchProcess, OperatorTraits):
-    """The first ``count`` rows of each key by ``by``, with their ``rank`` from 1.
+    """The top ``count`` rows of each key by ``by``, with their ``rank`` from 1.
 
-    Rows alike in ``by`` are told apart by their other columns, in the order these stand in; with ``ties``, those alike have the
-    same rank and all that have one up to ``count`` stay. The state has these rows and no others.
+    Rows equal in ``by`` are ordered by their other columns, from left to right; with ``ties``, they have the same rank, and all
+    rows of a rank up to ``count`` stay. The state has these rows and no others.
 
-    What comes out: ``update``: rows that are new at their rank. ``retract``: also those that were there before, with
-    weight −1. ``append``: all rows of a key, once, when the watermark reaches the time in their column ``until``.
+    Output: ``update``: rows that are new at their rank. ``retract``: also those they replace, with weight −1. ``append``: all
+    rows of a key, once, when the watermark reaches the time in their column ``until``.
     """
 
     count: int
@@ -95,25 +95,25 @@ class Top(KeyedBatchProcess, OperatorTraits):
 
     def for_changes(self, name: str) -> "Top":
         if self.mode == "append":
-            raise changelog_refused(name, "what was appended cannot be taken back", "use mode='retract' without until")
+            raise changelog_refused(name, "an appended row cannot be retracted", "use mode='retract' without until")
         if self.mode != "retract":
-            raise changelog_refused(name, "a rank whose row is taken back may have none to replace it", "use mode='retract'")
+            raise changelog_refused(name, "a rank whose row is retracted may have no row to replace it", "use mode='retract'")
         return replace(self, of_changes=True)
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
         if not self.of_changes:
             return self._fitted(rows, keys, event_time)
         plain = without_weight(rows)
-        found = self._fitted(plain, keys, event_time)
+        bound = self._fitted(plain, keys, event_time)
         return RetractableTop(
-            "top", plain, keys, found.order, found.rest, found.output, event_time, self.count, self.ties, self.rank
+            "top", plain, keys, bound.order, bound.rest, bound.output, event_time, self.count, self.ties, self.rank
         )
 
     def _fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Top":
         order = parse_order(self.by)
         check_order(order, rows, "top")
         if not (within := within_keys(order, keys)):
-            raise BadInput("top: all rows of a key are alike in its keys: order them by another column")
+            raise BadInput("top: all rows of a key are equal in its keys: order them by another column")
         if self.until is not None and (self.until not in rows.names or not _is_time(rows.field(self.until).type)):
             raise BadInput(
                 f"top: until={self.until!r} is not a column of type timestamp or long; there are: {', '.join(rows.names)}"
@@ -136,7 +136,7 @@ class Top(KeyedBatchProcess, OperatorTraits):
 
     @property
     def combiner(self) -> RankingCombiner | None:  # type: ignore[override]
-        """None where rows may be late: those that are must come as they are."""
+        """None where rows may be late: late rows must arrive unchanged."""
         if not self.partial or self.until is not None:
             return None
         return RankingCombiner(
@@ -152,17 +152,17 @@ class Top(KeyedBatchProcess, OperatorTraits):
 
     @property
     def drops_late(self) -> bool:  # type: ignore[override]
-        """A row whose group is complete is late, whoever made it."""
+        """A row of a group that was emitted is late."""
         return self.until is not None
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
-        """What has no end has no lateness. Else the time of a row is the end of its group."""
+        """Without ``until`` no row is late. Else the time of a row is the end of its group."""
         return pa.repeat(True, len(event_time)) if self.until is None else super().on_time(event_time, late_ms)
 
     def process(self, batch: Batch, ctx: BatchContext) -> pa.Table | None:  # noqa: ARG002
         if not len(batch.key_of_row):
             return None
-        both = _Both(batch, batch.state("rows"), np.arange(len(batch.starts) - 1))
+        both = _StoredAndNew(batch, batch.state("rows"), np.arange(len(batch.starts) - 1))
         ranks = _Ranks.of(both, self)
         changed = np.zeros(len(batch.keys), bool)
         changed[ranks.owner[ranks.kept & ranks.new]] = True
@@ -177,15 +177,15 @@ class Top(KeyedBatchProcess, OperatorTraits):
         new = self._output(batch, kept.owner[moved], rows.filter(pa.array(moved)), kept.now[moved])
         if self.mode == "update":
             return new
-        gone = ranks.at(~ranks.new & (~ranks.kept | ((self.rank is not None) & (ranks.now != ranks.before))))
-        return retracted(self._output(batch, gone.owner, both.rows(gone.place), gone.before), new)
+        dropped = ranks.at(~ranks.new & (~ranks.kept | ((self.rank is not None) & (ranks.now != ranks.before))))
+        return changelog_of(self._output(batch, dropped.owner, both.rows(dropped.place), dropped.before), new)
 
     def _output(self, batch: Batch, owner: np.ndarray, rows: pa.StructArray, rank: np.ndarray) -> pa.Table:
-        found = as_rows(batch, owner, rows, self.keys, self.rows)
-        return found.append_column(self.rank, pa.array(rank + 1, pa.int64())) if self.rank else found
+        output = as_rows(batch, owner, rows, self.keys, self.rows)
+        return output.append_column(self.rank, pa.array(rank + 1, pa.int64())) if self.rank else output
 
     def _wait(self, batch: Batch) -> None:
-        """Rows that do not say the same agree on the latest."""
+        """Sets a timer at the latest ``until`` of each key."""
         assert self.until is not None
         latest = np.maximum.reduceat(ceil_ms(batch.column(self.until)), batch.starts[:-1])
         numbers = np.flatnonzero(latest > batch.state("until_ms").fill_null(NONE_MS).to_numpy()[: len(latest)])
@@ -193,11 +193,11 @@ class Top(KeyedBatchProcess, OperatorTraits):
         batch.timer(latest[numbers], numbers)
 
     def on_timers(self, batch: Batch, due: pa.Table, ctx: BatchContext) -> pa.Table:  # noqa: ARG002
-        """The groups that are complete, unless a later row has put that off."""
+        """Emits the groups that are complete, unless a later row has extended them."""
         numbers, times = due["key_of"].to_numpy(), due["time"].to_numpy()
         until = batch.state("until_ms").fill_null(NONE_MS).to_numpy()
         ready = np.unique(numbers[until[numbers] == times])
-        both = _Both(batch, batch.state("rows"), ready, alone=True)
+        both = _StoredAndNew(batch, batch.state("rows"), ready, alone=True)
         ranks = _Ranks.of(both, self)
         batch.clear("rows", ready)
         batch.clear("until_ms", ready)
@@ -207,7 +207,7 @@ class Top(KeyedBatchProcess, OperatorTraits):
 
 @dataclass(frozen=True, slots=True)
 class _Ranks:
-    """All rows by key and order."""
+    """All rows of the keys, sorted by key and rank."""
 
     place: np.ndarray
     owner: np.ndarray
@@ -215,13 +215,13 @@ class _Ranks:
     now: np.ndarray
     """From 0, of all rows of the key."""
     before: np.ndarray
-    """Of those that were there; −1 for a new one."""
+    """The rank before this epoch; −1 for a new row."""
     kept: np.ndarray
 
     @staticmethod
-    def of(both: "_Both", top: Top) -> "_Ranks":
+    def of(both: "_StoredAndNew", top: Top) -> "_Ranks":
         place, first = ranked(both.owner, top.order, top.rest, both.column)
-        owner, new = both.owner[place], place >= both.held
+        owner, new = both.owner[place], place >= both.stored
         begin, lead = ranks_of(owner, first, top.ties)
         older: np.ndarray = np.cumsum(~new) - ~new
         now = lead - begin
@@ -232,26 +232,26 @@ class _Ranks:
         return _Ranks(*(column[which] for column in columns))
 
 
-class _Both:
-    """The rows that the state has, then those of the epoch, as one."""
+class _StoredAndNew:
+    """The rows of the state, then those of the epoch."""
 
     def __init__(self, batch: Batch, lists: pa.ListArray, numbers: np.ndarray, alone: bool = False) -> None:
         """Of the keys with these numbers. ``alone``: without the rows of the epoch."""
         lists = at_rows(lists, numbers)
-        held = np.repeat(numbers, lists.value_lengths().fill_null(0).to_numpy())
+        stored = np.repeat(numbers, lists.value_lengths().fill_null(0).to_numpy())
         self._batch, self._old = batch, lists.flatten()
-        self.held = len(held)
-        self.owner = held if alone else np.concatenate([held, batch.key_of_row])
+        self.stored = len(stored)
+        self.owner = stored if alone else np.concatenate([stored, batch.key_of_row])
 
     def column(self, name: str, places: np.ndarray) -> pa.Array:
-        new = places >= self.held
-        fresh = one_array(self._batch.take(places[new] - self.held, [name]).column(0))
+        new = places >= self.stored
+        fresh = one_array(self._batch.take(places[new] - self.stored, [name]).column(0))
         return _both_at(field_of(self._old, name), fresh, places, new)
 
     def rows(self, places: np.ndarray) -> pa.StructArray:
         """Whole rows."""
-        new = places >= self.held
-        fresh = as_struct(self._batch.take(places[new] - self.held), self._old.type)
+        new = places >= self.stored
+        fresh = as_struct(self._batch.take(places[new] - self.stored), self._old.type)
         return _both_at(self._old, fresh, places, new)
 
 
@@ -267,7 +267,7 @@ def _both_at(old: pa.Array, fresh: pa.Array, places: np.ndarray, new: np.ndarray
 
 
 def _lists(rows: pa.StructArray, owner: np.ndarray) -> pa.ListArray:
-    """A list for each owner. Requires: the rows of one are side by side."""
+    """A list for each owner. Requires: the rows of one owner are adjacent."""
     offsets = np.append(np.flatnonzero(starts_of(owner)), len(owner))
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), rows)
 

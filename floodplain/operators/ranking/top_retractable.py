@@ -1,4 +1,4 @@
-"""The first rows of each key where rows may be taken back: what stood behind one that goes comes up."""
+"""Top-N per key over a changelog: when a row is retracted, the next in rank moves up."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import BadInput
-from floodplain.operators.changelog.changelog import WEIGHT, retracted, weights_of
+from floodplain.operators.changelog.changelog import WEIGHT, changelog_of, weights_of
 from floodplain.operators.changelog.multiset import Multiset, multiset_state
 from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.context import BatchContext
@@ -21,7 +21,7 @@ ROWS_NOW = "rows_now"
 
 @dataclass(frozen=True)
 class RetractableTop(KeyedBatchProcess, OperatorTraits):
-    """Takes changes and gives changes. All rows that hold are kept, since any may become one of the first; an epoch reads those
+    """Consumes and emits a changelog. The state keeps all current rows, because any may move into the top N; an epoch reads those
     of the keys that have changes."""
 
     what: str
@@ -35,14 +35,14 @@ class RetractableTop(KeyedBatchProcess, OperatorTraits):
     count: int = 1
     ties: bool = False
     rank: str | None = None
-    """What the column with the rank is called, if there is one."""
+    """The name of the rank column, if there is one."""
 
     gives_changes = True
     needs_all_changes = True
 
     def __post_init__(self) -> None:
         if not self.order:
-            raise BadInput(f"{self.what}: all rows of a key are alike in its keys: order them by another column")
+            raise BadInput(f"{self.what}: all rows of a key are equal in its keys: order them by another column")
 
     def states(self) -> dict[str, State]:
         return {ROWS_NOW: multiset_state(self.what, struct_type(self.rows, self.keys, self.what))}
@@ -51,29 +51,29 @@ class RetractableTop(KeyedBatchProcess, OperatorTraits):
         if not len(batch.key_of_row):
             return None
         rows = as_struct(batch.rows, struct_type(self.rows, self.keys, self.what))
-        copies = Multiset.apply(batch, ROWS_NOW, batch.key_of_row, rows, weights_of(batch.column(WEIGHT)))
-        before, now = self._first(copies, copies.before), self._first(copies, copies.now)
+        multiset = Multiset.apply(batch, ROWS_NOW, batch.key_of_row, rows, weights_of(batch.column(WEIGHT)))
+        before, now = self._first(multiset, multiset.before), self._first(multiset, multiset.now)
         code, at = np.unique(np.concatenate([before, now]), return_inverse=True)
         net = np.bincount(at[len(before) :], minlength=len(code)) - np.bincount(at[: len(before)], minlength=len(code))
-        return retracted(self._output(batch, copies, code, -net), self._output(batch, copies, code, net))
+        return changelog_of(self._output(batch, multiset, code, -net), self._output(batch, multiset, code, net))
 
-    def _first(self, copies: Multiset, counts: np.ndarray) -> np.ndarray:
-        """Those that come out if there are so many of each: its place among the copies and its rank in one number."""
+    def _first(self, multiset: Multiset, counts: np.ndarray) -> np.ndarray:
+        """The top N at these multiplicities: position in the multiset and rank, encoded in one number."""
         at = np.repeat(np.arange(len(counts)), counts)
         if not len(at):
             return at
-        owner = copies.owner[at]
+        owner = multiset.owner[at]
         place, first = ranked(
-            owner, self.order, self.rest, lambda name, places: field_of(copies.values, name).take(pa.array(at[places]))
+            owner, self.order, self.rest, lambda name, places: field_of(multiset.values, name).take(pa.array(at[places]))
         )
         begin, lead = ranks_of(owner[place], first, self.ties)
         rank = lead - begin
         kept = rank < self.count
         return at[place[kept]] * self.count + (rank[kept] if self.rank else 0)
 
-    def _output(self, batch: Batch, copies: Multiset, code: np.ndarray, times: np.ndarray) -> pa.Table:
-        """The rows that these numbers mean, each so many times, if that is more than none."""
+    def _output(self, batch: Batch, multiset: Multiset, code: np.ndarray, times: np.ndarray) -> pa.Table:
+        """The rows that these codes stand for, each repeated ``times`` times if that is positive."""
         code = np.repeat(code, np.maximum(times, 0))
         at, rank = code // self.count, code % self.count
-        found = as_rows(batch, copies.owner[at], copies.values.take(pa.array(at)), self.keys, self.rows)
-        return found.append_column(self.rank, pa.array(rank + 1, pa.int64())) if self.rank else found
+        rows = as_rows(batch, multiset.owner[at], multiset.values.take(pa.array(at)), self.keys, self.rows)
+        return rows.append_column(self.rank, pa.array(rank + 1, pa.int64())) if self.rank else rows

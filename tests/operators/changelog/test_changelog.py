@@ -21,7 +21,7 @@ def test_weights_add_up():
 
 
 def test_what_was_never_given_out_cannot_be_taken_back():
-    with pytest.raises(BadInput, match=r"'k': 'a'.* is taken back more often"):
+    with pytest.raises(BadInput, match=r"'k': 'a'.* is retracted more often"):
         fold_changes(pa.table({"k": ["a", "b"], "weight": [-1, 1]}))
     with pytest.raises(BadInput, match="say by which keys"):
         fold_changes(pa.table({"k": ["a"]}))

@@ -1,4 +1,4 @@
-"""Steps that would take changes for plain rows: each refuses, and says what to do."""
+"""Steps that would misread a changelog as plain rows: each refuses, and says what to do."""
 
 import pyarrow as pa
 import pytest
@@ -14,11 +14,11 @@ REFUSED = {
     "update": (lambda s: s.key_by("page").last(name="x"), "operator x: .*column weight.*mode='retract'"),
     "ttl": (
         lambda s: s.key_by("page").last(mode="retract", ttl="1 hour"),
-        "operator last: .*cannot be taken back: leave the time",
+        "operator last: .*expired cannot be retracted: omit ttl",
     ),
     "dedup last": (
         lambda s: s.dedup("page", keep="last", mode="retract", within="1 hour"),
-        "operator dedup: .*cannot be taken back",
+        "operator dedup: .*cannot be retracted",
     ),
     "top": (lambda s: s.key_by("page").top(2, "seq", name="x"), "operator x: .*mode='retract'"),
     "append": (lambda s: s.key_by("page").top(2, "seq", mode="append", until="at"), "operator top: .*appended.*without until"),
