@@ -1,4 +1,4 @@
-"""Windows as users ask for them."""
+"""Window aggregates as users declare them."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -26,14 +26,14 @@ from floodplain.operators.windows.triggers import END, START, Rules
 
 @dataclass(frozen=True)
 class WindowAggregate(KeyedBatchProcess, OperatorTraits):
-    """Aggregates by key and window; ``fitted`` says which process runs."""
+    """Aggregates by key and window; ``fitted`` binds it to a schema and chooses the process."""
 
     windows: Windows
     aggregates: Mapping[str, Aggregate]
     rules: Rules = field(default_factory=Rules)
     partial: Partial = "auto"
     of_windows: bool = False
-    """Whether the times of rows are ends of windows."""
+    """Whether event times are ends of windows."""
 
     output_time = END
 
@@ -64,7 +64,7 @@ class WindowAggregate(KeyedBatchProcess, OperatorTraits):
     def for_changes(self, name: str) -> NoReturn:
         raise changelog_refused(
             name,
-            "a row may be taken back after its window is over",
+            "a row may be retracted after its window has expired",
             "make the window a key and aggregate without windows, as in key_by('city', hour=\"date_trunc('hour', ts)\").agg(…)",
         )
 
@@ -76,7 +76,7 @@ class WindowAggregate(KeyedBatchProcess, OperatorTraits):
             if name in (*keys, START, END, WEIGHT):
                 raise BadInput(f"an aggregate cannot be called {name}: a key or a column of the window has this name")
             if name.startswith("_"):
-                raise BadInput(f"an aggregate cannot be called {name}: in windows such names are kept for what is stored of them")
+                raise BadInput(f"an aggregate cannot be called {name}: in windows, names that start with _ are reserved")
         aggregation = Aggregation(self.aggregates).fitted(rows, event_time)
         process = self._kind(event_time)(self.windows, aggregation, self.rules, rows, keys, event_time)
         if isinstance(self.windows, TimeWindows):
@@ -98,7 +98,7 @@ class WindowAggregate(KeyedBatchProcess, OperatorTraits):
             case CountWindows():
                 if self.rules != Rules():
                     raise BadInput(
-                        "windows of rows give a result when they are full, and no other: for other results use global_window "
+                        "count windows fire when they are full, and at no other time: for other triggers use global_window "
                         "with early=fp.every_rows(…)"
                     )
                 return CountWindowProcess
@@ -106,8 +106,8 @@ class WindowAggregate(KeyedBatchProcess, OperatorTraits):
                 return TimeWindowProcess
             case _ if event_time is None:
                 raise BadInput(
-                    "windows of time need an event time: call watermark; behind a step of which it is not known which column of "
-                    "its output has it (a process function, an outer join), name a column with on="
+                    "windows of time need an event time: call watermark; downstream of a step whose output has no known "
+                    "event-time column (a process function, an outer join), name one with on="
                 )
             case SessionWindows():
                 return SessionProcess

@@ -1,4 +1,4 @@
-"""What the processes of all kinds of windows have in common."""
+"""The base of all window processes."""
 
 from collections.abc import Collection, Sequence
 from copy import copy
@@ -25,13 +25,13 @@ from floodplain.state.descriptors import State
 
 @dataclass(frozen=True)
 class EpochPartials:
-    """What the rows of an epoch add: per key and number (of a pane, by its start), in order."""
+    """Partials of an epoch's rows, sorted by key and pane (session, window), which ``number`` identifies."""
 
     key_of: np.ndarray
     number: np.ndarray
     partials: Partials
     rows: np.ndarray
-    """How many rows each has."""
+    """The number of rows in each."""
 
     def at(self, chosen: np.ndarray) -> "EpochPartials":
         taken = pa.array(chosen)
@@ -41,39 +41,39 @@ class EpochPartials:
 
 
 class WindowProcess(KeyedBatchProcess, OperatorTraits):
-    """Fitted to its input: its columns are known."""
+    """A window operator bound to the schema of its input."""
 
     output_time = END
     drops_late = True
     inclusive = False
-    """Where the times of rows are ends of windows: such a row belongs to the window that ends there, not to the next."""
+    """Where event times are ends of windows: such a row is in the window that ends there, not in the next."""
     numbers: tuple[str, ...] = ()
-    """What is kept of a window besides its partials, and how many rows it has without a result."""
+    """Integer columns of a stored window besides its partials and ``UNFIRED``."""
 
     def __init__(
         self, windows: Any, aggregation: Aggregation, rules: Rules, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None
     ) -> None:
         self.windows, self.aggregation, self.rules, self.event_time = windows, aggregation, rules, event_time
         time = pa.timestamp("us", "UTC") if event_time is None else rows.field(event_time).type
-        shown = {} if keys == (ALL,) else {key: rows.field(key).type for key in keys}
+        key_types = {} if keys == (ALL,) else {key: rows.field(key).type for key in keys}
         self.results = WindowResults(
-            aggregation, shown, time if pa.types.is_timestamp(time) else pa.timestamp("us", "UTC"), rules.firing
+            aggregation, key_types, time if pa.types.is_timestamp(time) else pa.timestamp("us", "UTC"), rules.firing
         )
         self.output = self.results.schema
         self.layout = WindowLayout(
-            aggregation, numbers=(*self.numbers, *([UNFIRED] if rules.counted else [])), shown=self.results.shown
+            aggregation, numbers=(*self.numbers, *([UNFIRED] if rules.counted else [])), emitted=self.results.emitted
         )
 
         self.combiner: Combiner | None = None
-        self.kept: ListStorage | MapStorage = ListStorage(self.layout)
+        self.storage: ListStorage | MapStorage = ListStorage(self.layout)
 
     def states(self) -> dict[str, State]:
-        return self.kept.states()
+        return self.storage.states()
 
     def continued(self, apart: Collection[str], before: Sequence[tuple[int, int]]) -> Self:  # noqa: ARG002
-        found = copy(self)
-        found.rules = replace(self.rules, before=tuple(before))
-        return found
+        process = copy(self)
+        process.rules = replace(self.rules, before=tuple(before))
+        return process
 
     def kept_by(self) -> dict[str, list[str]]:
         return self.aggregation.kept
@@ -88,12 +88,12 @@ class WindowProcess(KeyedBatchProcess, OperatorTraits):
         return EpochPartials(key_of[groups.starts], number[groups.starts], *partials_of(self.aggregation, batch, groups, order))
 
     def times_ms(self, batch: Batch) -> np.ndarray:
-        """The event time of each row; 0 where it has none, which only windows that do not go by time are given."""
+        """The event time of each row; 0 for null, which only windows that do not go by time have."""
         if self.event_time is None:
             return np.zeros(int(batch.starts[-1]), np.int64)
         return pane_ms(pa.chunked_array([batch.column(self.event_time)]), inclusive=self.inclusive)
 
     def times_us(self, batch: Batch) -> np.ndarray:
-        """As ``times_ms``, in microseconds: for windows that go by how far rows are apart."""
+        """As ``times_ms``, in microseconds: for sessions, which compare the times of rows."""
         assert self.event_time is not None
         return filled(as_us(pa.chunked_array([batch.column(self.event_time)])), 0)

@@ -1,4 +1,4 @@
-"""Windows of a number of rows of a key."""
+"""Count windows: every N rows of a key."""
 
 from typing import Any
 
@@ -18,13 +18,13 @@ from floodplain.state.descriptors import State, Value
 SEEN = "rows_seen"
 FIRST, LAST = "_first", "_last"
 FIRST_REST, LAST_REST = "_first_rest", "_last_rest"
-"""Times are stored in milliseconds, and what is beyond them in microseconds, of which older state has none."""
+"""Times are stored in milliseconds, and the remaining microseconds apart: older states have none."""
 
 
 class CountWindowProcess(WindowProcess):
-    """Window i of a key has its rows from ``i * slide`` on, and gives a result when it is full. Rows are kept in panes.
+    """Window i of a key starts at its row ``i * slide`` and fires when it is full. Rows are aggregated in panes.
 
-    ``window_start`` and ``window_end`` are the times of its earliest and latest row, of those that have one.
+    ``window_start`` and ``window_end`` are the earliest and latest event time of its rows.
     """
 
     numbers = (FIRST, LAST, FIRST_REST, LAST_REST)
@@ -39,7 +39,7 @@ class CountWindowProcess(WindowProcess):
         return {**super().states(), SEEN: Value("long", 0, nullable=False)}
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:  # noqa: ARG002
-        """All rows count, whenever they come."""
+        """No row is late."""
         return pa.repeat(True, len(event_time))
 
     def process(self, batch: Batch, ctx: BatchContext) -> pa.Table | None:  # noqa: ARG002
@@ -48,31 +48,31 @@ class CountWindowProcess(WindowProcess):
         before = filled(batch.state(SEEN), 0)
         after = before + batch.rows_per_key()
         panes, first, last = self._panes(batch, before)
-        held = self._full(panes, first, last, before, after)
-        made = self.results.of(batch, held, np.ones(len(held.end), bool))
+        full = self._full(panes, first, last, before, after)
+        output = self.results.of(batch, full, np.ones(len(full.end), bool))
         self._keep(batch, panes, first, last, after)
-        return made
+        return output
 
     def _panes(self, batch: Batch, before: np.ndarray) -> tuple[OpenWindows, np.ndarray, np.ndarray]:
-        """All panes of the keys at hand, and their earliest and latest times."""
+        """All panes of the batch's keys, and their earliest and latest times."""
         of = batch.key_of_row
         position = before[of] + np.arange(len(of)) - batch.starts[:-1][of]
         fresh = self.fresh(batch, position // self.pane)
         groups = groups_of(of, position // self.pane)
         earliest, latest = self._ends(batch, groups)
-        loaded = self.kept.load(batch, [(fresh.key_of, fresh.number)], everything=True)
+        loaded = self.storage.load(batch, [(fresh.key_of, fresh.number)], everything=True)
         (key_of, number), (new,) = loaded.pairs, loaded.places
-        stored, added = valid(loaded.found), np.zeros(len(number), np.int64)
+        stored, added = valid(loaded.entries), np.zeros(len(number), np.int64)
         added[new], old = fresh.rows, np.flatnonzero(stored)
-        found = loaded.found.take(pa.array(old))
+        entries = loaded.entries.take(pa.array(old))
         first, last = np.full(len(number), END_MS), np.full(len(number), NONE_MS)
-        first[old], last[old] = (self._stored_us(found, *names) for names in ((FIRST, FIRST_REST), (LAST, LAST_REST)))
+        first[old], last[old] = (self._stored_us(entries, *names) for names in ((FIRST, FIRST_REST), (LAST, LAST_REST)))
         first[new], last[new] = np.minimum(first[new], earliest), np.maximum(last[new], latest)
-        partials = merged(self.aggregation, key_of, [(old, self.layout.partials(found)), (new, fresh.partials)])
+        partials = merged(self.aggregation, key_of, [(old, self.layout.partials(entries)), (new, fresh.partials)])
         return OpenWindows(key_of, number, number, partials, stored, added, added), first, last
 
-    def _stored_us(self, found: pa.Array, name: str, rest: str) -> np.ndarray:
-        whole, more = self.layout.number(found, name), self.layout.number(found, rest)
+    def _stored_us(self, entries: pa.Array, name: str, rest: str) -> np.ndarray:
+        whole, more = self.layout.number(entries, name), self.layout.number(entries, rest)
         assert whole is not None and more is not None
         return joined_us(whole, more)
 
@@ -85,7 +85,7 @@ class CountWindowProcess(WindowProcess):
     def _full(
         self, panes: OpenWindows, first: np.ndarray, last: np.ndarray, before: np.ndarray, after: np.ndarray
     ) -> OpenWindows:
-        """The windows that became full, as combined from their panes."""
+        """The windows that became full, merged from their panes."""
         done, now = self._windows(before), self._windows(after)
         key_of = np.repeat(np.arange(len(done)), now - done)
         number = np.arange(len(key_of)) - np.repeat(np.cumsum(now - done) - (now - done), now - done) + done[key_of]
@@ -101,11 +101,11 @@ class CountWindowProcess(WindowProcess):
         return OpenWindows(key_of, start, start, partials, rows > 0, rows, rows.copy(), bounds_us=(earliest, latest))
 
     def _windows(self, rows: np.ndarray) -> np.ndarray:
-        """How many windows are full after so many rows."""
+        """The number of full windows after this many rows."""
         return np.maximum((rows - self.windows.size) // self.windows.slide + 1, 0)
 
     def _keep(self, batch: Batch, panes: OpenWindows, first: np.ndarray, last: np.ndarray, after: np.ndarray) -> None:
         batch.set(SEEN, pa.array(after))
         needed = panes.start >= (self._windows(after) * (self.windows.slide // self.pane))[panes.key_of]
         times = dict(zip((FIRST, FIRST_REST, LAST, LAST_REST), (*split_us(first), *split_us(last)), strict=True))
-        self.kept.save(batch, panes, needed, panes.added > 0, times)
+        self.storage.save(batch, panes, needed, panes.added > 0, times)

@@ -1,4 +1,4 @@
-"""Sliding windows that share panes: a row is kept once, and panes are combined when a window gives its result."""
+"""Sliding windows over shared panes: a row is aggregated into one pane, and panes are merged when a window fires."""
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from floodplain.operators.windows.time import TimeWindowProcess
 
 
 class SlidingProcess(TimeWindowProcess):
-    """Keeps panes by their start until the last window of each is over. One timer per key waits for the next window that ends."""
+    """Stores panes by their start until the last window of each expires. One timer per key, at the end of its next window."""
 
     shares_panes = True
 
@@ -22,24 +22,24 @@ class SlidingProcess(TimeWindowProcess):
         due = batch.take_due()
         panes = self._panes(batch)
         fired = self._fired(panes, ctx)
-        made = self.results.of(batch, fired, np.ones(len(fired.end), bool))
+        output = self.results.of(batch, fired, np.ones(len(fired.end), bool))
         self._keep_panes(batch, panes, due.column(KEY_OF).to_numpy(), ctx)
-        return made
+        return output
 
     def _panes(self, batch: Batch) -> OpenWindows:
-        """All panes of the keys at hand, with the rows of the epoch."""
+        """All panes of the batch's keys, with the rows of the epoch."""
         fresh = self.fresh(batch, self.windows.pane_of(self.times_ms(batch)))
-        loaded = self.kept.load(batch, [(fresh.key_of, fresh.number)], everything=True)
+        loaded = self.storage.load(batch, [(fresh.key_of, fresh.number)], everything=True)
         (key_of, start), (new,) = loaded.pairs, loaded.places
-        stored, added = valid(loaded.found), np.zeros(len(start), np.int64)
+        stored, added = valid(loaded.entries), np.zeros(len(start), np.int64)
         added[new], old = fresh.rows, np.flatnonzero(stored)
-        before = self.layout.partials(loaded.found.take(pa.array(old)))
+        before = self.layout.partials(loaded.entries.take(pa.array(old)))
         partials = merged(self.aggregation, key_of, [(old, before), (new, fresh.partials)])
         end = self.windows.last_of(start) + self.windows.size_ms
         return OpenWindows(key_of, start, end, partials, stored, added, added)
 
     def _fired(self, panes: OpenWindows, ctx: BatchContext) -> OpenWindows:
-        """Windows that the watermark has just reached, and those reached before that got rows; as combined from their panes."""
+        """Windows whose end the watermark has just passed, and earlier ones with late rows, merged from their panes."""
         size, slide = self.windows.size_ms, self.windows.slide_ms
         last = self.windows.last_of(panes.start)
         starts = np.stack([last - step * slide for step in range(self.windows.per_pane)])
@@ -56,9 +56,9 @@ class SlidingProcess(TimeWindowProcess):
         return OpenWindows(key_of, start, start + size, partials, rows > 0, rows, rows.copy())
 
     def _keep_panes(self, batch: Batch, panes: OpenWindows, woken: np.ndarray, ctx: BatchContext) -> None:
-        """``woken``: keys whose timer was due. Its time need not be the one that would be set now: lateness may have grown."""
+        """``woken``: keys whose timer was due. Its time may differ from the one set now: lateness may have grown."""
         expired = panes.end + self.rules.lateness_ms <= ctx.watermark_ms
-        self.kept.save(batch, panes, ~expired, panes.added > 0, {})
+        self.storage.save(batch, panes, ~expired, panes.added > 0, {})
         before = self._next(batch, panes, panes.stored, ctx.late_ms)
         before[woken] = END_MS
         after = self._next(batch, panes, ~expired, ctx.watermark_ms)
@@ -66,13 +66,13 @@ class SlidingProcess(TimeWindowProcess):
         batch.timer(after[moved], moved)
 
     def _next(self, batch: Batch, panes: OpenWindows, mask: np.ndarray, watermark_ms: int) -> np.ndarray:
-        """Per key, when it must be looked at again, given its panes and a watermark: a window ends, or a pane is over."""
+        """Per key, the time of its next timer, given its panes and a watermark: a window ends, or a pane expires."""
         start, end, of = panes.start[mask], panes.end[mask], panes.key_of[mask]
         slide = self.windows.slide_ms
         since = np.maximum(start, watermark_ms)
         ends = since - (since - self.windows.offset_ms - self.windows.size_ms) % slide + slide
         wake = np.where(ends <= end, ends, end + self.rules.lateness_ms)
-        found = np.full(len(batch.keys), END_MS)
+        timers = np.full(len(batch.keys), END_MS)
         groups = groups_of(of)
-        found[of[groups.starts]] = groups.reduced(np.minimum, wake)
-        return found
+        timers[of[groups.starts]] = groups.reduced(np.minimum, wake)
+        return timers

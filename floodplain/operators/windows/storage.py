@@ -1,4 +1,4 @@
-"""Where windows are kept: all of a key in one value, or each as an entry of a map."""
+"""Storage of open windows: all of a key in one value, or each as an entry of a map."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ from floodplain.operators.windows.open_windows import OpenWindows, WindowLayout
 from floodplain.state.descriptors import Map, State, Value
 
 WINDOWS = "windows"
-"""The state that holds them."""
+"""The name of the state."""
 START = "_start"
 
 
 @dataclass(frozen=True)
 class LoadedWindows:
-    """Windows that may change: those asked for, and others of the same keys."""
+    """Windows that may change: the requested ones, and others of the same keys."""
 
     pairs: Pairs
     places: list[np.ndarray]
-    """Of each source the place of its windows among ``pairs``."""
-    found: pa.Array
-    """What is stored of each, null where nothing is."""
+    """For each source the position of its windows in ``pairs``."""
+    entries: pa.Array
+    """The stored value of each, null for a new window."""
 
 
 class ListStorage:
-    """All windows of a key are one value: read and written as one row, whatever their number. For few windows per key."""
+    """All windows of a key are one value, read and written as one row. For few windows per key."""
 
     def __init__(self, layout: WindowLayout) -> None:
         self._layout = layout
@@ -40,7 +40,7 @@ class ListStorage:
         return {WINDOWS: Value(list_type(self._element), nullable=False, whole=True)}
 
     def known(self, batch: Batch) -> tuple[Pairs, pa.Array]:
-        """All windows of the keys at hand."""
+        """All windows of the batch's keys."""
         lists = batch.state(WINDOWS)
         sizes = filled(pc.list_value_length(lists), 0)
         start, *others = pc.list_flatten(lists).flatten()
@@ -55,29 +55,29 @@ class ListStorage:
         return LoadedWindows(pairs, places, at(values, row))
 
     def save(
-        self, batch: Batch, held: OpenWindows, keep: np.ndarray, changed: np.ndarray, numbers: Mapping[str, np.ndarray]
+        self, batch: Batch, windows: OpenWindows, keep: np.ndarray, changed: np.ndarray, numbers: Mapping[str, np.ndarray]
     ) -> None:
-        """What is to be kept of ``held``, which has all windows of its keys; some are new or other than what is stored."""
+        """Writes the windows to ``keep``. ``windows`` has all windows of its keys; ``changed``: those to write."""
         touched = np.zeros(len(batch.keys), bool)
-        touched[held.key_of[(changed & keep) | (held.stored & ~keep)]] = True
-        self.replace(batch, held, keep & touched[held.key_of], touched, numbers)
+        touched[windows.key_of[(changed & keep) | (windows.stored & ~keep)]] = True
+        self.replace(batch, windows, keep & touched[windows.key_of], touched, numbers)
 
     def replace(
-        self, batch: Batch, held: OpenWindows, keep: np.ndarray, touched: np.ndarray, numbers: Mapping[str, np.ndarray]
+        self, batch: Batch, windows: OpenWindows, keep: np.ndarray, touched: np.ndarray, numbers: Mapping[str, np.ndarray]
     ) -> None:
-        """These are all windows of the keys that are marked."""
+        """Writes the whole list of each touched key."""
         keys, rows = np.flatnonzero(touched), np.flatnonzero(keep)
         if not len(keys):
             return
-        values = self._layout.packed(held.partials, numbers, held.shown, rows).flatten()
-        elements = pa.StructArray.from_arrays([pa.array(held.start[rows]), *values], fields=list(self._element))
-        lists = listed(np.searchsorted(keys, held.key_of[rows]), elements, len(keys))
+        values = self._layout.packed(windows.partials, numbers, windows.emitted, rows).flatten()
+        elements = pa.StructArray.from_arrays([pa.array(windows.start[rows]), *values], fields=list(self._element))
+        lists = listed(np.searchsorted(keys, windows.key_of[rows]), elements, len(keys))
         some = pc.greater(pc.list_value_length(lists), 0)
         batch.set(WINDOWS, pc.if_else(some, lists, pa.scalar(None, lists.type)), pa.array(keys))
 
 
 class MapStorage:
-    """A window is an entry of its key: only those that change are read and written. For many windows per key."""
+    """Each window is a map entry: only those that change are read and written. For many windows per key."""
 
     def __init__(self, layout: WindowLayout) -> None:
         self._layout = layout
@@ -86,7 +86,7 @@ class MapStorage:
         return {WINDOWS: Map("long", self._layout.struct, whole=True)}
 
     def load(self, batch: Batch, sources: Sequence[Pairs], *, everything: bool) -> LoadedWindows:
-        """``everything``: all windows of the keys at hand, else those asked for."""
+        """``everything``: all windows of the batch's keys, else the requested ones."""
         known: list[Pairs] = []
         if everything:
             entries = batch.entries(WINDOWS)
@@ -95,11 +95,11 @@ class MapStorage:
         return LoadedWindows(pairs, places[: len(sources)], batch.get(WINDOWS, pa.array(pairs[1]), pa.array(pairs[0])))
 
     def save(
-        self, batch: Batch, held: OpenWindows, keep: np.ndarray, changed: np.ndarray, numbers: Mapping[str, np.ndarray]
+        self, batch: Batch, windows: OpenWindows, keep: np.ndarray, changed: np.ndarray, numbers: Mapping[str, np.ndarray]
     ) -> None:
-        rows, gone = np.flatnonzero(changed & keep), np.flatnonzero(held.stored & ~keep)
+        rows, closed = np.flatnonzero(changed & keep), np.flatnonzero(windows.stored & ~keep)
         if len(rows):
-            values = self._layout.packed(held.partials, numbers, held.shown, rows)
-            batch.put(WINDOWS, pa.array(held.start[rows]), values, pa.array(held.key_of[rows]))
-        if len(gone):
-            batch.remove(WINDOWS, pa.array(held.start[gone]), pa.array(held.key_of[gone]))
+            values = self._layout.packed(windows.partials, numbers, windows.emitted, rows)
+            batch.put(WINDOWS, pa.array(windows.start[rows]), values, pa.array(windows.key_of[rows]))
+        if len(closed):
+            batch.remove(WINDOWS, pa.array(windows.start[closed]), pa.array(windows.key_of[closed]))
