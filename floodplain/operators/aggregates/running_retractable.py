@@ -123,7 +123,7 @@ class RetractableRunningProcess(RunningProcess):
         wrong = np.flatnonzero(filled(now[-1], 0) < 0)
         if len(wrong):
             key = batch.keys.slice(wrong[0], 1).to_pylist()[0]
-            raise BadInput(f"key {key}: more rows are taken back than came")
+            raise BadInput(f"key {key}: more rows are retracted than were inserted")
         return now
 
     def _changed(self, batch: Batch) -> Multiset:

@@ -1,7 +1,7 @@
-"""The temporal join: each row of the left side with the version of the right side that was valid at its time.
+"""As-of join (temporal join): each left row with the version of the right side that was valid at its time.
 
-A left row waits until the watermark reaches its time, so that the answer does not depend on what came first. Of the versions that
-the watermark has passed only the newest is kept: rows yet to come are later than it.
+A left row is buffered until the watermark reaches its time, so the result does not depend on the arrival order. Of the versions
+that the watermark has passed only the newest is stored: all rows still to come are later.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ AsOfHow: TypeAlias = Literal["inner", "left"]
 
 @dataclass(frozen=True)
 class AsOfJoin(KeyedBatchProcess, OperatorTraits):
-    """What was asked for."""
+    """An as-of join, before it is bound to a schema."""
 
     how: AsOfHow
     times: tuple[str, str]
@@ -49,7 +49,7 @@ class AsOfJoin(KeyedBatchProcess, OperatorTraits):
 
 
 class AsOfJoinProcess(KeyedBatchProcess, OperatorTraits):
-    """A temporal join of sides whose columns are known."""
+    """An as-of join bound to the schemas of its sides."""
 
     drops_late = True
 
@@ -68,55 +68,57 @@ class AsOfJoinProcess(KeyedBatchProcess, OperatorTraits):
         return self._columns.late_rows(rows)
 
     def process(self, batch: Batch, ctx: BatchContext) -> pa.Table:
-        came = ArrivedRows.of(batch, timed=True)
-        left = self._left.rows(batch, came.left, came.at[came.left], batch.keys_due(), ctx.late_ms)
+        arrived = ArrivedRows.of(batch, timed=True)
+        left = self._left.rows(batch, arrived.left, arrived.at[arrived.left], batch.keys_due(), ctx.late_ms)
         ready = left.ends <= ctx.watermark_ms
         self._left.keep(batch, left, np.flatnonzero(~ready[: left.new]), ready)
         wake(batch, left.of[~ready], left.ends[~ready])
-        made = self._answered(batch, left, np.flatnonzero(ready), came, ctx.watermark_ms)
-        hopeless = came.hopeless[~came.of_right[came.hopeless]]
-        if self._padded and len(hopeless):
-            rows = self._left.timeless(batch, hopeless)
-            made = pa.concat_tables([made, self._made(batch, rows, np.arange(len(rows)), self._columns.right.nulls(len(rows)))])
-        return made
+        output = self._matched(batch, left, np.flatnonzero(ready), arrived, ctx.watermark_ms)
+        unmatchable = arrived.unmatchable[~arrived.of_right[arrived.unmatchable]]
+        if self._padded and len(unmatchable):
+            rows = self._left.timeless(batch, unmatchable)
+            output = pa.concat_tables(
+                [output, self._output(batch, rows, np.arange(len(rows)), self._columns.right.nulls(len(rows)))]
+            )
+        return output
 
     def on_timers(self, batch: Batch, due: pa.Table, ctx: BatchContext) -> None:
-        """What they are due for was done with the rows."""
+        """``process`` has handled them."""
 
-    def _answered(self, batch: Batch, left: SideRows, ready: np.ndarray, came: ArrivedRows, watermark_ms: int) -> pa.Table:
-        numbers = distinct(len(batch.keys), left.of[ready], batch.key_of_row[came.right], batch.keys_due())
-        right = self._right.rows(batch, came.right, came.at[came.right], numbers, watermark_ms)
+    def _matched(self, batch: Batch, left: SideRows, ready: np.ndarray, arrived: ArrivedRows, watermark_ms: int) -> pa.Table:
+        numbers = distinct(len(batch.keys), left.of[ready], batch.key_of_row[arrived.right], batch.keys_due())
+        right = self._right.rows(batch, arrived.right, arrived.at[arrived.right], numbers, watermark_ms)
         times = micros(right.columns[0])
         order = in_order(right.of, times, right.columns)
-        found = newest_before(left.of[ready], left.on[ready], right.of[order], times[order])
+        version = newest_before(left.of[ready], left.on[ready], right.of[order], times[order])
         self._prune(batch, right, order, times // 1000, watermark_ms)
         if not self._padded:
-            ready, found = ready[found >= 0], found[found >= 0]
-        at = pa.array(np.where(found >= 0, order[np.maximum(found, 0)], 0) if len(order) else found, mask=found < 0)
-        return self._made(batch, left, ready, [column.take(at) for column in right.columns])
+            ready, version = ready[version >= 0], version[version >= 0]
+        at = pa.array(np.where(version >= 0, order[np.maximum(version, 0)], 0) if len(order) else version, mask=version < 0)
+        return self._output(batch, left, ready, [column.take(at) for column in right.columns])
 
     def _prune(self, batch: Batch, right: SideRows, order: np.ndarray, times_ms: np.ndarray, watermark_ms: int) -> None:
-        """Keep of the versions that the watermark has passed the newest of each key, and all others.
+        """Drops versions that are superseded at the watermark: those with a newer one that it has passed.
 
-        A timer at the newest of a key that keeps several: the others will have had their time.
+        A key with several versions gets a timer at its newest, when the others are superseded.
         """
         of, at, new = right.of[order], times_ms[order], order < right.new
         followed = np.append(of[1:] == of[:-1], False)[: len(of)]
         superseded = np.append(followed[:-1] & (at[1:] <= watermark_ms), False)[: len(of)]
-        gone, kept = order[superseded & ~new], order[~superseded & new]
-        self._right.forget(batch, right, gone)
+        dropped, kept = order[superseded & ~new], order[~superseded & new]
+        self._right.forget(batch, right, dropped)
         self._right.keep(batch, right, np.sort(kept), np.zeros(len(right), bool))
         newest = ~followed & (at > watermark_ms)
         several = newest & np.append(False, followed[:-1])[: len(of)]
         batch.timer(at[several], of[several])
 
-    def _made(self, batch: Batch, left: SideRows, which: np.ndarray, right: list[pa.Array]) -> pa.Table:
+    def _output(self, batch: Batch, left: SideRows, which: np.ndarray, right: list[pa.Array]) -> pa.Table:
         keys = [column.take(pa.array(left.of[which])) for column in batch.keys.columns]
         return pa.Table.from_arrays([*keys, *left.take(which), *right], schema=self.output)
 
 
 def in_order(of: np.ndarray, times: np.ndarray, columns: list[pa.Array]) -> np.ndarray:
-    """Rows by key and time; of one time by what is in them, so that the last does not depend on what came first."""
+    """Rows sorted by key and time, then by their other columns, so that the last one does not depend on the arrival order."""
     order = np.lexsort((times, of))
     later = ~starts_of(of[order], times[order])
     if not later.any():
@@ -125,6 +127,6 @@ def in_order(of: np.ndarray, times: np.ndarray, columns: list[pa.Array]) -> np.n
     plain = [column for column in columns if not pa.types.is_nested(column.type)]
     named = {"of": pa.array(of[tied]), **{str(number): column.take(pa.array(tied)) for number, column in enumerate(plain)}}
     ranked = pc.sort_indices(pa.table(named), sort_keys=[(name, "ascending") for name in named])
-    # Those of one key and time stand side by side in both orders, and the first plain column is the time.
+    # Rows of one key and time are adjacent in both orders, and the first plain column is the time.
     order[later | np.append(later[1:], False)] = tied[ranked.to_numpy()]
     return order

@@ -1,4 +1,4 @@
-"""How long rows of a join wait for partners, and which are near enough: within an interval, in one window, or always."""
+"""Time bounds of a join: which rows match, and how long they are buffered: an interval, one window, a ttl, or no bound."""
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
@@ -19,16 +19,16 @@ MOST_MS = 1000 * 366 * 86_400_000
 
 
 class Bound(ABC):
-    """Times are in microseconds, ends in milliseconds: what the watermark must reach for a row to be of no more use."""
+    """Times are in microseconds. Ends are in milliseconds: the watermark at which a row expires, because no partner can come."""
 
     def described(self) -> Given:
-        """Which rows are partners, and for how long they wait."""
+        """The recorded definition: which rows match, and how long they are buffered."""
         return Given("bound", {"kind": type(self).__name__, **asdict(self)}, self.text)  # type: ignore[call-overload]
 
     @property
     @abstractmethod
     def text(self) -> str:
-        """In words."""
+        """The bound as ``explain`` shows it."""
 
     @property
     def low(self) -> int:
@@ -36,39 +36,39 @@ class Bound(ABC):
 
     @property
     def high(self) -> int:
-        """Partners are those with ``low <= right.on - left.on <= high``."""
+        """Rows match if ``low <= right.on - left.on <= high``."""
         return 0
 
     @property
     def ends(self) -> bool:
-        """Whether it is ever sure that no partner comes any more."""
+        """Whether rows expire because no partner can come."""
         return True
 
     @property
     def dated(self) -> bool:
-        """Whether rows have ends that follow from their times; those without a time have no partners then."""
+        """Whether the end of a row follows from its event time; rows without a time have no partners then."""
         return self.ends
 
     @property
     def fields(self) -> tuple[pa.Field, ...]:
-        """Columns that it adds to what comes out."""
+        """Columns that it adds to the output."""
         return ()
 
-    def made(self, ends: np.ndarray) -> list[pa.Array]:  # noqa: ARG002
-        """Those columns of rows with these ends."""
+    def columns(self, ends: np.ndarray) -> list[pa.Array]:  # noqa: ARG002
+        """The added columns, for rows with these ends."""
         return []
 
     @abstractmethod
     def spread(self, at: np.ndarray, side: str, late_ms: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """For rows of these times: the row number, what it is matched by and its end, once for each time that it takes part."""
+        """For rows of these times: row number, match value and end, once for each window that a row is in."""
 
     @abstractmethod
     def on(self, at: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """What stored rows are matched by."""
+        """The match values of buffered rows."""
 
     @abstractmethod
     def state(self, type_: Type) -> List:
-        """Where rows wait."""
+        """The state that buffers rows."""
 
     @abstractmethod
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array: ...
@@ -88,7 +88,7 @@ class Interval(Bound):
                 "give the lower bound of right.time - left.time first"
             )
         if max(abs(self.low_ms), abs(self.high_ms)) > MOST_MS:
-            raise BadInput("join: within is longer than a thousand years: leave it out to join without bounds")
+            raise BadInput("join: within is longer than a thousand years: omit it to join without bounds")
 
     @property
     def text(self) -> str:
@@ -117,7 +117,7 @@ class Interval(Bound):
 
 @dataclass(frozen=True)
 class SameWindow(Bound):
-    """In one window. A row is there once for each window it is in, and is matched by the end of that window."""
+    """Rows match in the same window. A row is buffered once for each window it is in, and matched by the window's end."""
 
     windows: TimeWindows
 
@@ -142,16 +142,16 @@ class SameWindow(Bound):
     def fields(self) -> tuple[pa.Field, ...]:
         return pa.field("window_start", _TIMESTAMP), pa.field("window_end", _TIMESTAMP)
 
-    def made(self, ends: np.ndarray) -> list[pa.Array]:
+    def columns(self, ends: np.ndarray) -> list[pa.Array]:
         none = ends == NONE_MS
         times = (np.where(none, 0, ends - self.windows.size_ms), np.where(none, 0, ends))
-        return [pa.array(found * 1000, pa.int64(), mask=none).cast(_TIMESTAMP) for found in times]
+        return [pa.array(bound * 1000, pa.int64(), mask=none).cast(_TIMESTAMP) for bound in times]
 
     def state(self, type_: Type) -> List:
         return List(type_, ttl=f"{self.windows.size_ms} ms", ttl_clock="event")
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
-        """As long as one of its windows is open."""
+        """A row is on time while one of its windows is open."""
         times = as_ms(event_time)
         open_ = self._last_end(times.fill_null(0).to_numpy()) > late_ms
         return pc.or_(pa.array(open_), times.is_null())
@@ -166,8 +166,8 @@ _TIMESTAMP = pa.timestamp("us", "UTC")
 
 @dataclass(frozen=True)
 class Lasting(Bound):
-    """All rows of a key that live at one time, by event time: each for so long after its own time, or after the watermark if it
-    came late. So it does not depend on epochs which rows that are on time find each other."""
+    """An event-time ttl: rows of a key match while both live, each for ``ttl_ms`` after its own time, or after the watermark if
+    it is late. So which rows on time match does not depend on the epochs."""
 
     ttl_ms: int
 
@@ -210,12 +210,12 @@ class Lasting(Bound):
 
 
 _MOST_AT_MS = (1 << 62) // 1000
-"""Times that microseconds can hold, with room for a bound."""
+"""The largest time that fits into microseconds, with room for a bound."""
 
 
 @dataclass(frozen=True)
 class Unbounded(Bound):
-    """All rows of a key, for ever or for a while in processing time."""
+    """All rows of a key match, without an end or with a processing-time ttl."""
 
     ttl: str | timedelta | None = None
 

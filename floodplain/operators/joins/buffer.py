@@ -1,4 +1,4 @@
-"""The rows of one side of a join in a task: those that came and those that wait."""
+"""The buffer of one side of a join: its new rows of an epoch and its stored rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,18 +20,18 @@ ROW = "row"
 
 @dataclass(frozen=True, slots=True)
 class ArrivedRows:
-    """The rows of a batch, as numbers."""
+    """The new rows of a batch by side, as row numbers."""
 
     of_right: np.ndarray
-    """Per row, whether it is one of the right side."""
+    """Per row, whether it is of the right side."""
     at: np.ndarray
     """Per row, its time in microseconds."""
     timeless: np.ndarray
-    """Per row, whether it needs a time and has none."""
+    """Per row, whether it lacks a time that the join needs."""
     left: np.ndarray
     right: np.ndarray
-    """The rows of each side that may have partners."""
-    hopeless: np.ndarray
+    """The rows of each side that may match."""
+    unmatchable: np.ndarray
     """The others: no time, or null in the key, which equals nothing."""
 
     @staticmethod
@@ -44,33 +44,33 @@ class ArrivedRows:
         for column in batch.keys.columns:
             if column.null_count:
                 null_keys |= column.is_null().to_numpy()
-        hopeless = timeless | null_keys[batch.key_of_row] if null_keys.any() else timeless
+        unmatchable = timeless | null_keys[batch.key_of_row] if null_keys.any() else timeless
         return ArrivedRows(
             of_right,
             np.zeros(len(of_right), np.int64) if times is None else micros(times),
             timeless,
-            np.flatnonzero(~of_right & ~hopeless),
-            np.flatnonzero(of_right & ~hopeless),
-            np.flatnonzero(hopeless),
+            np.flatnonzero(~of_right & ~unmatchable),
+            np.flatnonzero(of_right & ~unmatchable),
+            np.flatnonzero(unmatchable),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class SideRows:
-    """Rows of one side: first those that came, then those that were stored."""
+    """Rows of one side: first the new ones, then the buffered ones."""
 
     new: int
     of: np.ndarray
-    """The number of the key of each."""
+    """The key number of each row."""
     on: np.ndarray
-    """What they are matched by."""
+    """The match value of each row, such as its time."""
     ends: np.ndarray
-    """When it is sure that no partner comes any more; empty if it never is."""
+    """The watermark at which each row expires; empty if none does."""
     columns: list[pa.Array]
     matched: np.ndarray
-    """Whether they had a partner in an earlier epoch."""
+    """Whether each row had a partner in an earlier epoch."""
     elements: Elements
-    """Where the stored ones are."""
+    """The state elements of the buffered rows."""
 
     def __len__(self) -> int:
         return len(self.of)
@@ -82,12 +82,12 @@ class SideRows:
 
 @dataclass(frozen=True)
 class SideState:
-    """How the rows of a side wait: a list of them per key, which is only appended to."""
+    """The state of a side: an append-only list of rows per key."""
 
     columns: SideColumns
     bound: Bound
     tracked: bool
-    """Whether it is kept of each row that it had a partner."""
+    """Whether the state records which rows have had a partner."""
 
     @property
     def name(self) -> str:
@@ -103,7 +103,7 @@ class SideState:
             return row
         return pa.struct([(MATCHED, pa.bool_()), *([(ROW, row)] if row.num_fields else [])])
 
-    def arrived(self, batch: Batch, rows: np.ndarray) -> list[pa.Array]:
+    def columns_of(self, batch: Batch, rows: np.ndarray) -> list[pa.Array]:
         """The columns of these rows of the batch."""
         packed = PACKED[self.name]
         own = [batch.column(AT, rows)] if self.columns.timed else []
@@ -112,14 +112,14 @@ class SideState:
         return own
 
     def rows(self, batch: Batch, new: np.ndarray, at: np.ndarray, numbers: np.ndarray, late_ms: int) -> SideRows:
-        """``new`` rows of the batch, whose times are ``at``, and what is stored for these keys.
+        """``new`` rows of the batch, whose times are ``at``, and the buffered rows of these keys.
 
-        Late is judged by ``late_ms``, as is what has expired by event time: what is not late finds all its partners.
+        ``late_ms`` decides which rows are late and which have expired: a row on time finds all its partners.
         """
         row, on, ends = self.bound.spread(at, self.name, late_ms)
         new = new[row]
         stored = batch.elements(self.name).stored(numbers)
-        came = self.arrived(batch, new)
+        new_columns = self.columns_of(batch, new)
         matched, waiting = self._unpacked(stored.values)
         before = micros(waiting[0]) if self.columns.timed else np.zeros(len(stored.numbers), np.int64)
         return SideRows(
@@ -127,24 +127,24 @@ class SideState:
             of=np.concatenate([batch.key_of_row[new], stored.numbers]),
             on=np.concatenate([on, self.bound.on(before, stored.ends)]),
             ends=np.concatenate([ends, stored.ends]) if self.bound.dated else ends,
-            columns=[joined((one, other)) for one, other in zip(came, waiting, strict=True)],
+            columns=[joined((one, other)) for one, other in zip(new_columns, waiting, strict=True)],
             matched=np.concatenate([np.zeros(len(new), bool), matched]),
             elements=stored,
         )
 
     def timeless(self, batch: Batch, new: np.ndarray) -> SideRows:
         """Rows of the batch that have no time."""
-        columns, nothing = self.arrived(batch, new), batch.elements(self.name).stored(np.empty(0, np.int64))
+        columns, nothing = self.columns_of(batch, new), batch.elements(self.name).stored(np.empty(0, np.int64))
         ends = np.full(len(new), NONE_MS)
         return SideRows(len(new), batch.key_of_row[new], ends, ends, columns, np.zeros(len(new), bool), nothing)
 
     def keep(self, batch: Batch, rows: SideRows, kept: np.ndarray, matched: np.ndarray) -> None:
-        """Store these of the rows that came."""
+        """Buffers these of the new rows."""
         values = self._packed([column.take(pa.array(kept)) for column in rows.columns], matched[kept])
         batch.elements(self.name).append(rows.of[kept], values, rows.ends[kept] if self.bound.dated else None)
 
     def mark(self, batch: Batch, rows: SideRows, which: np.ndarray) -> None:
-        """Of these stored rows, note that they had a partner."""
+        """Marks these buffered rows as matched."""
         elements = rows.elements.at(which - rows.new)
         values = self._packed(self._unpacked(elements.values)[1], np.ones(len(which), bool))
         batch.elements(self.name).replace(Elements(elements.numbers, elements.positions, values, elements.ends))
@@ -172,14 +172,14 @@ def joined(parts: Sequence[pa.Array]) -> pa.Array:
 
 
 def micros(times: pa.Array) -> np.ndarray:
-    """Times as microseconds; integers are milliseconds. Where there is none, anything."""
+    """Times as microseconds; integers are milliseconds. Any value for null."""
     if not pa.types.is_timestamp(times.type):
         return times.cast(pa.int64()).fill_null(0).to_numpy() * 1000
     return times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).fill_null(0).to_numpy()
 
 
 def distinct(below: int, *numbers: np.ndarray) -> np.ndarray:
-    """Each number once, ascending; quicker than sorting them, since they are keys of the batch."""
+    """Distinct key numbers, ascending; faster than sorting, because they are dense."""
     mask = np.zeros(below, bool)
     for some in numbers:
         mask[some] = True
@@ -187,7 +187,7 @@ def distinct(below: int, *numbers: np.ndarray) -> np.ndarray:
 
 
 def wake(batch: Batch, of: np.ndarray, ends: np.ndarray) -> None:
-    """One timer per key, at the first of these ends: who is woken looks at all that waits, and asks again for what is left."""
+    """Sets one timer per key, at the first of these ends: when it fires, all rows of the key are checked, and the next is set."""
     never = np.iinfo(np.int64).max
     first = np.full(len(batch.keys), never)
     np.minimum.at(first, of, ends)

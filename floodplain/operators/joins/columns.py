@@ -1,4 +1,4 @@
-"""The columns of a join: as both sides come to it in one table, and as they come out."""
+"""The columns of a join: of its input, where both sides are one table, and of its output."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,14 +12,14 @@ from floodplain.operators.kernel.reserved_columns import AT, PREFIX, RIGHT_SIDE,
 from floodplain.state.tables import free_name
 
 PACKED = {"left": f"{PREFIX}left", "right": f"{PREFIX}right"}
-"""The columns of a side but for its key and its time, as one struct; null in rows of the other."""
+"""The columns of a side without key and time, as one struct; null in rows of the other side."""
 REASON = "reason"
 SIDE = "side"
 
 
 @dataclass(frozen=True)
 class SideColumns:
-    """The columns of one side, its time first, under the names that they come in and that they go out with."""
+    """The columns of one side, its time first, with their input and output names."""
 
     side: str
     fields: tuple[pa.Field, ...]
@@ -28,7 +28,7 @@ class SideColumns:
 
     @property
     def schema(self) -> pa.Schema:
-        """As they go out."""
+        """The output schema."""
         return pa.schema([pa.field(name, field.type) for name, field in zip(self.names, self.fields, strict=True)])
 
     @property
@@ -48,7 +48,7 @@ class JoinColumns:
     right: SideColumns
 
     def output(self, first: Sequence[pa.Field] = (), last: Sequence[pa.Field] = (), *, with_right: bool = True) -> pa.Schema:
-        """Keys, ``first``, the left columns, the right ones, ``last``. Raises ``BadInput`` where a name stands twice."""
+        """Keys, ``first``, the left columns, the right ones, ``last``. Raises ``BadInput`` for duplicate names."""
         fields = [*self.keys, *first, *self.left.schema, *(self.right.schema if with_right else ()), *last]
         for name, times in Counter(field.name for field in fields).items():
             if times > 1:
@@ -59,7 +59,7 @@ class JoinColumns:
         return pa.schema(fields)
 
     def late(self) -> pa.Schema:
-        """Late rows: their side, key, own columns (those of the other side are null), and why they are late."""
+        """The schema of late rows: side, key, own columns (those of the other side are null), and the drop reason."""
         check_keys("join", [key.name for key in self.keys], REASON)
         named = {field.name: field for field in (*self.keys, *self.left.schema, *self.right.schema)}
         side, reason = (pa.field(free_name(name, named), pa.string()) for name in (SIDE, REASON))
@@ -68,8 +68,8 @@ class JoinColumns:
     def late_rows(self, rows: pa.Table) -> pa.Table:
         """Late rows of both sides as ``late`` has them."""
         right = rows.column(RIGHT_SIDE)
-        made = [self._late_of(side, rows.filter(mask)) for side, mask in ((self.left, pc.invert(right)), (self.right, right))]
-        return pa.concat_tables(made, promote_options="default").select(self.late().names)
+        sides = [self._late_of(side, rows.filter(mask)) for side, mask in ((self.left, pc.invert(right)), (self.right, right))]
+        return pa.concat_tables(sides, promote_options="default").select(self.late().names)
 
     def _late_of(self, side: SideColumns, rows: pa.Table) -> pa.Table:
         own = [rows.column(AT)] if side.timed else []
@@ -86,14 +86,14 @@ class JoinColumns:
 
 
 def time_name(times: Sequence[str], suffixes: tuple[str, str] | None, right: int) -> str:
-    """The time column of a side as it comes out, as far as it is known before the other columns are."""
+    """The output name of a side's time column, before the other columns are known."""
     return times[right] + (suffixes[right] if suffixes and times[0] == times[1] else "")
 
 
 def join_columns(
     rows: pa.Schema, keys: Sequence[str], times: tuple[str | None, str | None], suffixes: tuple[str, str] | None
 ) -> JoinColumns:
-    """Of both sides' rows in one table. ``suffixes`` tell apart columns that both sides have."""
+    """The columns of both sides, from the schema of their common table. ``suffixes`` rename columns that both sides have."""
     left, right = (tuple(_fields(rows, side, time)) for side, time in zip(PACKED, times, strict=True))
     both = {field.name for field in left} & {field.name for field in right}
     ends = suffixes or ("", "")

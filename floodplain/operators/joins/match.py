@@ -1,4 +1,4 @@
-"""Which rows of two sides belong together: the same key, and times that lie within bounds of each other."""
+"""Matching: pairs of rows of two sides with the same key and a time difference within bounds."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ _MOST = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """For each row that looks for partners, the run of those it finds: ``order[first[i] : last[i]]``."""
+    """The partners of each row, as a range: ``order[first[i] : last[i]]``."""
 
     order: np.ndarray
     first: np.ndarray
     last: np.ndarray
 
     @property
-    def found(self) -> np.ndarray:
+    def matched(self) -> np.ndarray:
         """Per row, whether it has a partner."""
         return self.last > self.first
 
@@ -29,7 +29,7 @@ class Ranges:
 
 
 def partners(of: np.ndarray, on: np.ndarray, other_of: np.ndarray, other_on: np.ndarray, low: int, high: int) -> Ranges:
-    """Among the others, those of the same key with ``on + low <= other_on <= on + high``."""
+    """The rows of the other side with the same key and ``on + low <= other_on <= on + high``."""
     if not len(of) or not len(other_of):
         nothing = np.zeros(len(of), np.int64)
         return Ranges(np.arange(len(other_of)), nothing, nothing)
@@ -49,11 +49,11 @@ def partners(of: np.ndarray, on: np.ndarray, other_of: np.ndarray, other_on: np.
 
 
 def newest_before(of: np.ndarray, on: np.ndarray, other_of: np.ndarray, other_on: np.ndarray) -> np.ndarray:
-    """For each row the last of the others of its key that is not later, −1 where there is none.
+    """For each row the newest row of the other side with its key that is not later, −1 if there is none.
 
-    Requires: the others are in order of key and time; of several at one time the last counts.
+    Requires: the other side is sorted by key and time; of several rows at one time the last is taken.
     """
     if not len(other_of):
         return np.full(len(of), -1)
-    found = partners(of, on, other_of, other_on, int(other_on.min()) - int(on.max(initial=0)), 0)
-    return np.where(found.found, found.order[np.maximum(found.last - 1, 0)], -1)
+    ranges = partners(of, on, other_of, other_on, int(other_on.min()) - int(on.max(initial=0)), 0)
+    return np.where(ranges.matched, ranges.order[np.maximum(ranges.last - 1, 0)], -1)

@@ -1,9 +1,9 @@
-"""Rows with what another pipeline's state has for their keys: one multi-get per task and epoch.
+"""Lookup join with another pipeline's state: one multi-get per task and epoch.
 
-All rows of an epoch see one epoch of the other state, whatever their event times: which rows it has for a time of theirs is a
-question to a join as of that time. The driver chooses it before they start, holds it with a pin until the
-next epoch begins, and sends its manifest along. Which one it was is kept as a task value, so each of our epochs tells what it
-saw. An epoch that is tried again before it was committed may see a later one: nothing of the first try counts.
+All rows of an epoch read one snapshot of the other state, whatever their event times; for the version at a row's time use an
+as-of join. The driver chooses the snapshot before the tasks start, pins it until the next epoch begins, and sends its manifest
+to the tasks. Its epoch is stored as a task value, so each of our epochs records what it read. A retried epoch may read a later
+snapshot: nothing of the first attempt was committed.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ _SEEN = "seen"
 
 @dataclass(frozen=True)
 class StateLookup(KeyedBatchProcess, OperatorTraits):
-    """What was asked for."""
+    """A lookup join, before it is bound to a schema."""
 
     location: str
     table: str
@@ -53,7 +53,7 @@ class StateLookup(KeyedBatchProcess, OperatorTraits):
     def for_changes(self, name: str) -> "StateLookup":
         if not isinstance(self.at, int):
             raise changelog_refused(
-                name, "a row may find something else when it is taken back than when it came", "look up one epoch, at=41"
+                name, "a retraction may find another entry than the insertion did", "look up one epoch, at=41"
             )
         return self
 
@@ -69,7 +69,7 @@ class StateLookup(KeyedBatchProcess, OperatorTraits):
         )
 
     def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "StateLookupProcess":  # noqa: ARG002
-        with self.looked_into(self.store(), pinned=False) as snapshot:
+        with self.snapshot_of(self.store(), pinned=False) as snapshot:
             schema = snapshot.table(self.table).schema
         named = {column.name for column in schema.keys}
         if set(self.on.values()) != named:
@@ -77,11 +77,11 @@ class StateLookup(KeyedBatchProcess, OperatorTraits):
                 f"lookup: table {self.table} at {self.location} is keyed by {', '.join(sorted(named))}: "
                 f"say with on= which columns they are; {', '.join(self.on.values())} was given"
             )
-        found = [pa.field(self.prefix + column.name, column.arrow) for column in schema.subkeys + schema.values]
-        for column in found:
+        columns = [pa.field(self.prefix + column.name, column.arrow) for column in schema.subkeys + schema.values]
+        for column in columns:
             if rows.get_all_field_indices(column.name):
                 raise BadInput(f"lookup: there is a column {column.name} already: add something to the names with prefix=")
-        return StateLookupProcess(self, keys, tuple(rows), tuple(found))
+        return StateLookupProcess(self, keys, tuple(rows), tuple(columns))
 
     def store(self) -> Store:
         try:
@@ -91,7 +91,7 @@ class StateLookup(KeyedBatchProcess, OperatorTraits):
                 f"lookup: there is no state at {self.location}: start the pipeline that keeps it first, or check the location"
             ) from missing
 
-    def looked_into(self, store: Store, *, pinned: bool) -> Snapshot:
+    def snapshot_of(self, store: Store, *, pinned: bool) -> Snapshot:
         if self.at == NOW:
             return store.snapshot(pinned=pinned)
         if isinstance(self.at, int):
@@ -100,23 +100,23 @@ class StateLookup(KeyedBatchProcess, OperatorTraits):
 
 
 class StateLookupProcess(KeyedBatchProcess, OperatorTraits):
-    """A lookup with columns that are known."""
+    """A lookup join bound to the schemas of its input and of the table."""
 
     seen: Any
 
     def __init__(
         self,
-        asked: StateLookup,
+        lookup: StateLookup,
         keys: tuple[str, ...],
         rows: tuple[pa.Field, ...],
-        found: tuple[pa.Field, ...],
-        held: bytes = b"",
+        columns: tuple[pa.Field, ...],
+        manifest: bytes = b"",
     ) -> None:
-        self._asked, self._keys, self._rows, self._found = asked, keys, rows, found
-        self._manifest = held
+        self._lookup, self._keys, self._rows, self._columns = lookup, keys, rows, columns
+        self._manifest = manifest
         self._pinned: Snapshot | None = None
-        self._schema = self.output = pa.schema([*rows, *found])
-        self.output_time = asked.output_time
+        self._schema = self.output = pa.schema([*rows, *columns])
+        self.output_time = lookup.output_time
 
     def __getstate__(self) -> dict[str, Any]:
         """The pin stays with the driver."""
@@ -126,14 +126,14 @@ class StateLookupProcess(KeyedBatchProcess, OperatorTraits):
         return {_SEEN: TaskValue("long", split=_to_all, merge=max)}
 
     def begun(self) -> "StateLookupProcess":
-        before, self._pinned = self._pinned, self._asked.looked_into(_opened(self._asked), pinned=True)
+        before, self._pinned = self._pinned, self._lookup.snapshot_of(_opened(self._lookup), pinned=True)
         if before is not None:
             before.close()
         manifest = msgspec.msgpack.encode(self._pinned.manifest)
-        return StateLookupProcess(self._asked, self._keys, self._rows, self._found, manifest)
+        return StateLookupProcess(self._lookup, self._keys, self._rows, self._columns, manifest)
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:  # noqa: ARG002
-        """A row is never too late to be looked up."""
+        """No row is late."""
         return pa.array(np.ones(len(event_time), bool))
 
     def process(self, batch: Batch, ctx: BatchContext) -> pa.Table:  # noqa: ARG002
@@ -141,23 +141,23 @@ class StateLookupProcess(KeyedBatchProcess, OperatorTraits):
         self.seen.set(manifest.epoch)
         if not len(batch.rows):
             return self._schema.empty_table()
-        store = _opened(self._asked)
+        store = _opened(self._lookup)
         store.open_runs.keep_only(run for runs in manifest.runs.values() for run in runs)
         keys = [one_array(column) for column in batch.keys.columns]
-        wanted = pa.table(dict(zip((self._asked.on[name] for name in self._keys), keys, strict=True)))
+        wanted = pa.table(dict(zip((self._lookup.on[name] for name in self._keys), keys, strict=True)))
         known = np.ones(len(wanted), bool)
         for key in keys:
             known &= key.is_valid().to_numpy(zero_copy_only=False)
-        answer = Snapshot(manifest, store.open_runs, store.history).table(self._asked.table).multi_get(wanted)
+        answer = Snapshot(manifest, store.open_runs, store.history).table(self._lookup.table).multi_get(wanted)
         of, none = batch.key_of_row, np.zeros(len(batch.key_of_row), np.int64)
-        found = partners(of, none, answer.key_number, np.zeros(len(answer.key_number), np.int64), 0, 0)
-        row, entry = found.pairs()
+        matches = partners(of, none, answer.key_number, np.zeros(len(answer.key_number), np.int64), 0, 0)
+        row, entry = matches.pairs()
         row, entry = row[known[of[row]]], entry[known[of[row]]]
-        if self._asked.how == "left":
+        if self._lookup.how == "left":
             alone = np.setdiff1d(np.arange(len(of)), row)
             row, entry = np.concatenate([row, alone]), np.concatenate([entry, np.full(len(alone), -1)])
         at = pa.array(np.maximum(entry, 0), mask=entry < 0)
-        names = [column.name.removeprefix(self._asked.prefix) for column in self._found]
+        names = [column.name.removeprefix(self._lookup.prefix) for column in self._columns]
         added = [one_array(answer.rows.column(name)).take(at) for name in names]
         return pa.Table.from_arrays([*batch.rows.take(pa.array(row)).columns, *added], schema=self._schema)
 
@@ -166,14 +166,14 @@ class StateLookupProcess(KeyedBatchProcess, OperatorTraits):
 
 
 _stores: dict[tuple[str, tuple[tuple[str, str], ...]], Store] = {}
-"""Open in this process, which lives on between epochs."""
+"""Stores open in this process, which is reused between epochs."""
 
 
-def _opened(asked: StateLookup) -> Store:
-    place = asked.location, tuple(sorted(asked.options.items()))
-    if place not in _stores:
-        _stores[place] = asked.store()
-    return _stores[place]
+def _opened(lookup: StateLookup) -> Store:
+    location = lookup.location, tuple(sorted(lookup.options.items()))
+    if location not in _stores:
+        _stores[location] = lookup.store()
+    return _stores[location]
 
 
 def _to_all(value: int, slots: int) -> list[int]:

@@ -1,8 +1,8 @@
-"""Joins of two streams: rows of a key are joined with those of the other side that are near enough in time.
+"""Stream-stream joins: rows of a key are joined with those of the other side within a time bound.
 
-Both sides come as one table (``join_columns``). A row looks for its partners among those that came with it and those that wait,
-and then waits itself until no partner can come: then it expires, which nothing has to be read for. Where rows without a partner
-come out, a key that has some waiting has a timer at the first of their ends.
+Both sides come as one table (``join_columns``). A row is matched with the other side's rows of this epoch and of its buffer, and
+is then buffered itself until no partner can come: then it expires, which needs no read. In outer joins a key with buffered rows
+has a timer at the first of their ends.
 """
 
 from dataclasses import dataclass, field
@@ -26,20 +26,20 @@ from floodplain.state.descriptors import State
 
 How: TypeAlias = Literal["inner", "left", "right", "full", "semi", "anti"]
 PADDED: dict[str, tuple[str, ...]] = {"left": ("left",), "right": ("right",), "full": ("left", "right"), "anti": ("left",)}
-"""The sides whose rows come out without a partner, too."""
+"""Outer joins: the sides whose unmatched rows are emitted, padded with nulls."""
 
 
 @dataclass(frozen=True)
 class Join(KeyedBatchProcess, OperatorTraits):
-    """What was asked for."""
+    """A stream-stream join, before it is bound to a schema."""
 
     how: How
     bound: Bound
     times: tuple[str | None, str | None]
-    """The time column of each side, as it comes out."""
+    """The event-time column of each side in the output."""
     suffixes: tuple[str, str] | None = None
     output_time: str | None = field(init=False, default=None)
-    """Set where a column is never older than the watermark when its row comes out."""
+    """Set where a column is never older than the watermark when its row is emitted."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "output_time", self._output_time())
@@ -66,21 +66,21 @@ class Join(KeyedBatchProcess, OperatorTraits):
 
 
 class StreamJoinProcess(KeyedBatchProcess, OperatorTraits):
-    """A join of sides whose columns are known."""
+    """A stream-stream join bound to the schemas of its sides."""
 
-    def __init__(self, asked: Join, columns: JoinColumns) -> None:
-        self._columns, self._bound, self.output_time = columns, asked.bound, asked.output_time
-        self._padded = PADDED.get(asked.how, ())
-        self._alone = asked.how in ("semi", "anti")
-        """Whether only the left side comes out."""
-        self._emits_pairs = asked.how != "anti"
-        self._weighted = asked.gives_changes
+    def __init__(self, join: Join, columns: JoinColumns) -> None:
+        self._columns, self._bound, self.output_time = columns, join.bound, join.output_time
+        self._padded = PADDED.get(join.how, ())
+        self._left_only = join.how in ("semi", "anti")
+        """Whether the output has only the left side."""
+        self._emits_pairs = join.how != "anti"
+        self._weighted = join.gives_changes
         weight = [pa.field(WEIGHT, pa.int64())] if self._weighted else []
-        self.output = columns.output(asked.bound.fields, weight, with_right=not self._alone)
+        self.output = columns.output(join.bound.fields, weight, with_right=not self._left_only)
         self.side_outputs = {LATE: columns.late()}
-        self.drops_late = asked.bound.ends
-        self._left = SideState(columns.left, asked.bound, "left" in self._padded and not self._alone)
-        self._right = SideState(columns.right, asked.bound, "right" in self._padded)
+        self.drops_late = join.bound.ends
+        self._left = SideState(columns.left, join.bound, "left" in self._padded and not self._left_only)
+        self._right = SideState(columns.right, join.bound, "right" in self._padded)
 
     def states(self) -> dict[str, State]:
         return {side.name: side.declared() for side in (self._left, self._right)}
@@ -92,48 +92,48 @@ class StreamJoinProcess(KeyedBatchProcess, OperatorTraits):
         return self._columns.late_rows(rows)
 
     def process(self, batch: Batch, ctx: BatchContext) -> pa.Table:
-        came = ArrivedRows.of(batch, timed=self._bound.dated)
-        left, right = self._sides(batch, came, ctx.late_ms)
+        arrived = ArrivedRows.of(batch, timed=self._bound.dated)
+        left, right = self._sides(batch, arrived, ctx.late_ms)
         hits = np.zeros(len(left), bool), np.zeros(len(right), bool)
-        made = [self._pairs(batch, left, right, *hits)]
+        output = [self._pairs(batch, left, right, *hits)]
         for state, rows, hit in ((self._left, left, hits[0]), (self._right, right, hits[1])):
-            made += self._settled(batch, state, rows, hit, ctx.watermark_ms)
+            output += self._settled(batch, state, rows, hit, ctx.watermark_ms)
             if state.name in self._padded:
-                made += self._hopeless(batch, state, came, ctx.late_ms)
-        return pa.concat_tables(made)
+                output += self._unmatchable(batch, state, arrived, ctx.late_ms)
+        return pa.concat_tables(output)
 
     def on_timers(self, batch: Batch, due: pa.Table, ctx: BatchContext) -> None:
-        """What they are due for was done with the rows: only then was it known which had partners."""
+        """``process`` has handled them: it knows which rows are matched."""
 
-    def _sides(self, batch: Batch, came: ArrivedRows, late_ms: int) -> tuple[SideRows, SideRows]:
-        """Of each side what came, and what waits for keys that the other side came with or that are due."""
+    def _sides(self, batch: Batch, arrived: ArrivedRows, late_ms: int) -> tuple[SideRows, SideRows]:
+        """The new rows of each side, and its buffered rows for keys of the other side's new rows or with a due timer."""
         due = batch.keys_due() if self._padded and self._bound.ends else np.empty(0, np.int64)
-        found = []
-        for state, mine, others in ((self._left, came.left, came.right), (self._right, came.right, came.left)):
+        sides = []
+        for state, mine, others in ((self._left, arrived.left, arrived.right), (self._right, arrived.right, arrived.left)):
             wanted = batch.key_of_row[others], due if state.name in self._padded else due[:0]
-            found.append(state.rows(batch, mine, came.at[mine], distinct(len(batch.keys), *wanted), late_ms))
-        return found[0], found[1]
+            sides.append(state.rows(batch, mine, arrived.at[mine], distinct(len(batch.keys), *wanted), late_ms))
+        return sides[0], sides[1]
 
     def _pairs(self, batch: Batch, left: SideRows, right: SideRows, left_hit: np.ndarray, right_hit: np.ndarray) -> pa.Table:
-        """What comes out for rows with partners, each pair once: at least one of the two came now. Notes who had one."""
+        """The output of matched pairs, each once: at least one of the two rows is new. Marks the rows that have a partner."""
         low, high, new = self._bound.low, self._bound.high, left.new
-        came = partners(left.of[:new], left.on[:new], right.of, right.on, low, high)
-        waited = partners(left.of[new:], left.on[new:], right.of[: right.new], right.on[: right.new], low, high)
-        left_hit[:new], left_hit[new:] = came.found, waited.found
-        if self._alone:
+        new_matches = partners(left.of[:new], left.on[:new], right.of, right.on, low, high)
+        buffered_matches = partners(left.of[new:], left.on[new:], right.of[: right.new], right.on[: right.new], low, high)
+        left_hit[:new], left_hit[new:] = new_matches.matched, buffered_matches.matched
+        if self._left_only:
             rows = np.flatnonzero(left_hit) if self._emits_pairs else np.empty(0, np.int64)
-            return self._made(batch, left, rows, left.take(rows), [])
-        pairs, others = came.pairs(), waited.pairs()
+            return self._output(batch, left, rows, left.take(rows), [])
+        pairs, others = new_matches.pairs(), buffered_matches.pairs()
         one, other = np.concatenate([pairs[0], others[0] + new]), np.concatenate([pairs[1], others[1]])
         right_hit[other] = True
-        return self._made(batch, left, one, left.take(one), right.take(other))
+        return self._output(batch, left, one, left.take(one), right.take(other))
 
     def _settled(self, batch: Batch, state: SideState, rows: SideRows, hit: np.ndarray, watermark_ms: int) -> list[pa.Table]:
-        """Rows go on waiting or are done with; those that come out without a partner, or are taken back."""
+        """Buffers or expires the rows of a side. Returns its unmatched rows that are emitted, or retracted."""
         new = np.arange(len(rows)) < rows.new
         done = rows.ends <= watermark_ms if self._bound.ends else np.zeros(len(rows), bool)
         newly = hit & ~rows.matched
-        if self._alone and state is self._left:
+        if self._left_only and state is self._left:
             keep = new & ~hit & ~done
             state.forget(batch, rows, np.flatnonzero(~new & hit & ~done))
         else:
@@ -145,38 +145,38 @@ class StreamJoinProcess(KeyedBatchProcess, OperatorTraits):
             return []
         if self._weighted:
             return [
-                self._lonely(batch, state, rows, np.flatnonzero(new & ~hit), 1),
-                self._lonely(batch, state, rows, np.flatnonzero(~new & newly), -1),
+                self._unmatched(batch, state, rows, np.flatnonzero(new & ~hit), 1),
+                self._unmatched(batch, state, rows, np.flatnonzero(~new & newly), -1),
             ]
         woken = np.zeros(len(batch.keys), bool)
         woken[batch.keys_due()] = True
         waiting = ~done & ~hit & ~rows.matched & (new | woken[rows.of])
         wake(batch, rows.of[waiting], rows.ends[waiting])
-        return [self._lonely(batch, state, rows, np.flatnonzero(done & ~hit & ~rows.matched), 1)]
+        return [self._unmatched(batch, state, rows, np.flatnonzero(done & ~hit & ~rows.matched), 1)]
 
-    def _hopeless(self, batch: Batch, state: SideState, came: ArrivedRows, late_ms: int) -> list[pa.Table]:
-        """Rows that no partner can have, as they come: without a time, or with null in their key."""
-        which = came.hopeless[came.of_right[came.hopeless] == (state is self._right)]
+    def _unmatchable(self, batch: Batch, state: SideState, arrived: ArrivedRows, late_ms: int) -> list[pa.Table]:
+        """Emits new rows that cannot match: without a time, or with null in their key."""
+        which = arrived.unmatchable[arrived.of_right[arrived.unmatchable] == (state is self._right)]
         if not len(which):
             return []
-        timeless = came.timeless[which]
-        given = [
+        timeless = arrived.timeless[which]
+        sides = [
             state.timeless(batch, which[timeless]),
-            state.rows(batch, which[~timeless], came.at[which[~timeless]], np.empty(0, np.int64), late_ms),
+            state.rows(batch, which[~timeless], arrived.at[which[~timeless]], np.empty(0, np.int64), late_ms),
         ]
-        return [self._lonely(batch, state, rows, np.arange(len(rows)), 1) for rows in given]
+        return [self._unmatched(batch, state, rows, np.arange(len(rows)), 1) for rows in sides]
 
-    def _lonely(self, batch: Batch, state: SideState, rows: SideRows, which: np.ndarray, weight: int) -> pa.Table:
-        columns, none = rows.take(which), len(which)
+    def _unmatched(self, batch: Batch, state: SideState, rows: SideRows, which: np.ndarray, weight: int) -> pa.Table:
+        columns, count = rows.take(which), len(which)
         left, right = (
-            (columns, self._columns.right.nulls(none)) if state is self._left else (self._columns.left.nulls(none), columns)
+            (columns, self._columns.right.nulls(count)) if state is self._left else (self._columns.left.nulls(count), columns)
         )
-        return self._made(batch, rows, which, left, [] if self._alone else right, weight)
+        return self._output(batch, rows, which, left, [] if self._left_only else right, weight)
 
-    def _made(
+    def _output(
         self, batch: Batch, rows: SideRows, which: np.ndarray, left: list[pa.Array], right: list[pa.Array], weight: int = 1
     ) -> pa.Table:
         keys = [column.take(pa.array(rows.of[which])) for column in batch.keys.columns]
-        more = self._bound.made(rows.ends[which] if self._bound.ends else rows.ends)
+        more = self._bound.columns(rows.ends[which] if self._bound.ends else rows.ends)
         weights = [pa.repeat(pa.scalar(weight, pa.int64()), len(which))] if self._weighted else []
         return pa.Table.from_arrays([*keys, *more, *left, *right, *weights], schema=self.output)

@@ -1,7 +1,7 @@
-"""Joins of streams of which rows may be taken back: what came of a row is taken back with it.
+"""Joins of changelogs: a retracted row retracts its pairs.
 
-All rows of both sides are kept, each different one with how many there are of it. An epoch reads those of the keys that have
-changes. So many pairs of two rows hold as there are of the one times of the other.
+The state is a multiset of rows for each side. An epoch reads the rows of the keys that have changes. The multiplicity of a pair
+is the product of the multiplicities of its rows.
 """
 
 from collections.abc import Iterator
@@ -27,17 +27,17 @@ from floodplain.state.descriptors import State
 from floodplain.structs import fields_of
 
 _EMPTY = "no_columns"
-"""Stands for the columns of a side that has none but its key."""
+"""A placeholder column for a side that has only its key."""
 
 
 @dataclass(frozen=True)
 class RetractableJoin(KeyedBatchProcess, OperatorTraits):
-    """What was asked for."""
+    """A join of changelogs, before it is bound to a schema."""
 
     how: How
     suffixes: tuple[str, str] | None = None
     changes: tuple[bool, bool] = (True, True)
-    """Of each side, whether its rows are changes."""
+    """Of each side, whether it is a changelog."""
 
     gives_changes = True
 
@@ -60,14 +60,14 @@ def _unweighted(side: SideColumns) -> SideColumns:
 
 
 class RetractableJoinProcess(KeyedBatchProcess, OperatorTraits):
-    """A join of sides whose columns are known."""
+    """A join of changelogs bound to the schemas of its sides."""
 
     needs_all_changes = True
 
-    def __init__(self, asked: RetractableJoin, columns: JoinColumns) -> None:
-        self._how, self._columns, self._changes = asked.how, columns, asked.changes
-        self._alone = asked.how in ("semi", "anti")
-        self.output = columns.output((), [pa.field(WEIGHT, pa.int64())], with_right=not self._alone)
+    def __init__(self, join: RetractableJoin, columns: JoinColumns) -> None:
+        self._how, self._columns, self._changes = join.how, columns, join.changes
+        self._left_only = join.how in ("semi", "anti")
+        self.output = columns.output((), [pa.field(WEIGHT, pa.int64())], with_right=not self._left_only)
 
     def states(self) -> dict[str, State]:
         return {f"{side.side}_now": multiset_state("join", _kept(side)) for side in (self._columns.left, self._columns.right)}
@@ -78,8 +78,8 @@ class RetractableJoinProcess(KeyedBatchProcess, OperatorTraits):
         of_right = batch.column(RIGHT_SIDE).to_numpy(zero_copy_only=False)
         left = self._side(batch, self._columns.left, np.flatnonzero(~of_right), self._changes[0])
         right = self._side(batch, self._columns.right, np.flatnonzero(of_right), self._changes[1])
-        made = list(self._made(batch, left, right))
-        return pa.concat_tables([*(gone for gone, _ in made), *(new for _, new in made)])
+        changes = list(self._changes_of(batch, left, right))
+        return pa.concat_tables([*(retractions for retractions, _ in changes), *(insertions for _, insertions in changes)])
 
     def _side(self, batch: Batch, side: SideColumns, rows: np.ndarray, changes: bool) -> Multiset:
         kept, weights = _kept(side), np.ones(len(rows), np.int64)
@@ -89,49 +89,49 @@ class RetractableJoinProcess(KeyedBatchProcess, OperatorTraits):
         there = pa.repeat(True, len(rows))
         columns = [there] * len(kept)
         if packed is not None and side.fields:
-            given = dict(zip((field.name for field in packed.type), fields_of(packed), strict=True))
-            columns = [given[field.name] for field in kept]
+            by_name = dict(zip((field.name for field in packed.type), fields_of(packed), strict=True))
+            columns = [by_name[field.name] for field in kept]
         values = pa.StructArray.from_arrays(columns, fields=kept)
         return Multiset.apply(batch, f"{side.side}_now", batch.key_of_row[rows], values, weights)
 
-    def _made(self, batch: Batch, left: Multiset, right: Multiset) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """What is taken back and what is new: of pairs, then of rows of each side by themselves."""
+    def _changes_of(self, batch: Batch, left: Multiset, right: Multiset) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Retractions and insertions: of pairs, then of unmatched rows of each side."""
         met = _without_null(batch)
-        if not self._alone:
+        if not self._left_only:
             one, other, net = _pairs(left, right, met)
             yield self._changed(batch, _Some(left, one), _Some(right, other), net)
         if self._how == "semi":
             yield self._changed(batch, _Some.all(left), None, _net(left, *_partners(left, right, met)))
         if "left" in PADDED.get(self._how, ()):
-            yield self._changed(batch, _Some.all(left), None, _lonely(left, right, met))
+            yield self._changed(batch, _Some.all(left), None, _unmatched(left, right, met))
         if "right" in PADDED.get(self._how, ()):
-            yield self._changed(batch, None, _Some.all(right), _lonely(right, left, met))
+            yield self._changed(batch, None, _Some.all(right), _unmatched(right, left, met))
 
     def _changed(self, batch: Batch, left: "_Some | None", right: "_Some | None", net: np.ndarray) -> tuple[pa.Table, pa.Table]:
-        """Rows made of these of both sides (null without), each as often as ``net`` says: those to take back, and the others."""
+        """Retractions and insertions: output rows of these rows of both sides (null without), each ``net`` times."""
         some = left or right
         assert some is not None
-        found = []
+        tables = []
         for sign in (-1, 1):
             at = np.repeat(np.arange(len(net)), np.maximum(sign * net, 0))
-            owner = pa.array(some.copies.owner[some.rows[at]])
+            owner = pa.array(some.multiset.owner[some.rows[at]])
             columns = [column.take(owner) for column in batch.keys.columns]
             columns += _columns(self._columns.left, left, at)
-            columns += [] if self._alone else _columns(self._columns.right, right, at)
+            columns += [] if self._left_only else _columns(self._columns.right, right, at)
             weights = pa.repeat(pa.scalar(sign, pa.int64()), len(at))
-            found.append(pa.Table.from_arrays([*columns, weights], schema=self.output))
-        return found[0], found[1]
+            tables.append(pa.Table.from_arrays([*columns, weights], schema=self.output))
+        return tables[0], tables[1]
 
 
 class _Some(NamedTuple):
     """Some rows of a side."""
 
-    copies: Multiset
+    multiset: Multiset
     rows: np.ndarray
 
     @classmethod
-    def all(cls, copies: Multiset) -> "_Some":
-        return cls(copies, np.arange(len(copies.owner)))
+    def all(cls, multiset: Multiset) -> "_Some":
+        return cls(multiset, np.arange(len(multiset.owner)))
 
 
 def _kept(side: SideColumns) -> list[pa.Field]:
@@ -141,38 +141,38 @@ def _kept(side: SideColumns) -> list[pa.Field]:
 def _columns(side: SideColumns, some: _Some | None, at: np.ndarray) -> list[pa.Array]:
     if some is None:
         return side.nulls(len(at))
-    taken = some.copies.values.take(pa.array(some.rows[at]))
+    taken = some.multiset.values.take(pa.array(some.rows[at]))
     return fields_of(taken) if side.fields else []
 
 
 def _without_null(batch: Batch) -> np.ndarray:
     """Per key, whether it can have partners: null equals nothing."""
-    found = np.ones(len(batch.keys), bool)
+    joinable = np.ones(len(batch.keys), bool)
     for column in batch.keys.columns:
-        found &= column.is_valid().to_numpy(zero_copy_only=False)
-    return found
+        joinable &= column.is_valid().to_numpy(zero_copy_only=False)
+    return joinable
 
 
 def _partners(mine: Multiset, others: Multiset, met: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each row whether the other side had a partner for it, and whether it has one now."""
+    """For each row whether it had a partner before the epoch, and whether it has one now."""
     sizes = (np.bincount(others.owner, counts, len(met)) for counts in (others.before, others.now))
     before, now = ((met & (size > 0))[mine.owner] for size in sizes)
     return before, now
 
 
 def _net(rows: Multiset, before: np.ndarray, now: np.ndarray) -> np.ndarray:
-    """How many more of each row come out, where they did before if that is marked, and do now."""
+    """The change in multiplicity of each output row, given where it was in the output before and where it is now."""
     return np.where(now, rows.now, 0) - np.where(before, rows.before, 0)
 
 
-def _lonely(mine: Multiset, others: Multiset, met: np.ndarray) -> np.ndarray:
-    """How many more of each row come out without a partner."""
+def _unmatched(mine: Multiset, others: Multiset, met: np.ndarray) -> np.ndarray:
+    """The change in multiplicity of each unmatched row in the output."""
     before, now = _partners(mine, others, met)
     return _net(mine, ~before, ~now)
 
 
 def _pairs(left: Multiset, right: Multiset, met: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The rows of each pair that changed, and how many more of it there are."""
+    """The rows of each pair that changed, and the change in its multiplicity."""
     parts = [_matched(left, right, left.added, right.now, met), _matched(left, right, left.before, right.added, met)]
     one, other, counts = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     code, at = np.unique(one * max(len(right.owner), 1) + other, return_inverse=True)
@@ -185,9 +185,9 @@ def _pairs(left: Multiset, right: Multiset, met: np.ndarray) -> tuple[np.ndarray
 def _matched(
     left: Multiset, right: Multiset, of_left: np.ndarray, of_right: np.ndarray, met: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The pairs of rows that have a number each, and the product of both."""
+    """The pairs of rows with these multiplicities, and the product of each pair."""
     one, other = np.flatnonzero((of_left != 0) & met[left.owner]), np.flatnonzero((of_right != 0) & met[right.owner])
-    nowhen = np.zeros(len(one), np.int64), np.zeros(len(other), np.int64)
-    found, partner = partners(left.owner[one], nowhen[0], right.owner[other], nowhen[1], 0, 0).pairs()
-    one, other = one[found], other[partner]
+    no_times = np.zeros(len(one), np.int64), np.zeros(len(other), np.int64)
+    row, partner = partners(left.owner[one], no_times[0], right.owner[other], no_times[1], 0, 0).pairs()
+    one, other = one[row], other[partner]
     return one, other, of_left[one] * of_right[other]

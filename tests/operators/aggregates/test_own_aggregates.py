@@ -112,7 +112,7 @@ def test_what_is_wrong_with_one_is_told_by_its_name():
 
     with pytest.raises(fp.BadInput, match="aggregate mine: NoCombine does not define combine"):
         kit(NoCombine("v"))
-    with pytest.raises(fp.BadInput, match="aggregate mine: NoArguments cannot say what comes of no arguments: IndexError"):
+    with pytest.raises(fp.BadInput, match="aggregate mine: NoArguments has no output type for no arguments: IndexError"):
         kit(NoArguments())
     rows = rows_of([("a", 1, 1)])
     with pytest.raises(fp.UserError, match=r"epoch 1: aggregate mine: OneColumn gave columns of \[1\] partials, not of \[1, 1\]"):

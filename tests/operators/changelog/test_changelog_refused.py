@@ -108,7 +108,7 @@ def test_a_transform_may_not_spoil_the_weight(weight, second):
 
 def test_columns_that_cannot_be_compared_are_refused():
     build = chained(lambda s: s.key_by("user").last(mode="retract"), lambda s: s.key_by("page").top(1, "at", mode="retract"))
-    with pytest.raises(fp.BadInput, match=r"top: column tags is map.*leave it out"):
+    with pytest.raises(fp.BadInput, match=r"top: column tags is map.*drop it with select"):
         PipelineKit(build, rows="user string, page string, at long, tags map<string,int>")
 
 

@@ -77,7 +77,7 @@ def test_a_window_behind_an_outer_join_is_told_its_time_and_waits_for_rows_witho
 
         return PipelineKit(pipeline, rows=ROWS)
 
-    with pytest.raises(BadInput, match=r"behind a step of which it is not known .*outer join.*name a column with on="):
+    with pytest.raises(BadInput, match=r"downstream of a step whose output has no known .*outer join.*name one with on="):
         build()
     kit = build(on="at", lateness="10 ms")
     kit.epoch([shown(1, 5), click(1, 6), shown(2, 5)])

@@ -172,7 +172,7 @@ def test_crashes_change_nothing(build):
 
 def test_what_cannot_be_is_said_before_the_start():
     for build, message in [
-        (lambda s: s.key_by("user").top(1, "user desc").write("memory"), "top: all rows of a key are alike in its keys"),
+        (lambda s: s.key_by("user").top(1, "user desc").write("memory"), "top: all rows of a key are equal in its keys"),
         (lambda s: s.top(3, "price").write("memory"), "top needs keys"),
         (lambda s: s.key_by("user").top(0, "price").write("memory"), "top\\(0\\) keeps no rows"),
         (lambda s: s.key_by("user").top(3, "").write("memory"), "names no column"),
