@@ -1,4 +1,4 @@
-"""What must not grow with the state: a commit of the same changes, opening a store, repartitioning, the memory of a lookup."""
+"""Costs that must not grow with the state: a commit of the same changes, opening a store, repartitioning, lookup memory."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing

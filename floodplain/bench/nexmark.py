@@ -74,7 +74,7 @@ QUICK = Sizes(small_epochs=15, rounds=3, warm_up=1, most_warm_up=1)
 
 def run(sizes: Sizes, clock: Clock, spark: Any = None) -> dict[str, Any]:
     """Runs on ``spark`` if given, else on a local Spark of its own. Temporary files are removed at the end."""
-    bench, parts = Bench("nexmark", clock), _Parts()
+    bench, parts = Bench("nexmark", clock), _NexmarkModules()
     with tempfile.TemporaryDirectory(prefix="floodplain-bench-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
         with nullcontext(spark) if spark is not None else stock_spark.local_session(home) as session:
@@ -94,7 +94,7 @@ def run(sizes: Sizes, clock: Clock, spark: Any = None) -> dict[str, Any]:
     return bench.result()
 
 
-class _Parts:
+class _NexmarkModules:
     """The modules of ``examples/nexmark``."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class _Parts:
 class _Nexmark:
     """Query after query; of each, both contenders side by side."""
 
-    def __init__(self, bench: Bench, sizes: Sizes, home: Path, session: Any, parts: _Parts) -> None:
+    def __init__(self, bench: Bench, sizes: Sizes, home: Path, session: Any, parts: _NexmarkModules) -> None:
         self._bench, self._sizes, self._home, self._parts = bench, sizes, home, parts
         self._events = stock_spark.files(session, parts.generator.ROWS)
         stream = parts.generator.Nexmark(rate=sizes.rate, disorder_ms=sizes.disorder_ms)
@@ -139,7 +139,7 @@ class _Nexmark:
                 self._check(name)
 
     def _check(self, name: str) -> None:
-        """The answer of a query of ours over one epoch."""
+        """The answer of Floodplain's query over one epoch."""
         query, home = self._parts.queries.QUERIES[name], self._home / name
         lane = Lane(OURS, home, self._events, self._ours(query))
         try:
@@ -220,7 +220,7 @@ def _figures(laps: Laps, state_bytes: int) -> dict[str, Any]:
 
 
 def _state_bytes(lane: Lane) -> int:
-    """What the state of now takes: ours by its manifest, Spark's as its state stores tell."""
+    """The size of the current state: Floodplain's by its manifest, Spark's by its state store metrics."""
     if lane.name == OURS:
         return sum(run.length for runs in Store.open(lane.folder / "state").head.runs.values() for run in runs)
     return lane.spark_state_bytes()

@@ -69,7 +69,7 @@ QUICK = Sizes(Scale(1_000_000, 500_000, 500_000, 20_000, warm=1, timed=2), round
 
 @dataclass(slots=True)
 class Runs:
-    """What the rounds of one contender took."""
+    """The timings of one contender's rounds."""
 
     rows: int
     seconds: list[float] = field(default_factory=list)
@@ -183,7 +183,7 @@ class _Peers:
 
 @contextmanager
 def brokered(peer: Peer | None) -> Iterator[dict[str, Any]]:
-    """What a program is told of a broker that lives while it runs: nothing if it needs none."""
+    """The broker options of a program; empty if it needs no broker."""
     with ExitStack() as stack:
         task = {}
         if peer is not None and peer.broker:
@@ -197,7 +197,7 @@ def brokered(peer: Peer | None) -> Iterator[dict[str, Any]]:
 
 
 def asked(feed: Feed, output: Path, peer: Peer | None) -> dict[str, Any]:
-    """What a program is told."""
+    """The input of a program."""
     warm, timed = feed.files(peer.form if peer else "parquet")
     return {
         "workload": feed.workload,
@@ -217,7 +217,7 @@ def asked(feed: Feed, output: Path, peer: Peer | None) -> dict[str, Any]:
 
 
 def run_program(command: Sequence[str], task: Mapping[str, Any], seconds: float, *, own: bool = False) -> dict[str, Any]:
-    """What the program tells. Raises ``Unavailable`` if it fails, does not end in time, or tells nothing."""
+    """The output of the program. Raises ``Unavailable`` if it fails, does not end in time, or prints nothing."""
     lines = run_command([*command, json.dumps(task)], seconds, own=own).splitlines()
     try:
         told: dict[str, Any] = json.loads(lines[-1])

@@ -1,4 +1,4 @@
-"""Our side of ``peers``: a process of its own like every peer, told and telling the same. ``python -m`` starts it."""
+"""Floodplain as a contender of ``peers``: a process of its own with the same input and output as every peer."""
 
 import json
 import sys

@@ -40,7 +40,7 @@ TARGETS = {"vs_transform_with_state": ("at least", 40.0), "dropin_vs_transform_w
 @dataclass(frozen=True, slots=True)
 class Sizes:
     rows: int = 200_000
-    """Of an epoch of ours and of the drop-in; there are as many keys."""
+    """Rows of an epoch of Floodplain and of the drop-in; there are as many keys."""
     rounds: int = 5
     """Each is one window of event time: three epochs, in one of which timers fire."""
     slow_rows: int = 40_000

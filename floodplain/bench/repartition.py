@@ -69,7 +69,7 @@ def groups_of(keys: pa.Table) -> np.ndarray:
 
 
 class Stored(Protocol):
-    """State of some kind in a store of ours."""
+    """State of one kind in a Floodplain store."""
 
     kind: Kind
     path: Path
@@ -113,7 +113,7 @@ def assign(history: History, slots: int) -> SetAssignment:
 
 
 class Reassign:
-    """Ours: commit a new assignment. No state moves; a slot reads what it now has from where it is."""
+    """Floodplain: commit a new assignment. No state moves; a slot reads its key groups where they are."""
 
     def __init__(self, state: Stored, move: Move) -> None:
         self._state = state

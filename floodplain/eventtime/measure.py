@@ -1,4 +1,4 @@
-"""What the rows of an epoch show of their sources, from Arrow tables. Spark measures the same in the JVM."""
+"""Observes the event times of an epoch's rows by source, in Arrow. On Spark the JVM does the same."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -16,23 +16,25 @@ INGESTED = pa.timestamp("us", "UTC")
 
 
 def observe(rows: pa.Table, rule: WatermarkRule, source_column: str) -> dict[str, SourceObservation]:
-    """What each source showed. ``source_column`` names the source of a row, if there are several."""
+    """The observation of each source. ``source_column`` has the source of a row, if there are several."""
     if rule.ingestion:
         return {}
     promised = _promised(rows, rule)
     event_ms = _numbers(as_ms(rows.column(rule.column)))
     data = is_data(rows, rule)
-    found: dict[str, SourceObservation] = {}
+    observations: dict[str, SourceObservation] = {}
     for source, slack in rule.sources.items():
         mine = np.ones(len(rows), bool) if source == "" else _is(rows, source_column, source)
         times = np.sort(event_ms[mine & data & (event_ms > NONE_MS)])[::-1][: slack.kept]
         promises, ignored = promised[mine], int((mine & ~data & _with_more(rows, rule, source_column)).sum())
-        found[source] = SourceObservation(int(mine.sum()), tuple(times.tolist()), int(promises.max(initial=NONE_MS)), ignored)
-    return found
+        observations[source] = SourceObservation(
+            int(mine.sum()), tuple(times.tolist()), int(promises.max(initial=NONE_MS)), ignored
+        )
+    return observations
 
 
 def more_columns(names: Iterable[str], rule: WatermarkRule, source_column: str) -> list[str]:
-    """Columns that a heartbeat leaves empty: all but the heartbeat itself, its event time and its source."""
+    """Columns that are null in a heartbeat: all except the heartbeat itself, its event time and its source."""
     own = {rule.column, source_column, *(rule.heartbeat or ())[:1]}
     return [name for name in names if name not in own]
 
@@ -52,7 +54,7 @@ def is_data(rows: pa.Table, rule: WatermarkRule) -> np.ndarray:
 
 
 def timed(rows: pa.Table, rule: WatermarkRule, now_ms: int) -> pa.Table:
-    """The rows as operators get them: without heartbeats, with the time of ingestion if that is their event time."""
+    """The rows for the operators: without heartbeats, with the ingestion time if that is their event time."""
     kept = rows.filter(pa.array(is_data(rows, rule)))
     if not rule.ingestion:
         return kept

@@ -1,4 +1,4 @@
-"""What users say of time, checked and made into a rule."""
+"""Options of ``watermark``, validated and turned into a ``WatermarkRule``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Delay: TypeAlias = str | timedelta | int
 
 @dataclass(frozen=True, slots=True)
 class IngestionTime:
-    """Event time is when a row came in."""
+    """Event time is ingestion time."""
 
     column: str = "ingestion_time"
 
@@ -29,7 +29,7 @@ def ingestion_time(column: str = "ingestion_time") -> IngestionTime:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkOptions:
-    """What ``watermark`` was given besides the column."""
+    """The options of ``watermark``."""
 
     delay: str | timedelta | None = None
     slack_rows: int | None = None
@@ -61,14 +61,14 @@ def ingestion_rule(time: IngestionTime, options: WatermarkOptions, columns: Mapp
 def source_rule(column: str, options: WatermarkOptions, columns: Mapping[str, Sequence[str]]) -> WatermarkRule:
     """``columns``: source → its columns. Those that have no event time are not waited for."""
     timed = [source for source, names in columns.items() if column in names]
-    given = options.sources or {}
-    for source in given:
+    delays = options.sources or {}
+    for source in delays:
         if source not in timed:
             there = ", ".join(filter(None, timed)) or "one without a name"
             raise BadInput(f"watermark: there is no source {source!r} with a column {column}; there are: {there}")
     usual = Slack(_ms(options.delay, "delay"), options.slack_rows)
     marked = options.punctuation is not None or options.heartbeat is not None
-    slacks = {source: _slack(given[source]) if source in given else usual for source in timed}
+    slacks = {source: _slack(delays[source]) if source in delays else usual for source in timed}
     if not marked and not all(slack.kept for slack in slacks.values()):
         raise BadInput(
             "watermark: nothing moves it: give a delay ('10 seconds'), slack_rows, or the column of a punctuation or heartbeat"

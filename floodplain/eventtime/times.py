@@ -17,7 +17,7 @@ _MOST_MS = END_MS // 1000
 
 
 def known_ms(at_ms: int) -> int | None:
-    """A time as users see it: None for one that stands for none."""
+    """A time as users see it: None for ``NONE_MS`` and ``END_MS``."""
     return None if at_ms in (NONE_MS, END_MS) else at_ms
 
 
@@ -32,8 +32,8 @@ class EpochTimes(msgspec.Struct, frozen=True):
     ends: bool = False
     """Whether all event-time timers fire after this epoch, because no more rows come."""
 
-    def behind(self, lateness_ms: int, before: Sequence[tuple[int, int]] = ()) -> "EpochTimes":
-        """As an operator has them that still takes rows so late: its watermark is that much behind.
+    def with_lateness(self, lateness_ms: int, before: Sequence[tuple[int, int]] = ()) -> "EpochTimes":
+        """The times of an operator with allowed lateness: its watermark is that much lower.
 
         ``before`` as in ``late_cutoff_ms``.
         """
@@ -42,10 +42,10 @@ class EpochTimes(msgspec.Struct, frozen=True):
 
 
 def late_cutoff_ms(watermark_ms: int, lateness_ms: int, before: Sequence[tuple[int, int]]) -> int:
-    """The time up to which rows are too late at a watermark.
+    """The event time up to which rows are too late at a watermark.
 
-    ``before``: shorter lateness that there was, each with the watermark up to which it is to count. So this time never moves
-    backwards when lateness grows: what was given up by then is not taken for something new.
+    ``before``: shorter lateness from before changes of the job, each with the watermark up to which it applies. So the cutoff
+    never moves backwards when lateness grows: expired state is not created anew.
     """
     if watermark_ms == NONE_MS:
         return NONE_MS
@@ -66,9 +66,9 @@ def as_us(column: pa.ChunkedArray) -> pa.Array:
     whole = column.combine_chunks()
     if pa.types.is_timestamp(whole.type):
         return whole.cast(pa.timestamp("us", whole.type.tz)).cast(pa.int64())
-    given = whole.cast(pa.int64())
-    micros = np.clip(pc.fill_null(given, 0).to_numpy(zero_copy_only=False), -_MOST_MS, _MOST_MS) * 1000
-    return pa.array(micros, mask=np.asarray(given.is_null()))
+    millis = whole.cast(pa.int64())
+    micros = np.clip(pc.fill_null(millis, 0).to_numpy(zero_copy_only=False), -_MOST_MS, _MOST_MS) * 1000
+    return pa.array(micros, mask=np.asarray(millis.is_null()))
 
 
 def as_ms(column: pa.ChunkedArray) -> pa.Array:
@@ -81,12 +81,12 @@ def as_ms(column: pa.ChunkedArray) -> pa.Array:
 
 
 def split_us(times_us: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whole milliseconds, and the microseconds beyond them; the ends of time stay as they are."""
+    """Whole milliseconds, and the remaining microseconds; ``NONE_MS`` and ``END_MS`` stay as they are."""
     far = (times_us >= END_MS) | (times_us <= NONE_MS)
     return np.where(far, times_us, times_us // 1000), np.where(far, 0, times_us % 1000)
 
 
 def joined_us(times_ms: np.ndarray, rest_us: np.ndarray) -> np.ndarray:
-    """What ``split_us`` was given."""
+    """The inverse of ``split_us``."""
     far = (times_ms >= END_MS) | (times_ms <= NONE_MS)
     return np.where(far, times_ms, np.where(far, 0, times_ms) * 1000 + rest_us)

@@ -1,7 +1,7 @@
-"""Watermarks of our own: what each source has shown so far, and the time that all of them vouch for. No clock, no Spark.
+"""Per-source watermarks and their combination. No clock, no Spark.
 
-All that a rule needs to know of the past stands in the manifest as times that only advance, so a restart goes on with the
-watermark that was there. An epoch's watermark is that of the rows before it; its own rows count for the next one.
+All that a rule needs of the past is in the manifest, as times that only advance, so a restart continues with the same watermark.
+An epoch's watermark follows from the rows before it; its own rows count for the next one.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class Slack:
 
     @property
     def kept(self) -> int:
-        """How many of the newest times it needs."""
+        """The number of newest times that it needs."""
         return 0 if self.time_ms is None and self.rows is None else (self.rows or 0) + 1
 
     def mark_ms(self, newest: tuple[int, ...]) -> int:
@@ -50,7 +50,7 @@ class Slack:
 
 @dataclass(frozen=True, slots=True)
 class SourceObservation:
-    """What an epoch showed of a source."""
+    """The event times of a source in one epoch."""
 
     rows: int = 0
     newest: tuple[int, ...] = ()
@@ -58,7 +58,7 @@ class SourceObservation:
     promised_ms: int = NONE_MS
     """The latest time named by a punctuation or heartbeat: all events up to it have come."""
     ignored: int = 0
-    """Heartbeats that had other values, too, which nobody gets to see."""
+    """Heartbeats with further values, which are dropped."""
 
 
 _ALIVE = "alive_"
@@ -123,11 +123,13 @@ class WatermarkRule:
         """
         moved: dict[str, int] = {}
         for source, name in self._names().items():
-            found = seen.get(source, SourceObservation())
-            mark_ms = max(before.get(_mark(name), NONE_MS), self.sources[source].mark_ms(found.newest), found.promised_ms)
+            observation = seen.get(source, SourceObservation())
+            mark_ms = max(
+                before.get(_mark(name), NONE_MS), self.sources[source].mark_ms(observation.newest), observation.promised_ms
+            )
             if mark_ms > NONE_MS:
                 moved[_mark(name)] = mark_ms
-            if found.rows or found.promised_ms > NONE_MS or _alive(name) not in before:
+            if observation.rows or observation.promised_ms > NONE_MS or _alive(name) not in before:
                 moved[_alive(name)] = max(before.get(_alive(name), now_ms), now_ms)
         return moved
 
@@ -140,9 +142,9 @@ class WatermarkRule:
         return {"": "input"} if "" in self.sources else safe_names(self.sources)
 
 
-def newest_of(held: tuple[int, ...], more: tuple[int, ...], count: int) -> tuple[int, ...]:
+def newest_of(known: tuple[int, ...], more: tuple[int, ...], count: int) -> tuple[int, ...]:
     """The newest of both, newest first."""
-    return tuple(sorted((*held, *more), reverse=True)[:count])
+    return tuple(sorted((*known, *more), reverse=True)[:count])
 
 
 def _mark(name: str) -> str:

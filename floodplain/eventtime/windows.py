@@ -1,4 +1,4 @@
-"""Windows and triggers as users name them."""
+"""Window assigners and triggers as users declare them."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,7 +18,7 @@ Firing: TypeAlias = Literal["accumulating", "discarding", "retracting"]
 
 @dataclass(frozen=True)
 class TimeWindows:
-    """Windows ``[start, start + size)`` that start every ``slide``. A pane is the longest stretch that no window cuts."""
+    """Windows ``[start, start + size)`` that start every ``slide``. A pane is the longest interval that no window cuts."""
 
     size_ms: int
     slide_ms: int
@@ -34,7 +34,7 @@ class TimeWindows:
 
     @property
     def per_pane(self) -> int:
-        """How many windows a pane may be in."""
+        """The number of windows that a pane is in."""
         return -(-self.size_ms // self.slide_ms)
 
     def pane_of(self, times_ms: np.ndarray) -> np.ndarray:
@@ -82,8 +82,8 @@ class CountWindows:
             raise BadInput(f"windows of {self.size} rows every {self.slide} rows are not possible: use 0 < slide <= size")
 
 
-def _check_count(what: str, *given: int) -> None:
-    for number in given:
+def _check_count(what: str, *counts: int) -> None:
+    for number in counts:
         if not isinstance(number, int):
             raise BadInput(f"{what}: {number!r} is no number of rows: give an int")
 
@@ -92,7 +92,7 @@ Windows: TypeAlias = TimeWindows | SessionWindows | CountWindows
 
 
 def windows_text(windows: Windows) -> str:
-    """In words."""
+    """The windows as ``explain`` shows them."""
     match windows:
         case CountWindows(size=size, slide=slide):
             return f"windows of {size} rows" + ("" if slide == size else f" every {slide}")
@@ -107,7 +107,7 @@ def windows_text(windows: Windows) -> str:
 
 
 GLOBAL = TimeWindows(END_MS, END_MS)
-"""One window that has everything and ends when nothing comes any more."""
+"""One window for all rows, which ends with the input."""
 
 
 def tumbling(size: Duration, *, offset: Duration = "0 seconds") -> TimeWindows:
@@ -117,8 +117,8 @@ def tumbling(size: Duration, *, offset: Duration = "0 seconds") -> TimeWindows:
 
 
 def sliding(size: Duration, slide: Duration, *, offset: Duration = "0 seconds") -> TimeWindows:
-    """Windows of this size that start every ``slide``. They share what they keep, unless they have early results, a ``late=`` of
-    their own, or results that discard or retract: then each keeps its own."""
+    """Windows of this size that start every ``slide``. They share panes, unless they have early results, a ``late=`` of their
+    own, or firings that discard or retract: then each has its own state."""
     return TimeWindows(to_ms(size, "window size"), to_ms(slide, "window slide"), to_ms(offset, "window offset"))
 
 
@@ -140,7 +140,7 @@ def global_window() -> TimeWindows:
 
 @dataclass(frozen=True)
 class Trigger:
-    """When a window gives a result besides the one when it is complete; only if rows came since the last."""
+    """When a window fires besides at its end; only if it has rows since its last firing."""
 
     rows: int = 1
     interval_ms: int = 0
@@ -168,7 +168,7 @@ def every(interval: Duration, clock: TimeKind = "processing") -> Trigger:
 
 
 def every_rows(rows: int) -> Trigger:
-    """As soon as so many rows came since the last result, looked at once per epoch."""
+    """When a window has this many rows since its last firing, checked once per epoch."""
     _check_count("every_rows", rows)
     if rows < 1:
         raise BadInput(f"every_rows({rows}): give a number of rows from 1 on")
@@ -180,18 +180,18 @@ def every_epoch() -> Trigger:
     return EACH_EPOCH
 
 
-def check_windows(given: object) -> None:
+def check_windows(windows: object) -> None:
     """Raises unless these are windows."""
-    if not isinstance(given, TimeWindows | SessionWindows | CountWindows):
-        size = given if isinstance(given, str) else "10 seconds"
-        raise BadInput(f"window: {given!r} is no kind of windows: give one, as in window(fp.tumbling({size!r}))")
+    if not isinstance(windows, TimeWindows | SessionWindows | CountWindows):
+        size = windows if isinstance(windows, str) else "10 seconds"
+        raise BadInput(f"window: {windows!r} is no kind of windows: give one, as in window(fp.tumbling({size!r}))")
 
 
-def check_trigger(name: str, given: object) -> None:
+def check_trigger(name: str, trigger: object) -> None:
     """Raises unless it is a trigger. ``name``: the argument that it was given for."""
-    if not isinstance(given, Trigger):
-        interval = given if isinstance(given, str) else "1 second"
+    if not isinstance(trigger, Trigger):
+        interval = trigger if isinstance(trigger, str) else "1 second"
         raise BadInput(
-            f"window: {name}={given!r} is no trigger: give one, as in {name}=fp.every({interval!r}), fp.every_rows(100) or "
+            f"window: {name}={trigger!r} is no trigger: give one, as in {name}=fp.every({interval!r}), fp.every_rows(100) or "
             "fp.every_epoch()"
         )

@@ -173,7 +173,7 @@ class Entry:
     files: Callable[[int], Sequence[Path]]
     before: Callable[[], object] | None = None
     after: Callable[[], float] | None = None
-    """What goes on behind the scenes ends here, so that it does not disturb the next; the seconds it took are the block's too."""
+    """Waits for background work, so that it does not disturb the next block; its seconds count for this block."""
     warm: Callable[[int], Sequence[Path]] | None = None
     """Files for before the block, untimed: Spark ends Python workers that were idle for a minute, and they must start anew."""
 

@@ -1,4 +1,4 @@
-"""The peer Bytewax. Runs in an environment of its own, with nothing of ours: ``bench.peers`` says what it is told and tells.
+"""The peer Bytewax. Runs in its own environment, without Floodplain; ``bench.peers`` has its input and output.
 
 A source reads Arrow batches, which are dealt out to the workers and turned into Python values there; per-key state is a
 ``StatefulBatchLogic``, the operator below all others; the sink writes Parquet. Recovery is off: state lives in memory.

@@ -1,4 +1,4 @@
-"""The peer Flink SQL. Runs in an environment of its own, with nothing of ours: ``bench.peers`` says what it is told and tells.
+"""The peer Flink SQL. Runs in its own environment, without Floodplain; ``bench.peers`` has its input and output.
 
 One query from CSV files to CSV files inside the JVM; Python only submits it. Two slots of a mini cluster, objects reused, the
 count in mini-batches with local aggregation, no checkpoints. Each row of the answer says when it came out.

@@ -1,4 +1,4 @@
-"""The peer Pathway. Runs in an environment of its own, with nothing of ours: ``bench.peers`` says what it is told and tells.
+"""The peer Pathway. Runs in its own environment, without Floodplain; ``bench.peers`` has its input and output.
 
 Reader, operators and writer are Pathway's own, in Rust. The reader streams a folder of CSV files (it has none for Parquet) and
 commits what it has read every 1.5 s, which is its default. Persistence is off: state lives in memory.

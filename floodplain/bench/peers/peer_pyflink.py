@@ -1,4 +1,4 @@
-"""The peer PyFlink. Runs in an environment of its own, with nothing of ours: ``bench.peers`` says what it is told and tells.
+"""The peer PyFlink. Runs in its own environment, without Floodplain; ``bench.peers`` has its input and output.
 
 A keyed process function in Python on the DataStream API, between files that the JVM reads and writes. Python runs inside the JVM
 (thread mode), which is some five times as fast as beside it. Two slots of a mini cluster, state on the heap, no checkpoints. Each

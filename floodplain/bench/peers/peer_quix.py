@@ -1,4 +1,4 @@
-"""The peer Quix Streams. Runs in an environment of its own, with nothing of ours: ``bench.peers`` says what it is told and tells.
+"""The peer Quix Streams. Runs in its own environment, without Floodplain; ``bench.peers`` has its input and output.
 
 The events are put into a Kafka topic of two partitions before the clock runs, two processes of one consumer group take one
 each, and what comes out goes to a topic, from which the answer is read afterwards. State is in RocksDB on this machine; changelog
@@ -90,7 +90,7 @@ def count(amount, state):
 
 
 def join(within_ms, disorder_ms):
-    """``join_interval`` does not find a click that comes before its impression does, so each side waits in a list of ours."""
+    """``join_interval`` does not find a click that comes before its impression does, so each side is buffered in a list here."""
 
     def joined(value, state):
         impression, at = value

@@ -62,7 +62,7 @@ class KeyedTask:
         self._writer = writer
         self._told_ms = times.late_ms
         """What late rows are told that the watermark was."""
-        self._times = times.behind(operator.lateness_ms, operator.lateness_before)
+        self._times = times.with_lateness(operator.lateness_ms, operator.lateness_before)
         self._groups = groups
         self._level = level or TaskLevel(operator, snapshot)
         # As a row may be as old as what is not late, so may the state that it is to find.

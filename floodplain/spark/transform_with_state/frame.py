@@ -1,4 +1,4 @@
-"""What the drop-in returns: a DataFrame to look at, whose stateless methods are analysed at once and applied to the output."""
+"""The DataFrame that the drop-in returns: its stateless methods are analysed at once and applied to the output."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ _TARGET = "TransformWithStateInPySpark"
 
 @dataclass(frozen=True)
 class Source:
-    """What a processor runs over."""
+    """The input of a processor."""
 
     rows: DataFrame
     process: StatefulProcess

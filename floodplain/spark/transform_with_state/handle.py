@@ -1,4 +1,4 @@
-"""Spark's ``StatefulProcessorHandle``: on the driver it writes down what ``init`` declares, in a task it gives access to it."""
+"""Spark's ``StatefulProcessorHandle``: on the driver it records the states that ``init`` declares, in a task it opens them."""
 
 import hashlib
 import re
@@ -73,10 +73,10 @@ def table_names(names: Collection[str], taken: Collection[str]) -> dict[str, str
 
     ``taken``: what must not be used, because keys or timers have it.
     """
-    found = {name: _table_name(name, taken) for name in names}
-    if len(set(found.values())) < len(found):
+    tables = {name: _table_name(name, taken) for name in names}
+    if len(set(tables.values())) < len(tables):
         raise PySparkRuntimeError(f"two of the state names {sorted(names)} cannot be told apart: rename one of them")
-    return found
+    return tables
 
 
 def _table_name(name: str, taken: Collection[str]) -> str:
@@ -87,7 +87,7 @@ def _table_name(name: str, taken: Collection[str]) -> str:
 
 
 class _Handle(StatefulProcessorHandle):
-    """What both sides share: the calls a processor makes, and when it may make them."""
+    """The common base: the calls of a processor, and when it may make them."""
 
     def __init__(self, time_mode: str, phase: Phase, init_phase: Phase) -> None:
         self.time_mode = time_mode
@@ -134,10 +134,10 @@ def _wrong_phase(failure: str, operation: str, phase: Phase) -> PySparkRuntimeEr
 
 
 class Recorder(_Handle):
-    """On the driver: writes down what ``init`` declares, and refuses what Spark would refuse."""
+    """On the driver: records the states that ``init`` declares, and refuses what Spark would refuse."""
 
     def __init__(self, time_mode: str, parse: Callable[[str], StructType]) -> None:
-        """``parse`` reads a schema that is given as text."""
+        """``parse`` reads a schema from text."""
         super().__init__(time_mode, Phase.PRE_INIT, Phase.PRE_INIT)
         self._parse = parse
         self.declared: dict[str, Declared] = {}
@@ -210,7 +210,7 @@ def _check_name(failure: str, name: str) -> None:
 
 
 class LiveHandle(_Handle):
-    """In a task: the states of the key at hand. ``init`` runs again for each task and finds what it declared on the driver."""
+    """In a task: the states of the current key. ``init`` runs again in each task and gets what it declared on the driver."""
 
     def __init__(self, time_mode: str, declared: Mapping[str, Declared], timers: TimersHandle) -> None:
         super().__init__(time_mode, Phase.CREATED, Phase.CREATED)
@@ -224,7 +224,7 @@ class LiveHandle(_Handle):
         self._check_init(failure, f"get_{kind}_state")
         declared = self._declared.get(name)
         if declared is None or declared.kind != kind:
-            return _gone(kind, name)  # declared here and not on the driver, or taken back by deleteIfExists
+            return _gone(kind, name)  # declared here and not on the driver, or deleted by deleteIfExists
         self._live[name] = declared.live(name)
         return self._live[name]
 
@@ -267,8 +267,8 @@ def _gone(kind: str, name: str) -> Any:
     return state
 
 
-def _time(given: Any) -> int:
-    at_ms = index(given)
+def _time(at: Any) -> int:
+    at_ms = index(at)
     if not -(1 << 63) <= at_ms < 1 << 63:
-        raise ValueError(f"Value out of range: {given}")
+        raise ValueError(f"Value out of range: {at}")
     return at_ms

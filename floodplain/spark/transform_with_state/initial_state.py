@@ -37,5 +37,5 @@ class InitialRows:
         return rows.select(*[F.col(quoted(name)) for name in rows.columns], empty).unionByName(states)
 
     def _column(self, field: Any) -> Any:
-        given = F.col(quoted(self._keys[field.name])) if field.name in self._keys else F.lit(None)
-        return given.cast(field.dataType).alias(field.name)
+        column = F.col(quoted(self._keys[field.name])) if field.name in self._keys else F.lit(None)
+        return column.cast(field.dataType).alias(field.name)

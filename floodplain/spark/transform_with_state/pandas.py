@@ -72,16 +72,16 @@ class PandasFlavour:
 
     def output(self) -> pa.Table:
         """Frames of one form are converted together: one by one that costs more than all the rest."""
-        found = [self._schema.empty_table()]
+        tables = [self._schema.empty_table()]
         for _, alike in groupby(self._out, key=lambda frame: (len(frame) > 0, tuple(frame.columns), tuple(frame.dtypes))):
             frames = list(alike)
             try:
-                found.append(self._converted(pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]))
+                tables.append(self._converted(pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]))
             except Exception:
                 if len(frames) == 1:
                     raise
-                found += map(self._converted, frames)
-        return pa.concat_tables(found)
+                tables += map(self._converted, frames)
+        return pa.concat_tables(tables)
 
     def _converted(self, frame: pd.DataFrame) -> pa.Table:
         batch = PandasToArrowConversion.convert(

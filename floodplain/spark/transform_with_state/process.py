@@ -1,4 +1,4 @@
-"""A ``StatefulProcessor`` of PySpark as a process function of ours."""
+"""Runs a ``StatefulProcessor`` of PySpark as a Floodplain process function."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from floodplain.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
 
 @dataclass(frozen=True)
 class Shape:
-    """What goes into a processor and what comes out."""
+    """The input and output schemas of a processor."""
 
     rows: StructType
     keys: tuple[str, ...]
@@ -93,7 +93,7 @@ class StatefulProcess(Process, OperatorTraits):
 def declared_by(
     processor: StatefulProcessor, time_mode: str, parse: Callable[[str], StructType]
 ) -> tuple[dict[str, Declared], set[str]]:
-    """What ``init`` declares, and what it deletes; asked of a copy, so that the processor itself stays as the user made it."""
+    """The states that ``init`` declares and deletes; ``init`` runs on a copy, so that the user's processor stays unchanged."""
     serializer: Any = CloudPickleSerializer()  # type: ignore[no-untyped-call]
     copy = serializer.loads(serializer.dumps(processor))
     recorder = Recorder(time_mode, parse)

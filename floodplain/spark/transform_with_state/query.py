@@ -12,7 +12,7 @@ from floodplain.spark.runtime import Query
 
 
 def as_spark(error: Exception) -> Exception:
-    """What ended a query, as code that was written for Spark expects it: our message first, then where it happened."""
+    """The error that ended a query, in the form that code for Spark expects: our message first, then where it happened."""
     if not isinstance(error, FloodplainError):
         return error
     return StreamingQueryException("\n".join([str(error), *getattr(error, "__notes__", [])]))
@@ -27,7 +27,7 @@ def _spark_errors() -> Iterator[None]:
 
 
 class StatefulQuery:
-    """Spark's ``StreamingQuery`` over a ``Query`` of ours, which is ``floodplain``."""
+    """Spark's ``StreamingQuery`` over Floodplain's ``Query``, which is ``floodplain``."""
 
     def __init__(self, query: Query, name: str | None) -> None:
         self.floodplain = query
