@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 
 from floodplain.eventtime.times import NONE_MS, as_ms
 from floodplain.eventtime.watermarks import SourceObservation, WatermarkRule
-from floodplain.state.row_expressions import Path, evaluate
+from floodplain.expressions.identifiers import Path
+from floodplain.state.row_expressions import evaluate
 
 INGESTED = pa.timestamp("us", "UTC")
 """The type of a column of ingestion times."""

@@ -7,8 +7,9 @@ from typing import TypeAlias
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.watermarks import Policy, Slack, WatermarkRule
+from floodplain.expressions.identifiers import Path
 from floodplain.state.durations import to_ms
-from floodplain.state.row_expressions import Path, parse_paths
+from floodplain.state.row_expressions import parse_paths
 
 Delay: TypeAlias = str | timedelta | int
 """Of one source: a length of time, or a number of rows."""

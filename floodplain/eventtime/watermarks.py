@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS, check_time
+from floodplain.expressions.identifiers import Path
 from floodplain.state.descriptors import EVENT_TIME
-from floodplain.state.row_expressions import Path, evaluate
+from floodplain.state.row_expressions import evaluate
 from floodplain.state.tables import safe_names
 
 Policy: TypeAlias = Literal["min", "max"]

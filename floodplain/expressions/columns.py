@@ -5,29 +5,23 @@ is shows in its text:
 one without Spark, as the kit has them all, needs none of this.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from floodplain.errors import BadInput
-from floodplain.expressions.identifiers import quoted, unquoted
+from floodplain.expressions.aliases import alias_in
+from floodplain.expressions.identifiers import bare, name_in, path_in, quoted, unquoted
+from floodplain.expressions.shown_columns import shown
 
 Given: TypeAlias = Any
 """A text or a ``Column``."""
-_SHOWN = re.compile(r"Column<'(.*)'>", re.DOTALL)
-_NAME = r"(?:\w+|`(?:[^`]|``)+`)"
-_ALIASED = re.compile(rf"\s*(.+?)\s+as\s+({_NAME})\s*", re.DOTALL | re.IGNORECASE)
-_PATH = re.compile(rf"\s*({_NAME}(?:\.{_NAME})*)\s*")
 
 
 def written(given: Given) -> str | None:
     """What is written there, if it is a text or a ``Column``."""
-    if isinstance(given, str):
-        return given
-    shown = _SHOWN.fullmatch(repr(given))
-    return None if shown is None else shown[1]
+    return given if isinstance(given, str) else shown(given)
 
 
 def text_of(given: Given, call: str) -> str:
@@ -50,24 +44,22 @@ def named(columns: Iterable[Given], call: str, made: Mapping[str, Any]) -> list[
 
 def _named(given: Given, call: str) -> tuple[str, Any]:
     text = text_of(given, call)
-    if aliased := _ALIASED.fullmatch(text):
-        return unquoted(aliased[2]) or aliased[2], aliased[1] if isinstance(given, str) else given
+    if (alias := alias_in(text)) is not None:
+        return alias.name, alias.expression if isinstance(given, str) else given
     if isinstance(given, str):
         name = unquoted(given.strip()) or given
         return name, quoted(name)
-    if path := _PATH.fullmatch(text):
-        parts = [unquoted(part) or part for part in re.findall(_NAME, path[1])]
-        return parts[-1], ".".join(map(quoted, parts))
+    if (path := path_in(text)) is not None:
+        return path[-1], ".".join(map(quoted, path))
     raise BadInput(f"{call}: {text} has no name: give it one, as in {call}(w={text!r}), or .alias('w')")
 
 
 def expression_named(text: str) -> tuple[str, str]:
     """Name and expression of what ``selectExpr`` takes: a column, a field, or ``expression as name``."""
-    if aliased := _ALIASED.fullmatch(text):
-        return unquoted(aliased[2]) or aliased[2], aliased[1]
-    if path := _PATH.fullmatch(text):
-        last = re.findall(_NAME, path[1])[-1]
-        return unquoted(last) or last, text.strip()
+    if (alias := alias_in(text)) is not None:
+        return alias.name, alias.expression
+    if (path := path_in(text)) is not None:
+        return path[-1], text.strip()
     raise BadInput(f"selectExpr: {text} has no name: give it one, as in selectExpr('{text} as w')")
 
 
@@ -81,11 +73,12 @@ def name_of(given: Given, call: str) -> str:
     text = text_of(given, call)
     if isinstance(given, str):
         return unquoted(given.strip()) or given
-    if not re.fullmatch(_NAME, text):
+    name = name_in(text)
+    if name is None:
         raise BadInput(
             f"{call}: {text} is not the name of a column: make it one before, with_column('w', {text!r}), and name that"
         )
-    return unquoted(text) or text
+    return name
 
 
 def order_text(by: Given | Sequence[Given], call: str) -> str:
@@ -106,4 +99,4 @@ def check_there(columns: Iterable[tuple[str, Any]], rows: pa.Schema, who: str = 
 
 def hint(name: str, call: str) -> str:
     """What to do, where a name looks like an expression."""
-    return "" if re.fullmatch(r"\w+", name) else f". An expression is given with a name: {call}(w={name!r})"
+    return "" if bare(name) else f". An expression is given with a name: {call}(w={name!r})"

@@ -1,13 +1,12 @@
 """Conditions on rows that tasks can check themselves, so that rows need not go through Spark for them."""
 
-import re
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_FORM = re.compile(r"\s*([A-Za-z_]\w*)\s*(<=|>=|<>|!=|==|=|<|>)\s*([A-Za-z_]\w*)\s*")
-_CONSTANTS = {"true", "false", "null"}
+from floodplain.expressions.syntax import Column, Compare, parse
+
 COMPARED = {
     "=": pc.equal,
     "==": pc.equal,
@@ -42,8 +41,8 @@ class Comparison:
 
 
 def comparison(condition: object) -> Comparison | None:
-    """The condition, if it compares two columns by their plain names."""
-    found = _FORM.fullmatch(condition) if isinstance(condition, str) else None
-    if found is None or {found[1].lower(), found[3].lower()} & _CONSTANTS:
-        return None
-    return Comparison(found[1], found[2], found[3])
+    """The condition, if it compares two columns and nothing else."""
+    match parse(condition) if isinstance(condition, str) else None:
+        case Compare(Column((left,)), sign, Column((right,))) if sign in COMPARED:
+            return Comparison(left, sign, right)
+    return None

@@ -1,10 +1,14 @@
 """Names of columns and literals as Spark's expressions have them."""
 
-import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TypeAlias
 
-_QUOTED = re.compile(r"`((?:[^`]|``)+)`")
-_NAME = re.compile(r"[A-Za-z_]\w*")
-_WORDS = {"true", "false", "null"}
+from floodplain.expressions.tokens import Kind, Token, Unreadable, pieces
+
+Path: TypeAlias = tuple[str, ...]
+"""A column, then fields within it."""
+_CONSTANTS = ("true", "false", "null")
 
 
 def quoted(name: str) -> str:
@@ -13,8 +17,22 @@ def quoted(name: str) -> str:
 
 def unquoted(text: str) -> str | None:
     """The name, if the text is one that ``quoted`` made."""
-    found = _QUOTED.fullmatch(text)
-    return None if found is None else found[1].replace("``", "`")
+    if not (text.startswith("`") and text.endswith("`")):
+        return None
+    name = _only(text)
+    return None if name is None or name.kind is not Kind.QUOTED else name.value
+
+
+def bare(name: str) -> bool:
+    """Whether a name has only letters, digits and ``_``."""
+    word = _only(name)
+    return word is not None and word.kind is Kind.WORD
+
+
+def name_in(text: str) -> str | None:
+    """The name that the text is, in backticks or not, with nothing around it."""
+    name = _only(text)
+    return None if name is None else name.value
 
 
 def literal(text: str) -> str:
@@ -23,6 +41,51 @@ def literal(text: str) -> str:
 
 def plain_name(expression: object) -> str | None:
     """The column that an expression names, if it does nothing else."""
-    if not isinstance(expression, str) or expression.lower() in _WORDS:
+    name = _only(expression) if isinstance(expression, str) else None
+    if name is None or name.is_word(*_CONSTANTS):
         return None
-    return expression if _NAME.fullmatch(expression) else unquoted(expression)
+    return name.value if name.kind is Kind.QUOTED or _starts_as_a_name(name.text) else None
+
+
+def path_in(text: str) -> Path | None:
+    """The column, or field of a struct, that the text is: ``s.x``, with no space within."""
+    try:
+        found = paths_in(text)
+    except Unreadable:
+        return None
+    given = pieces(text)
+    close = all(one.end == other.start for one, other in pairwise(given))
+    return found[0] if len(found) == 1 and close else None
+
+
+def paths_in(text: str) -> tuple[Path, ...]:
+    """Columns and fields of structs, separated by commas: ``page, click.`page url` ``. Raises ``Unreadable``."""
+    given = pieces(text)
+    paths: list[Path] = []
+    names: list[str] = []
+    for place in range(0, len(given) + 1, 2):
+        if place >= len(given) or not given[place].is_name:
+            raise Unreadable("expected the name of a column or field", _at(given, place, text))
+        names.append(given[place].value)
+        mark = given[place + 1] if place + 1 < len(given) else None
+        if mark is not None and not mark.is_mark(".", ","):
+            raise Unreadable(f"unexpected {mark.text[0]!r}", mark.start)
+        if mark is None or mark.text == ",":
+            paths.append(tuple(names))
+            names = []
+        if mark is None:
+            break
+    return tuple(paths)
+
+
+def _at(given: Sequence[Token], place: int, text: str) -> int:
+    return given[place].start if place < len(given) else len(text)
+
+
+def _only(text: str) -> Token | None:
+    given = pieces(text)
+    return given[0] if len(given) == 1 and given[0].is_name and given[0].text == text else None
+
+
+def _starts_as_a_name(word: str) -> bool:
+    return word[0] == "_" or (word[0].isascii() and word[0].isalpha())

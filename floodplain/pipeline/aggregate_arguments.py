@@ -1,12 +1,12 @@
 """Aggregates as users give them to ``agg``: by name, without one, as Spark's dicts, and as Spark's ``Column``s."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from floodplain.errors import BadInput
 from floodplain.expressions.columns import written
 from floodplain.expressions.identifiers import quoted, unquoted
+from floodplain.expressions.shown_columns import call_of_columns, is_distinct_call
 from floodplain.operators.aggregates import functions
 from floodplain.operators.aggregates.base import Aggregate
 from floodplain.operators.aggregates.naming import default_name
@@ -22,9 +22,7 @@ _BY_NAME: dict[str, Callable[..., Aggregate]] = {
     "min_by": functions.min_by,
     "sum": functions.sum,
 }
-_CALL = re.compile(r"(?P<function>\w+)\((?P<columns>[\w` ,*]*)\)(?: AS (?P<name>.+))?")
-_DISTINCT = re.compile(r"\)\),true,(true|false),(true|false),Origin|SqlExpression\(\w+\(distinct ", re.IGNORECASE)
-_EVERY_ROW = ("*", "1")
+_EVERY_ROW = (("*",), ("1",))
 
 
 def all_named(unnamed: Iterable[Any], named: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,7 +43,7 @@ def _named(given: Any) -> Iterator[tuple[str, Aggregate]]:
         yield name, given
     elif isinstance(given, Mapping):
         for column, function in given.items():
-            yield from _named(_by_name(str(function), [] if column in _EVERY_ROW else [quoted(column)], given))
+            yield from _named(_by_name(str(function), [] if (column,) in _EVERY_ROW else [quoted(column)], given))
     elif isinstance(given, str) or written(given) is None:
         raise BadInput(f"agg({given!r}): give an aggregate, as in agg(n=fp.count())")
     else:
@@ -59,14 +57,13 @@ def _text(argument: object) -> str:
 
 def _of_column(column: Any, text: str) -> tuple[str, Aggregate]:
     """Spark's own, as its text tells it, if that is a function of columns."""
-    call = _CALL.fullmatch(text)
+    call = call_of_columns(text)
     if call is None:
         raise BadInput(f"agg: {text} is Spark's own and cannot be taken over: use those of fp, as in agg(total=fp.sum('v * 2'))")
-    if _is_distinct(column):
+    if _is_distinct(column, text):
         raise BadInput(f"agg: {text} is of distinct values: use agg(n=fp.count_distinct('v'))")
-    columns = [] if call["columns"] in _EVERY_ROW else [quoted(_text(each)) for each in call["columns"].split(", ")]
-    made = _by_name(call["function"], columns, text)
-    return (_text(call["name"]), made) if call["name"] else next(_named(made))
+    made = _by_name(call.function, [] if call.columns in _EVERY_ROW else [quoted(each) for each in call.columns], text)
+    return (_text(call.alias), made) if call.alias else next(_named(made))
 
 
 def _by_name(function: str, columns: list[str], given: object) -> Aggregate:
@@ -77,7 +74,11 @@ def _by_name(function: str, columns: list[str], given: object) -> Aggregate:
     return kind(*columns)
 
 
-def _is_distinct(column: Any) -> bool:
+def _is_distinct(column: Any, text: str) -> bool:
     """Of a function of Spark's its text does not say: ``F.countDistinct("v")`` reads as ``count(v)``. Its node does."""
-    node = getattr(column, "_jc", None)
-    return node is not None and _DISTINCT.search(str(node.node().toString())) is not None
+    if not hasattr(column, "_jc"):
+        return False
+    node = column._jc.node()
+    while (kind := node.getClass().getSimpleName()) == "Alias":
+        node = node.child()
+    return bool(node.isDistinct()) if kind == "UnresolvedFunction" else is_distinct_call(text)

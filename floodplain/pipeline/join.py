@@ -1,14 +1,14 @@
 """Joins as steps of a pipeline: both sides as one table, then one operator keyed by what they are joined on."""
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias, get_args
 
 from floodplain.errors import BadInput
-from floodplain.expressions.columns import Given, name_of, text_of, written
-from floodplain.expressions.identifiers import quoted
+from floodplain.expressions.columns import Given, name_of, written
+from floodplain.expressions.identifiers import name_in, quoted
+from floodplain.expressions.shown_columns import equal_columns
 from floodplain.operators.changelog.changelog import changelog_refused
 from floodplain.operators.joins.asof import AsOfHow, AsOfJoin
 from floodplain.operators.joins.bounds import Bound, Interval, Lasting, SameWindow, Unbounded
@@ -23,9 +23,6 @@ from floodplain.state.descriptors import TimeKind
 from floodplain.state.durations import to_ms
 
 Span: TypeAlias = str | timedelta
-_EQUAL = re.compile(r"=\(([^(),]+), ([^(),]+)\)")
-_BOTH = re.compile(r"and\((.+), (=\([^()]+\))\)")
-"""Conditions as a ``Column`` shows them: ``and(=(a, b), =(c, d))``."""
 On: TypeAlias = Given | Sequence[Given] | Mapping[Given, Given]
 
 
@@ -41,20 +38,15 @@ def key_pairs(on: On) -> dict[str, str]:
 def _pairs_in(on: Given) -> list[tuple[Given, Given]]:
     """A column, or columns that a ``Column`` says to be equal, the left one first."""
     text = None if isinstance(on, str) else written(on)
-    if text is None or re.fullmatch(r"\w+|`.*`", text):
+    if text is None or name_in(text) is not None:
         return [(on, on)]
-    pairs = []
-    while (both := _BOTH.fullmatch(text)) is not None:
-        pairs.append(both[2])
-        text = both[1]
-    for part in reversed([*pairs, text]):
-        if (equal := _EQUAL.fullmatch(part)) is None:
-            raise BadInput(
-                f"join: {text_of(on, 'join')} is not a pair of columns that are equal: on={{'left': 'right'}} names them, and "
-                "within=('0 seconds', '1 hour') says how far apart in time rows may be"
-            )
-        pairs.append((equal[1], equal[2]))
-    return [pair for pair in pairs if isinstance(pair, tuple)]
+    pairs = equal_columns(text)
+    if pairs is None:
+        raise BadInput(
+            f"join: {text} is not a pair of columns that are equal: on={{'left': 'right'}} names them, and "
+            "within=('0 seconds', '1 hour') says how far apart in time rows may be"
+        )
+    return list(pairs)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
 """What steps may do with rows that are changes: a row must look the same when it is taken back as when it came."""
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 
 from floodplain.errors import BadInput
+from floodplain.expressions.columns import written
+from floodplain.expressions.mentions import mentions
 from floodplain.operators.changelog.changelog import WEIGHT, changelog_refused
 from floodplain.operators.kernel.event_order import InOrder
 from floodplain.operators.kernel.operator import KeyedOperator
@@ -14,11 +15,6 @@ from floodplain.operators.kernel.process import Process
 from floodplain.operators.kernel.traits import traits_of
 from floodplain.versions.records.manifest import Manifest
 from floodplain.versions.records.schema import TableSchema
-
-_COLUMN = re.compile(r"Column<'(.*)'>", re.DOTALL)
-_TEXT = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
-_NAMED = re.compile(rf"(?<![\w.])(?:`{WEIGHT}`|{WEIGHT}\b)(?!\s*\()|[(,]\s*\*", re.IGNORECASE)
-"""The column itself, or all columns, as in ``struct(*)``."""
 
 
 def taken(process: Process, name: str, changes: bool, in_order: InOrder | None) -> Process:
@@ -55,7 +51,7 @@ def check_weight(columns: pa.Schema) -> None:
 
 def check_unweighted(what: str, expression: Any) -> None:
     """Raises ``BadInput`` if an expression on changes goes by their weight."""
-    if _NAMED.search(_TEXT.sub("", _text(expression))):
+    if mentions(_text(expression), WEIGHT):
         raise BadInput(
             f"{what} goes by {WEIGHT}: the rows are changes, and one that takes another back must be like it. Operators count "
             f"with {WEIGHT} by themselves (sum('{WEIGHT}') is count()): leave it out; or call as_rows() before, and every change "
@@ -91,6 +87,5 @@ def _is_weight(expression: Any) -> bool:
 
 
 def _text(expression: Any) -> str:
-    text = str(expression)
-    column = None if isinstance(expression, str) else _COLUMN.fullmatch(text)
-    return column[1] if column else text
+    text = written(expression)
+    return str(expression) if text is None else text

@@ -1,20 +1,17 @@
 """Parts of one table, told apart by the value of a column, put together again: one pass over the table will do."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from floodplain.expressions.identifiers import literal, quoted
+from floodplain.expressions.identifiers import bare, literal, quoted
+from floodplain.expressions.syntax import Column, Compare, Literal, parse
 from floodplain.plan.nodes import Extend, Node, Rest, Select, Union
 
 Made: TypeAlias = str | tuple[tuple[str, str], ...]
 """An expression, or those of the fields of a struct by name."""
 Columns: TypeAlias = tuple[tuple[str, Made], ...]
 
-_CHOICE = re.compile(r"\s*(?:([A-Za-z_]\w*)|`([^`]+)`)\s*==?\s*'([A-Za-z](?:[\w -]*\w)?)'\s*", re.ASCII)
-"""A column and the word that it must be. What could be a number or a time is no word: of columns that are no text, several of
-these may be the same value."""
 _NO_WORDS = {"true", "t", "yes", "y", "false", "f", "no", "n", "nan", "inf", "infinity"}
 _LITERALS = {"true", "false", "null"}
 
@@ -101,8 +98,18 @@ def _choice(step: Select | Extend) -> tuple[str, str] | None:
     """The column and the value it must have, if the step asks for nothing else."""
     if isinstance(step, Select):
         return step.only
-    found = _CHOICE.fullmatch(step.where) if isinstance(step.where, str) and not step.columns else None
-    return None if found is None or found[3].lower() in _NO_WORDS else (found[1] or found[2], found[3])
+    match parse(step.where) if isinstance(step.where, str) and not step.columns else None:
+        case Compare(Column((column,)), "=" | "==", Literal(str(value))) if _is_word(value):
+            return column, value
+    return None
+
+
+def _is_word(value: str) -> bool:
+    """Whether it is a text in any case. What could be a number or a time is not: of columns that are no text, several of these
+    may be the same value."""
+    inner = value.replace("-", "_").replace(" ", "_")
+    starts = value[:1].isalpha() and (value[-1:].isalnum() or value.endswith("_"))
+    return value.isascii() and starts and bare(inner) and value.lower() not in _NO_WORDS
 
 
 def _composed(inner: Columns | None, outer: Sequence[tuple[str, object]]) -> Columns | None:

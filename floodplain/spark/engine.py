@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from floodplain.errors import FloodplainError, UserError
 from floodplain.eventtime.watermarks import SourceObservation, WatermarkRule
+from floodplain.expressions.aliases import has_alias
 from floodplain.expressions.identifiers import quoted
 from floodplain.operators.kernel.traits import Combiner
 from floodplain.plan.nodes import Rest
@@ -33,8 +34,6 @@ from floodplain.versions.records.edit import Assignment
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _STRICT = {"spark.sql.ansi.enabled": "true"}
 """Where expressions are made with it, a sum beyond a long is an error; without, it begins anew."""
-_HAS_AS = re.compile(r"\bas\b", re.IGNORECASE)
-"""An expression that may have a name of its own already."""
 COMBINED_ROWS = 1 << 18
 """Rows that a task puts together at a time, which bounds its memory."""
 TAG = "_input"
@@ -77,7 +76,7 @@ class SparkEngine:
     def select(self, rows: DataFrame, columns: Sequence[tuple[str, Any]], only: tuple[str, str] | None) -> DataFrame:
         if only is not None:
             rows = rows.where(F.col(quoted(only[0])) == only[1])
-        if all(isinstance(made, str) and not _HAS_AS.search(made) for _, made in columns):
+        if all(isinstance(made, str) and not has_alias(made) for _, made in columns):
             return rows.selectExpr(*[f"{made} as {quoted(name)}" for name, made in columns])  # one call into the JVM
         return rows.select(*[column.alias(name) for name, made in columns for column in _columns(rows, made)])
 

@@ -14,9 +14,8 @@ from pyspark.sql.types import AtomicType, DataType, TimestampNTZType, TimestampT
 from floodplain.eventtime.measure import more_columns
 from floodplain.eventtime.times import NONE_MS
 from floodplain.eventtime.watermarks import SourceObservation, WatermarkRule
-from floodplain.expressions.identifiers import literal, quoted
+from floodplain.expressions.identifiers import Path, literal, quoted
 from floodplain.pipeline.stream import SOURCE
-from floodplain.state.row_expressions import Path
 
 _LOOK_MS, _LOOKS = 20, 500
 """How often to look whether the metrics have come while Spark's listeners have work to do, and how many times."""

@@ -7,12 +7,13 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import BadInput, SchemaMismatch
+from floodplain.expressions.identifiers import Path
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.lossless import UNFIT, cast
 from floodplain.state.descriptors import Map, Set
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.prefetch import PrefetchedEntries
-from floodplain.state.row_expressions import ALL, LAZY, Path, evaluate, parse_paths
+from floodplain.state.row_expressions import ALL, LAZY, evaluate, parse_paths
 from floodplain.state.tables import StateColumn
 from floodplain.store.rows.row_classes import refine, starts_of
 

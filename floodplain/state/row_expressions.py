@@ -6,41 +6,26 @@ doubled. Several paths, separated by commas, name several entries of one row: ``
 more is a column of the rows, made by Spark before they come.
 """
 
-import re
-from typing import TypeAlias
-
 import pyarrow as pa
 
 from floodplain.errors import BadInput
+from floodplain.expressions.identifiers import Path, paths_in
+from floodplain.expressions.tokens import Unreadable
 from floodplain.store.rows.layout import one_array
 from floodplain.structs import field_at
 
 ALL, LAZY = "all", "lazy"
-Path: TypeAlias = tuple[str, ...]
-
-_NAME = re.compile(r"\s*(?:(?P<bare>\w+)|`(?P<quoted>(?:[^`]|``)+)`)\s*")
 
 
 def parse_paths(text: str) -> tuple[Path, ...]:
     """The paths that the text names. Raises ``BadInput`` that points at the position."""
-    paths: list[Path] = []
-    names: list[str] = []
-    at = 0
-    while True:
-        match = _NAME.match(text, at)
-        if match is None:
-            raise _unreadable(text, at, "expected the name of a column or field")
-        names.append(match["bare"] or match["quoted"].replace("``", "`"))
-        at = match.end()
-        mark = text[at : at + 1]
-        if mark not in ("", ".", ","):
-            raise _unreadable(text, at, f"unexpected {mark!r}")
-        if mark != ".":
-            paths.append(tuple(names))
-            names = []
-        if not mark:
-            return tuple(paths)
-        at += 1
+    try:
+        return paths_in(text)
+    except Unreadable as error:
+        raise BadInput(
+            f"cannot read prefetch {text!r}: {error}; write 'all', 'lazy', a column as in 'page', "
+            "a field of a struct as in 'click.page', or several of these separated by commas"
+        ) from None
 
 
 def evaluate(path: Path, rows: pa.Table) -> pa.Array:
@@ -58,10 +43,3 @@ def evaluate(path: Path, rows: pa.Table) -> pa.Array:
         values = field_at(values, found[0])
         name = f"{name}.{field}"
     return values
-
-
-def _unreadable(text: str, at: int, problem: str) -> BadInput:
-    return BadInput(
-        f"cannot read prefetch {text!r}: {problem} at position {at + 1}; write 'all', 'lazy', a column as in 'page', "
-        "a field of a struct as in 'click.page', or several of these separated by commas"
-    )

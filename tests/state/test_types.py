@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floodplain.errors import SchemaMismatch
-from floodplain.state.types import as_fields, parse_schema, parse_type, schema_to_ddl, to_ddl
+from floodplain.expressions.type_ddl import parse_type
+from floodplain.state.types import as_fields, parse_schema, schema_to_ddl, to_ddl
 
 INSTANT = pa.timestamp("us", "UTC")
 

@@ -3,7 +3,8 @@
 import pytest
 
 from floodplain.errors import SchemaMismatch
-from floodplain.state.types import parse_type, to_ddl
+from floodplain.expressions.type_ddl import parse_type
+from floodplain.state.types import to_ddl
 from tests.state.test_types import KNOWN
 
 pytestmark = pytest.mark.spark

@@ -3,13 +3,13 @@
 Each parameter says by itself which changes its state can bear. Whatever is not said to be safe is refused.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeAlias
 
 import msgspec
 
+from floodplain.expressions.tokens import pieces
 from floodplain.versions.records.definition import Definition, Parameter
 
 Rule: TypeAlias = Callable[[Any, Any], str]
@@ -19,7 +19,6 @@ Written: TypeAlias = Callable[[str], str]
 
 PROCESS, STATEFUL_PROCESSOR = "process", "stateful processor"
 """Kinds of operators whose states users declare: ours, and PySpark's, which may come and go without a word."""
-_TOKEN = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`|\w+|[^\w\s]")
 
 
 def fixed(old: Any, new: Any) -> str:  # noqa: ARG001
@@ -84,7 +83,7 @@ def _name(value: object) -> str:
 
 def canonical(expression: str) -> str:
     """An expression without what makes no difference to it: white space, and parentheses around the whole."""
-    tokens = _TOKEN.findall(expression)
+    tokens = [token.text for token in pieces(expression)]
     while tokens[:1] == ["("] and _closed_by(tokens) == len(tokens) - 1:
         tokens = tokens[1:-1]
     return " ".join(tokens)

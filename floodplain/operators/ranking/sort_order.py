@@ -1,6 +1,5 @@
 """The order of rows: by columns that the user names, and where those are alike by all others, so that it is always the same."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -10,6 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.errors import BadInput
+from floodplain.expressions.sort_items import sort_items
+from floodplain.expressions.tokens import Unreadable
 from floodplain.store.rows.layout import one_array
 from floodplain.store.rows.row_classes import starts_of
 
@@ -27,29 +28,18 @@ Order: TypeAlias = tuple[By, ...]
 ColumnAt: TypeAlias = Callable[[str, np.ndarray], pa.Array]
 """``(name, places)``: the values of a column in the rows at these places."""
 
-_PART = re.compile(
-    r"\s*(?:`((?:[^`]|``)+)`|(\w+))(?:\s+(asc|desc))?(?:\s+nulls\s+(first|last))?\s*(?:,|$)", re.IGNORECASE | re.ASCII
-)
-
 
 def parse_order(by: str, what: str = "by") -> Order:
     """``"price desc, ts"`` or ``"price desc nulls first"``; names that are not plain stand in backticks."""
     if not isinstance(by, str) or not by.strip():
         raise BadInput(f"{what}={by!r} names no column: write it as in 'price desc, ts'")
-    found: list[By] = []
-    at = 0
-    while at < len(by):
-        part = _PART.match(by, at)
-        if part is None:
-            raise BadInput(
-                f"{what}={by!r} is not an order of columns at {by[at:].strip()!r}: write it as in 'price desc, ts'; what "
-                "is to be computed is a column of its own: with_column(name, expression)"
-            )
-        descending = (part[3] or "").lower() == "desc"
-        nulls_first = not descending if part[4] is None else part[4].lower() == "first"
-        found.append(By((part[1] or part[2]).replace("``", "`"), descending, nulls_first))
-        at = part.end()
-    return tuple(found)
+    try:
+        return tuple(By(item.column, item.descending, item.nulls_first) for item in sort_items(by))
+    except Unreadable as error:
+        raise BadInput(
+            f"{what}={by!r} is not an order of columns at {by[error.at :].strip()!r}: write it as in 'price desc, ts'; what "
+            "is to be computed is a column of its own: with_column(name, expression)"
+        ) from None
 
 
 def backwards(order: Order) -> Order:
