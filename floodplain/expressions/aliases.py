@@ -14,14 +14,14 @@ class Alias:
 
 def alias_in(text: str) -> Alias | None:
     """The expression and its name, if the text ends in ``as name``."""
-    given = pieces(text)
-    if len(given) < 3:
+    tokens = pieces(text)
+    if len(tokens) < 3:
         return None
-    last, word, name = given[-3:]
+    last, word, name = tokens[-3:]
     apart = last.end < word.start and word.end < name.start
     if not apart or not word.is_word("as") or not name.is_name:
         return None
-    return Alias(text[given[0].start : last.end], name.value)
+    return Alias(text[tokens[0].start : last.end], name.value)
 
 
 def has_alias(text: str) -> bool:

@@ -53,21 +53,21 @@ def path_in(text: str) -> Path | None:
         found = paths_in(text)
     except Unreadable:
         return None
-    given = pieces(text)
-    close = all(one.end == other.start for one, other in pairwise(given))
+    tokens = pieces(text)
+    close = all(one.end == other.start for one, other in pairwise(tokens))
     return found[0] if len(found) == 1 and close else None
 
 
 def paths_in(text: str) -> tuple[Path, ...]:
     """Columns and fields of structs, separated by commas: ``page, click.`page url` ``. Raises ``Unreadable``."""
-    given = pieces(text)
+    tokens = pieces(text)
     paths: list[Path] = []
     names: list[str] = []
-    for place in range(0, len(given) + 1, 2):
-        if place >= len(given) or not given[place].is_name:
-            raise Unreadable("expected the name of a column or field", _at(given, place, text))
-        names.append(given[place].value)
-        mark = given[place + 1] if place + 1 < len(given) else None
+    for place in range(0, len(tokens) + 1, 2):
+        if place >= len(tokens) or not tokens[place].is_name:
+            raise Unreadable("expected the name of a column or field", _at(tokens, place, text))
+        names.append(tokens[place].value)
+        mark = tokens[place + 1] if place + 1 < len(tokens) else None
         if mark is not None and not mark.is_mark(".", ","):
             raise Unreadable(f"unexpected {mark.text[0]!r}", mark.start)
         if mark is None or mark.text == ",":
@@ -78,13 +78,13 @@ def paths_in(text: str) -> tuple[Path, ...]:
     return tuple(paths)
 
 
-def _at(given: Sequence[Token], place: int, text: str) -> int:
-    return given[place].start if place < len(given) else len(text)
+def _at(tokens: Sequence[Token], place: int, text: str) -> int:
+    return tokens[place].start if place < len(tokens) else len(text)
 
 
 def _only(text: str) -> Token | None:
-    given = pieces(text)
-    return given[0] if len(given) == 1 and given[0].is_name and given[0].text == text else None
+    tokens = pieces(text)
+    return tokens[0] if len(tokens) == 1 and tokens[0].is_name and tokens[0].text == text else None
 
 
 def _starts_as_a_name(word: str) -> bool:

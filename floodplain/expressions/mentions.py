@@ -5,8 +5,8 @@ from floodplain.expressions.tokens import pieces
 
 def mentions(text: str, column: str) -> bool:
     """Whether the column is named, or all columns are, as in ``struct(*)``. A function or a field of that name is another."""
-    given = pieces(text)
-    for before, token, after in zip((None, *given), given, (*given[1:], None), strict=False):
+    tokens = pieces(text)
+    for before, token, after in zip((None, *tokens), tokens, (*tokens[1:], None), strict=False):
         if token.is_mark("*") and before is not None and before.is_mark("(", ","):
             return True
         called = after is not None and after.is_mark("(")

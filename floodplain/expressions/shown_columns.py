@@ -29,9 +29,9 @@ class CallOfColumns:
     alias: str | None
 
 
-def shown(given: object) -> str | None:
+def shown(column: object) -> str | None:
     """What a ``Column`` shows; None if it is none."""
-    text = repr(given)
+    text = repr(column)
     return text[len(_BEGIN) : -len(_END)] if text.startswith(_BEGIN) and text.endswith(_END) else None
 
 
@@ -47,8 +47,8 @@ def call_of_columns(text: str) -> CallOfColumns | None:
 
 def is_distinct_call(text: str) -> bool:
     """Whether SQL text calls a function of distinct values: ``count(distinct v)``."""
-    given = pieces(text)
-    return len(given) > 3 and given[1].is_mark("(") and given[2].is_word("distinct")
+    tokens = pieces(text)
+    return len(tokens) > 3 and tokens[1].is_mark("(") and tokens[2].is_word("distinct") and tokens[3].is_name
 
 
 def equal_columns(text: str) -> tuple[tuple[str, str], ...] | None:
@@ -69,11 +69,11 @@ def _equal(call: Call | str) -> tuple[tuple[str, str], ...] | None:
 
 def call_in(text: str) -> Call | None:
     """The call that the text of a ``Column`` is."""
-    given = pieces(text)
-    term, place = _term(text, given, 0)
+    tokens = pieces(text)
+    term, place = _term(text, tokens, 0)
     if not isinstance(term, Call):
         return None
-    rest = text[given[place - 1].end :]
+    rest = text[tokens[place - 1].end :]
     if not rest:
         return term
     return Call(term.function, term.arguments, rest[4:]) if rest[:4] == " AS " and rest[4:] else None
@@ -82,27 +82,27 @@ def call_in(text: str) -> Call | None:
 def _column(text: str) -> str | None:
     if text == "*":
         return text
-    given = pieces(text)
-    if len(given) == 1 and given[0].is_name:
-        return given[0].value
-    return text if all(token.is_name or token.is_mark("`") for token in given) else None
+    tokens = pieces(text)
+    if len(tokens) == 1 and tokens[0].is_name:
+        return tokens[0].value
+    return text if all(token.is_name or token.is_mark("`") for token in tokens) else None
 
 
-def _term(text: str, given: Tokens, first: int) -> tuple[Call | str | None, int]:
+def _term(text: str, tokens: Tokens, first: int) -> tuple[Call | str | None, int]:
     """The call or name that begins at ``first``, and where it ends. None where a parenthesis stays open."""
     place = first
-    while place < len(given) and not given[place].is_mark("(", ")", ","):
+    while place < len(tokens) and not tokens[place].is_mark("(", ")", ","):
         place += 1
-    if place == first or place == len(given):
+    if place == first or place == len(tokens):
         return None, place
-    shown_text = text[given[first].start : given[place - 1].end]
-    if not given[place].is_mark("("):
+    shown_text = text[tokens[first].start : tokens[place - 1].end]
+    if not tokens[place].is_mark("("):
         return shown_text, place
     arguments: list[Call | str] = []
-    while place < len(given) and given[place].is_mark("(", ","):
-        argument, place = _term(text, given, place + 1)
+    while place < len(tokens) and tokens[place].is_mark("(", ","):
+        argument, place = _term(text, tokens, place + 1)
         if argument is None:
             break
         arguments.append(argument)
-    closed = place < len(given) and given[place].is_mark(")")
+    closed = place < len(tokens) and tokens[place].is_mark(")")
     return (Call(shown_text, tuple(arguments)), place + 1) if closed else (None, place)

@@ -15,17 +15,17 @@ class SortItem:
 
 def sort_items(text: str) -> tuple[SortItem, ...]:
     """The columns in order; a comma may stand at the end. Raises ``Unreadable`` where one begins that is no column."""
-    given = pieces(text)
-    found: list[SortItem] = []
+    tokens = pieces(text)
+    items: list[SortItem] = []
     at = 0
-    while at < len(given):
-        until = next((place for place in range(at, len(given)) if given[place].is_mark(",")), len(given))
-        item = _item(given[at:until])
+    while at < len(tokens):
+        until = next((place for place in range(at, len(tokens)) if tokens[place].is_mark(",")), len(tokens))
+        item = _item(tokens[at:until])
         if item is None:
-            raise Unreadable("no column", given[at].start)
-        found.append(item)
+            raise Unreadable("no column", tokens[at].start)
+        items.append(item)
         at = until + 1
-    return tuple(found)
+    return tuple(items)
 
 
 def _item(part: Tokens) -> SortItem | None:

@@ -68,15 +68,15 @@ Expression: TypeAlias = Condition | And
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
     """What the text says; ``Other`` if it is more than we read."""
-    found = _Reader(tokens(text)).expression()
-    return Other(text.strip()) if found is None else found
+    read = _Reader(tokens(text)).expression()
+    return Other(text.strip()) if read is None else read
 
 
 class _Reader:
     """Recursive descent. A word where an operand is due is a column, whatever else it means in SQL. None: not read."""
 
-    def __init__(self, given: Tokens) -> None:
-        self._given = given
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
         self._next = 0
 
     def expression(self) -> Expression | None:
@@ -134,17 +134,17 @@ class _Reader:
 
     @property
     def _peek(self) -> Token | None:
-        return self._given[self._next] if self._next < len(self._given) else None
+        return self._tokens[self._next] if self._next < len(self._tokens) else None
 
     def _skip_word(self, word: str) -> bool:
-        found = self._peek is not None and self._peek.is_word(word)
-        self._next += found
-        return found
+        skipped = self._peek is not None and self._peek.is_word(word)
+        self._next += skipped
+        return skipped
 
     def _skip_mark(self, mark: str) -> bool:
-        found = self._peek is not None and self._peek.is_mark(mark)
-        self._next += found
-        return found
+        skipped = self._peek is not None and self._peek.is_mark(mark)
+        self._next += skipped
+        return skipped
 
 
 def _whole_number(token: Token, sign: str) -> Literal | None:

@@ -64,13 +64,13 @@ def tokens(text: str) -> Tokens:
 
     A quote that nothing closes is a mark.
     """
-    found: list[Token] = []
+    read: list[Token] = []
     for token in _scanned(text, 0):
-        if token.kind is Kind.WORD and (found and found[-1].kind is Kind.NUMBER and found[-1].end == token.start):
-            number = found.pop()  # 0x1F: a name
+        if token.kind is Kind.WORD and (read and read[-1].kind is Kind.NUMBER and read[-1].end == token.start):
+            number = read.pop()  # 0x1F: a name
             token = _plain(Kind.WORD, text, number.start, token.end)
-        found.append(token)
-    return tuple(found)
+        read.append(token)
+    return tuple(read)
 
 
 @lru_cache(maxsize=4096)
@@ -78,14 +78,14 @@ def pieces(text: str) -> Tokens:
     """The text with everything outside quotes as words and single characters: ``a<=1.5`` is ``a``, ``<``, ``=``, ``1``, ``.``,
     ``5``. Names, types and orders need no more, and the log records expressions so.
     """
-    found: list[Token] = []
+    read: list[Token] = []
     at = 0
     # Without quotes there is nothing to ask sqlglot: tasks read types and paths, and need not import it for them.
     for token in tokens(text) if any(quote in text for quote in _QUOTES) else ():
         if token.kind in (Kind.QUOTED, Kind.TEXT):
-            found += [*_words_and_marks(text, at, token.start), token]
+            read += [*_words_and_marks(text, at, token.start), token]
             at = token.end
-    return (*found, *_words_and_marks(text, at, len(text)))
+    return (*read, *_words_and_marks(text, at, len(text)))
 
 
 def _words_and_marks(text: str, start: int, end: int) -> Iterator[Token]:
@@ -111,9 +111,9 @@ def _plain(kind: Kind, text: str, start: int, end: int) -> Token:
 
 def _scanned(text: str, start: int) -> Iterator[Token]:
     while start < len(text):
-        found, failed = _of_sqlglot(text[start:])
+        scanned, failed = _of_sqlglot(text[start:])
         end = start
-        for each in found:
+        for each in scanned:
             if start + each.start < end:
                 continue  # of 1L sqlglot makes 1, :: and BIGINT, all in one place
             end = start + each.end + 1

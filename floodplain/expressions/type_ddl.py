@@ -94,11 +94,11 @@ def _message(error: Unreadable, text: str) -> str:
 
 def _tokens(text: str) -> Tokens:
     """Those that types are made of, and then the end."""
-    given = pieces(text)
-    for token in given:
+    tokens = pieces(text)
+    for token in tokens:
         if not (token.is_name or token.kind is Kind.TEXT or token.is_mark(*"<>(),:")):
             raise SchemaMismatch(_message(Unreadable(f"unexpected {token.text[0]!r}", token.start), text))
-    return (*given, Token(Kind.END, "the end", "the end", len(text), len(text)))
+    return (*tokens, Token(Kind.END, "the end", "the end", len(text), len(text)))
 
 
 class _Parser:
@@ -140,14 +140,14 @@ class _Parser:
         self._take()
 
     def _skip(self, mark: str) -> bool:
-        found = self._peek.is_mark(mark)
-        self._next += found
-        return found
+        skipped = self._peek.is_mark(mark)
+        self._next += skipped
+        return skipped
 
     def _skip_word(self, *words: str) -> bool:
-        found = self._peek.is_word(*words)
-        self._next += found
-        return found
+        skipped = self._peek.is_word(*words)
+        self._next += skipped
+        return skipped
 
     def _fields(self, until: str | None) -> list[pa.Field]:
         fields: dict[str, pa.Field] = {}

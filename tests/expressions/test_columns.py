@@ -8,18 +8,9 @@ import pytest
 import floodplain as fp
 from floodplain.errors import BadInput
 from floodplain.expressions.columns import computed, name_of, named, order_text
+from tests.expressions.shown import Shown
 
 ROWS = "k string, v long, ts timestamp"
-
-
-class Shown:
-    """What PySpark shows of a ``Column``, which cannot be made without Spark."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return f"Column<'{self.text}'>"
 
 
 @pytest.mark.parametrize(
