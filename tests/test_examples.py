@@ -1,9 +1,11 @@
 """What is shown to readers runs: the examples, and every Python block of the README and the docs as it stands."""
 
+import logging
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,21 @@ def test_the_guide_has_python_to_run():
     assert {README, *(ROOT / "docs" / f"{name}.md" for name in names)} <= set(SHOWN)
 
 
+@pytest.fixture
+def as_before() -> Iterator[None]:
+    """The environment and the logging of this process, after a page has set its own."""
+    environment, root = dict(os.environ), logging.getLogger()
+    handlers, level, ours = list(root.handlers), root.level, logging.getLogger("floodplain").level
+    yield
+    os.environ.clear()
+    os.environ.update(environment)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.getLogger("floodplain").setLevel(ours)
+
+
 @pytest.mark.parametrize("page", [_marked(page) for page in SHOWN])
+@pytest.mark.usefixtures("as_before")
 def test_every_python_block_of_a_page_runs(page, tmp_path, monkeypatch, request):
     """In order, as a reader would paste them into one program; on the Spark and the S3 server of the tests."""
     if SPARK in SHOWN[page]:
