@@ -14,7 +14,7 @@ from floodplain.cli.main import app
 from floodplain.errors import FloodplainError
 from floodplain.pipeline.stream import StartOptions
 from floodplain.runtime.compatibility.migration import StartChanges
-from floodplain.runtime.engine import Place
+from floodplain.runtime.engine import StateLocation
 from floodplain.runtime.task_store import Work
 from floodplain.settings import RetrySettings
 from floodplain.sinks.registry import open_sink
@@ -95,7 +95,7 @@ def test_what_is_handed_around_does_not_show_them(tmp_path: Path) -> None:
     store = Store.open(tmp_path, create=True)
     with store.writer("me") as writer:
         handed = [
-            Place(store, writer, url, store.history.settings, access),
+            StateLocation(store, writer, url, store.history.settings, access),
             Work(url, store.history.settings, access, b""),
             StartOptions(url, 1, None, False, StartChanges(), None, False, store.history.settings, access),
         ]

@@ -15,7 +15,7 @@ from floodplain.plan.changelog_checks import check_all_came, check_weight
 from floodplain.plan.nodes import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union, sources_of
 from floodplain.runtime.compatibility.inherited_output import check_unpublished, check_waiting
 from floodplain.runtime.compatibility.migration import Migration
-from floodplain.runtime.engine import Engine, Place, apply_stateless
+from floodplain.runtime.engine import Engine, StateLocation, apply_stateless
 from floodplain.runtime.operator_binding import fitted_operator
 from floodplain.runtime.preaggregation_policy import Measured, combiner_of
 from floodplain.sinks.row_checks import SinkCheck
@@ -38,7 +38,7 @@ class TimerTable:
 class BoundPlan:
     """A plan on its state, its operators bound to the schemas of their inputs."""
 
-    place: Place
+    place: StateLocation
     plan: Plan
     engine: Engine
     empty: Mapping[str, Any] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class BoundPlan:
 class Binder:
     """Binds one plan, each operator after those upstream of it. Writes nothing."""
 
-    def __init__(self, place: Place, plan: Plan, engine: Engine, migration: Migration) -> None:
+    def __init__(self, place: StateLocation, plan: Plan, engine: Engine, migration: Migration) -> None:
         self._place, self._plan, self._engine, self._migration = place, plan, engine, migration
         self._operators: dict[str, KeyedOperator] = {}
         self._schemas: dict[tuple[str, str], pa.Schema] = {}

@@ -1,4 +1,4 @@
-"""The door to epochs: one at a time, and none once the query is to stop."""
+"""The drain lock: one epoch at a time, and none once the query is to stop."""
 
 import threading
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from floodplain.errors import BadInput
 
 
-class Gate:
+class DrainLock:
     """A lock that can be shut for good. Shutting it does not disturb who is inside."""
 
     def __init__(self) -> None:

@@ -45,7 +45,7 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
+class StateLocation:
     """The state that a pipeline runs on, opened and leased, and how its tasks open it."""
 
     store: Store

@@ -12,11 +12,11 @@ from floodplain.plan.nodes import Node, Plan
 from floodplain.runtime import dropped_rows
 from floodplain.runtime.binder import Binder, BoundPlan
 from floodplain.runtime.compatibility.migration import NO_CHANGES, Migration, StartChanges, migrate
-from floodplain.runtime.engine import Engine, Place
+from floodplain.runtime.engine import Engine, StateLocation
 from floodplain.runtime.epoch_plan import EpochPlan
 from floodplain.runtime.progress import EpochProgress, ProgressLog
 from floodplain.runtime.publisher import Publisher
-from floodplain.runtime.watermark_clock import Timekeeper
+from floodplain.runtime.watermark_clock import WatermarkClock
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.store.processing_time import Moment
 from floodplain.store.write.task_writer import conflict_before_damage
@@ -29,14 +29,14 @@ from floodplain.versions.records.edit import Assignment, SetAssignment, SourcePo
 class EpochRunner:
     """Runs one epoch after the other on a state, each to its commit, and has it published. Used by one thread at a time."""
 
-    def __init__(self, place: Place, plan: Plan, engine: Engine, slots: int) -> None:
+    def __init__(self, place: StateLocation, plan: Plan, engine: Engine, slots: int) -> None:
         self.store = place.store
         self.writer = place.writer
         self.bound = BoundPlan(place, plan, engine)
         """Has operators and schemas once ``prepare`` was called."""
         self.publisher = Publisher(place, plan.outlets)
         self.progress = ProgressLog(place.store)
-        self.time = Timekeeper(place.writer, plan.watermark, engine)
+        self.time = WatermarkClock(place.writer, plan.watermark, engine)
         self._wanted_slots = checked_slots(slots, place.store.head.key_groups)
         self.front: Node | None = None
         """The step that rows of the pipeline's own input are computed up to when they come, if they do not come as they are."""

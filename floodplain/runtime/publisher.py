@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from floodplain.plan.nodes import Outlet
 from floodplain.runtime.compatibility.inherited_output import unpublished, vouched
-from floodplain.runtime.engine import Place
+from floodplain.runtime.engine import StateLocation
 from floodplain.sinks.row_checks import SinkCheck
 from floodplain.store.write.task_writer import conflict_before_damage
 from floodplain.tiers import paths
@@ -22,7 +22,7 @@ class Publisher:
     publishing got rides in the next edit, and staged files stay until then.
     """
 
-    def __init__(self, place: Place, outlets: Sequence[Outlet]) -> None:
+    def __init__(self, place: StateLocation, outlets: Sequence[Outlet]) -> None:
         self.store = place.store
         self.writer = place.writer
         self._outlets = tuple(outlets)

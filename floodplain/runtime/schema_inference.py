@@ -10,7 +10,7 @@ import pyarrow as pa
 from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.metrics import Counters
 from floodplain.plan.nodes import Plan
-from floodplain.runtime.engine import Engine, Place
+from floodplain.runtime.engine import Engine, StateLocation
 from floodplain.runtime.epoch_runner import EpochRunner
 from floodplain.settings import StoreSettings
 from floodplain.sinks.memory import MemorySink
@@ -30,6 +30,6 @@ def dry_schemas(plan: Plan, engine: Engine, empty: Mapping[str, Any]) -> dict[st
     blobs = MemoryBlobs(where, Counters(), Space())
     history = History.create(blobs, settings.key_groups, settings=settings, clock=ManualClock(0), randomness=SeededRandomness(7))
     store = Store(history, Counters())
-    epochs = EpochRunner(Place(store, store.writer("dry"), where, settings, {}, blobs), dry, engine, 1)
+    epochs = EpochRunner(StateLocation(store, store.writer("dry"), where, settings, {}, blobs), dry, engine, 1)
     epochs.prepare(empty)
     return {outlet.name: epochs.bound.schema_of(outlet) for outlet in dry.outlets}

@@ -65,7 +65,7 @@ class Duty:
         return self._store.history.clock.monotonic_s()
 
 
-class Upkeep:
+class StoreUpkeep:
     """Compaction and garbage collection of one running query, a round at a time. Used by one thread."""
 
     def __init__(self, store: Store, sweep_staged: Callable[[], object]) -> None:

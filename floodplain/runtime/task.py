@@ -110,9 +110,9 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch], 
             ticket, place.blobs, job.work.settings, place.clock, place.randomness, operator=name, part=f"{part}-{bucket}"
         )
 
-    with _Beside(apart=job.work.blobs is None) as beside:
+    with __BackgroundWriter(threaded=job.work.blobs is None) as background:
         outcome, state = run_buckets(
-            job.operator, snapshot, job.times, spill.buckets(waiting, schema, job.slots[slot]), level, writer, beside.start
+            job.operator, snapshot, job.times, spill.buckets(waiting, schema, job.slots[slot]), level, writer, background.start
         )
         made = {MAIN: outcome.output, **outcome.sides}
         for output, checks in job.checks.items():
@@ -140,20 +140,20 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch], 
     )
 
 
-class _Beside:
-    """Has runs written while the task goes on: syncing is mostly waiting. All is written when the block is left without error.
+class __BackgroundWriter:
+    """Writes runs in the background while the task goes on: syncing is mostly waiting. All is written when the block ends well.
 
-    ``apart``: in a thread of its own; else at once, so that steps have one order and a fault can be put between any two.
+    ``threaded``: in a thread of its own; else at once, so that steps have one order and a fault can be put between any two.
     """
 
-    def __init__(self, apart: bool) -> None:
-        self._apart = apart
+    def __init__(self, threaded: bool) -> None:
+        self._threaded = threaded
         self._pool = ThreadPoolExecutor(1)
         self._running: Future[None] | None = None
 
     def start(self, write: Callable[[], None]) -> None:
         """One at a time, so that runs do not pile up in memory."""
-        if not self._apart:
+        if not self._threaded:
             write()
             return
         self._settle()
@@ -163,7 +163,7 @@ class _Beside:
         if self._running is not None:
             self._running.result()
 
-    def __enter__(self) -> "_Beside":
+    def __enter__(self) -> "__BackgroundWriter":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

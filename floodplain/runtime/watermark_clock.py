@@ -17,7 +17,7 @@ from floodplain.store.store import Writer
 from floodplain.store.write.epoch import Epoch
 
 
-class Timekeeper:
+class WatermarkClock:
     """Knows the watermark of the next epoch, and what each epoch adds to it. Without a rule it only passes Spark's on."""
 
     def __init__(self, writer: Writer, rule: WatermarkRule | None, engine: Engine) -> None:

@@ -13,12 +13,12 @@ from floodplain.plan.nodes import Plan
 from floodplain.runtime.checkpoint import spark_checkpoint
 from floodplain.runtime.checkpoint.known_files import SeenReader
 from floodplain.runtime.compatibility.migration import NO_CHANGES, StartChanges
-from floodplain.runtime.drain_lock import Gate
-from floodplain.runtime.engine import Place
+from floodplain.runtime.drain_lock import DrainLock
+from floodplain.runtime.engine import StateLocation
 from floodplain.runtime.epoch_runner import EpochRunner
 from floodplain.runtime.static_input import run_static
 from floodplain.spark.engine import SparkEngine, tagged, untagged
-from floodplain.spark.pushdown import put_ahead
+from floodplain.spark.pushdown import push_down
 from floodplain.spark.session_conf import SPARKS
 
 NOTING_S = 5.0
@@ -40,14 +40,14 @@ class Interrupted(Exception):
 class Driver:
     """Runs epochs one at a time, until it is drained. Made by ``Output.start``."""
 
-    def __init__(self, place: Place, plan: Plan, engine: SparkEngine, slots: int, tags: Sequence[str]) -> None:
+    def __init__(self, place: StateLocation, plan: Plan, engine: SparkEngine, slots: int, tags: Sequence[str]) -> None:
         self._engine = engine
         self.epochs = EpochRunner(place, plan, engine, slots)
         self.store = place.store
         self.seen = SeenReader(place.store.history.blobs, place.store.head.store)
         self._tags = tuple(tags)
         self._plan = plan
-        self._gate = Gate()
+        self._drain_lock = DrainLock()
         self._turned_away = False
         self._given_up = False
         self._closed = False
@@ -66,19 +66,19 @@ class Driver:
 
         From here on the lease is renewed beside all that is done, while the query runs and while an epoch does.
         """
-        self.epochs.writer.keep(lambda: self._gate.busy or self.running(), lambda error: self.on_lost(error))
+        self.epochs.writer.keep(lambda: self._drain_lock.busy or self.running(), lambda error: self.on_lost(error))
         self.epochs.prepare({tag: self._engine.empty(self._engine.schema(rows)) for tag, rows in inputs.items()}, changes)
 
     def follow(self, folder: Path, inputs: dict[str, DataFrame]) -> DataFrame:
         """What the streaming query with this checkpoint is to hand over, batch by batch. Requires: ``prepare`` was called."""
         self._checkpoint = folder
-        self.epochs.front, rows = put_ahead(self._plan, self._engine, self.epochs.bound.operators, inputs[""])
+        self.epochs.front, rows = push_down(self._plan, self._engine, self.epochs.bound.operators, inputs[""])
         return tagged({**inputs, "": rows})
 
     def on_batch(self, rows: DataFrame, batch_id: int) -> None:
         """What Spark calls for each micro-batch. Once the query is to stop, none begins: Spark will offer it again."""
         try:
-            with self._gate.alone() as may_begin:
+            with self._drain_lock.alone() as may_begin:
                 if may_begin:
                     self._run_unless_given_up(rows, batch_id)
             if not may_begin:
@@ -120,33 +120,33 @@ class Driver:
 
         Spark calls us only when data comes. It leaves the watermark that the next batch would have in its commit log.
         """
-        with self._gate.alone() as may_begin:
+        with self._drain_lock.alone() as may_begin:
             batch_id = self.store.head.source.batch_id
             given_ms = spark_checkpoint.next_watermark(self._checkpoint, batch_id) if self._checkpoint else 0
             return may_begin and self.epochs.tick(given_ms, self.store.history.clock.now_ms())
 
     def heartbeat(self, source: str | None, at_ms: int) -> None:
         """Once the running epoch is over."""
-        with self._gate.alone() as may_begin:
+        with self._drain_lock.alone() as may_begin:
             if not may_begin:
                 raise BadInput("a heartbeat is an epoch of its own, and this query has stopped: start it again")
             self.epochs.heartbeat(source, at_ms)
 
     def check_outside(self) -> None:
         """Raises ``BadInput`` if the caller is inside an epoch, which would wait for itself."""
-        self._gate.check_outside()
+        self._drain_lock.check_outside()
 
     def give_up(self) -> None:
         """No epoch begins any more, and how the running one ends does not matter: why the query ends is known already."""
         self._given_up = True
-        self._gate.shut()
+        self._drain_lock.shut()
 
     def drain(self) -> None:
         """No epoch begins any more, and the running one is through when this returns, in Spark's checkpoint, too.
 
         Without its own note Spark would offer the last batch again, and forget how far that moved the watermark.
         """
-        self._gate.drain()
+        self._drain_lock.drain()
         clock, batch_id = self.store.history.clock, self.store.head.source.batch_id
         until_s = clock.monotonic_s() + NOTING_S
         while self._checkpoint is not None and not spark_checkpoint.is_noted(self._checkpoint, batch_id):
@@ -156,16 +156,16 @@ class Driver:
 
     def close(self) -> None:
         """Let go of the state. Nothing is committed, published or renewed after it; may be called again."""
-        self._gate.drain()
+        self._drain_lock.drain()
         self.epochs.writer.rest()
-        with self._gate.alone():
+        with self._drain_lock.alone():
             if not self._closed:
                 self.epochs.close()
                 self._closed = True
 
     def run_static(self, inputs: dict[str, DataFrame], batch: str | None, delay_ms: int, finish: bool) -> None:
         """As ``static.run_static``. The watermark is ``delay_ms`` behind the newest row."""
-        with self._gate.alone():
+        with self._drain_lock.alone():
             for rows in inputs.values():
                 self._engine.use(rows.sparkSession.newSession())
             run_static(self.epochs, inputs, batch, lambda: self._newest_ms(inputs[""]) - delay_ms, finish=finish)

@@ -6,14 +6,14 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from floodplain.runtime.store_upkeep import Upkeep
+from floodplain.runtime.store_upkeep import StoreUpkeep
 from floodplain.spark.driver import Driver
 
 NICENESS = 10
 """Of compaction: it runs in what time epochs leave."""
 
 
-class Housekeeper:
+class Maintenance:
     """Two threads, so that a long compaction does not hold up the heartbeat. They end when told to.
 
     A heartbeat that fails ends the query: a timer's function failed. So does a lease that was lost: its driver was superseded.
@@ -31,7 +31,7 @@ class Housekeeper:
         driver.on_lost = self.fail
         self._pause_s = driver.store.history.settings.lease_ms / 3000
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._beat, self._tidy)]
-        self._upkeep = Upkeep(driver.store, driver.epochs.publisher.sweep_staged)
+        self._upkeep = StoreUpkeep(driver.store, driver.epochs.publisher.sweep_staged)
         self.ended_by: Exception | None = None
 
     @property

@@ -27,7 +27,7 @@ _STATELESS = {"Project", "Filter", "Generate"}
 """Spark's steps that see one row at a time, on a stream as in a batch."""
 
 
-def put_ahead(plan: Plan, engine: Engine, operators: Mapping[str, KeyedOperator], rows: DataFrame) -> tuple[Node, DataFrame]:
+def push_down(plan: Plan, engine: Engine, operators: Mapping[str, KeyedOperator], rows: DataFrame) -> tuple[Node, DataFrame]:
     """The step up to which the pipeline's own input is computed, and its rows; with their hash, if an operator reads them as they
     are. Where the watermark is measured on the rows (``plan.watermark``) they are left as they come."""
     node: Node = next(node for node in plan.nodes if isinstance(node, Input) and not node.tag)

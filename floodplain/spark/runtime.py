@@ -20,7 +20,7 @@ from floodplain.pipeline.explain.text import Form
 from floodplain.pipeline.stream import SOURCE, StartOptions, Stream
 from floodplain.plan.nodes import Input, Plan
 from floodplain.runtime.checkpoint import spark_checkpoint
-from floodplain.runtime.engine import Place
+from floodplain.runtime.engine import StateLocation
 from floodplain.runtime.lease_takeover import take_over
 from floodplain.runtime.progress import EpochProgress
 from floodplain.runtime.schema_inference import dry_schemas
@@ -30,9 +30,9 @@ from floodplain.spark.driver import Driver
 from floodplain.spark.engine import SparkEngine
 from floodplain.spark.environment import prepare_workers
 from floodplain.spark.foreach_batch import ForeachBatchSink
-from floodplain.spark.maintenance import Housekeeper
+from floodplain.spark.maintenance import Maintenance
 from floodplain.spark.session_conf import SPARKS, start_light
-from floodplain.spark.termination import Ending
+from floodplain.spark.termination import Termination
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.durations import to_ms
 from floodplain.store.read.snapshot import TableView
@@ -90,7 +90,7 @@ class SparkRuntime:
             undo.callback(writer.close)
             for outlet in plan.outlets:
                 undo.callback(outlet.sink.close)
-            place = Place(store, writer, options.state, options.settings, options.options)
+            place = StateLocation(store, writer, options.state, options.settings, options.options)
             engine = SparkEngine(main.sparkSession, store.head.key_groups)
             driver = Driver(place, _with_event_time(plan, main), engine, slots, list(inputs))
             driver.prepare(inputs, options.changes)
@@ -149,15 +149,15 @@ class Query:
         self._about = about
         self._driver = driver
         self.sinks = sinks
-        self._keeper = Housekeeper(driver, self._runs, self._end_spark)
-        self._ending: Ending | None = None
+        self._maintenance = Maintenance(driver, self._runs, self._end_spark)
+        self._termination: Termination | None = None
         if query is None:
-            self._keeper.tidy()
+            self._maintenance.tidy()
             driver.close()
             return
-        self._ending = Ending(query, driver, self._keeper, last_timers=ends)
-        self._keeper.start()
-        self._ending.start()
+        self._termination = Termination(query, driver, self._maintenance, last_timers=ends)
+        self._maintenance.start()
+        self._termination.start()
 
     def _runs(self) -> bool:
         """Whether Spark runs it. One that Spark no longer answers for has ended with it."""
@@ -173,10 +173,10 @@ class Query:
 
     def then(self, call: Callable[[], object]) -> None:
         """Call this once the query has ended, however it does; now, if it has."""
-        if self._ending is None:
+        if self._termination is None:
             call()
         else:
-            self._ending.then(call)
+            self._termination.then(call)
 
     @property
     def sink(self) -> Sink:
@@ -189,17 +189,17 @@ class Query:
         A query that ends by itself, over what is available, first runs the epochs that timers still want. In any case the state
         is let go by then.
         """
-        if self._ending is None:
+        if self._termination is None:
             return True
-        ended = self._ending.wait(seconds)
-        if ended and self._ending.failure is not None:
-            raise self._ending.failure
+        ended = self._termination.wait(seconds)
+        if ended and self._termination.failure is not None:
+            raise self._termination.failure
         return ended
 
     def process_all_available(self) -> None:
         """Wait until all input that is there now is processed, and the timers that are due then. Raises what ended the query, if
         it failed."""
-        if self._query is None or self._ending is None:
+        if self._query is None or self._termination is None:
             return
         try:
             self._query.processAllAvailable()
@@ -208,15 +208,15 @@ class Query:
                 self.await_termination()
             raise
         self._fire()
-        if self._ending.failure is not None:
-            raise self._ending.failure
+        if self._termination.failure is not None:
+            raise self._termination.failure
 
     def _fire(self) -> None:
         try:
             while self._driver.tick():
                 pass
         except Exception as error:
-            self._keeper.fail(error)
+            self._maintenance.fail(error)
             raise
 
     def stop(self) -> None:
@@ -224,12 +224,12 @@ class Query:
 
         May be called again, and from any thread but one that is inside an epoch: there ``BadInput`` is raised.
         """
-        if self._query is None or self._ending is None:
+        if self._query is None or self._termination is None:
             return
         self._driver.drain()
-        if not self._ending.over:
+        if not self._termination.over:
             self._end_spark()
-        self._ending.wait()
+        self._termination.wait()
 
     @property
     def status(self) -> dict[str, Any]:
@@ -241,7 +241,7 @@ class Query:
     @property
     def is_active(self) -> bool:
         """Whether it runs. One that does not has let go of its state."""
-        return self._ending is not None and not self._ending.over
+        return self._termination is not None and not self._termination.over
 
     @property
     def progress(self) -> list[EpochProgress]:
@@ -258,7 +258,7 @@ class Query:
     def exception(self) -> Exception | None:
         """What ended the query, or, while it runs, what keeps its compaction or garbage collection from their work, which is
         tried again; None if it is well or was stopped."""
-        return None if self._ending is None else self._ending.failure or self._keeper.failure
+        return None if self._termination is None else self._termination.failure or self._maintenance.failure
 
     def explain(self, format: Form = "text") -> str:  # noqa: A002 — as Spark calls it
         """The dataflow and how it runs now, with slots and tables, as text or as a picture (``"mermaid"``, ``"svg"``)."""

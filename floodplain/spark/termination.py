@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pyspark.sql.streaming.query import StreamingQuery
 
 from floodplain.spark.driver import Driver
-from floodplain.spark.maintenance import Housekeeper
+from floodplain.spark.maintenance import Maintenance
 
 LOOK_S = 1
 """Between two looks whether the session was stopped. The end of the query itself is seen at once."""
@@ -15,16 +15,16 @@ LOOK_S = 1
 _log = logging.getLogger(__name__)
 
 
-class Ending:
+class Termination:
     """A thread that waits for Spark to end the query, fires the last timers where the query ended by itself, and lets go of the
     state. So the lease is free at once: after a stop, a failure, a stop by Spark's own means, and when the session is gone.
     """
 
-    def __init__(self, query: StreamingQuery, driver: Driver, keeper: Housekeeper, *, last_timers: bool) -> None:
+    def __init__(self, query: StreamingQuery, driver: Driver, maintenance: Maintenance, *, last_timers: bool) -> None:
         """``last_timers``: the query ends by itself, and timers that are due then fire."""
         self._query = query
         self._driver = driver
-        self._keeper = keeper
+        self._maintenance = maintenance
         self._last_timers = last_timers
         self._lock = threading.Lock()
         self._after: list[Callable[[], object]] = []
@@ -58,7 +58,7 @@ class Ending:
     @property
     def failure(self) -> Exception | None:
         """What ended the query, once that is known; None if it was stopped or has ended by itself."""
-        return self._keeper.ended_by or self._failure
+        return self._maintenance.ended_by or self._failure
 
     def _run(self) -> None:
         try:
@@ -69,7 +69,7 @@ class Ending:
         except Exception as error:
             self._failure = error
         finally:
-            self._close(self._keeper.stop, self._driver.close)
+            self._close(self._maintenance.stop, self._driver.close)
             with self._lock:
                 self._close(*self._after)
                 self._over.set()
@@ -79,7 +79,7 @@ class Ending:
             while not self._query.awaitTermination(LOOK_S):
                 if self._query._jsq.sparkSession().sparkContext().isStopped():
                     # Spark itself would look for new data for ever, and can run nothing any more.
-                    self._keeper.end()
+                    self._maintenance.end()
                     return None
         except Exception as error:
             return self._driver.failure or error

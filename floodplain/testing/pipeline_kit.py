@@ -21,7 +21,7 @@ from floodplain.pipeline.explain.text import Form
 from floodplain.pipeline.stream import SOURCE, Output, StartOptions, Stream
 from floodplain.plan.nodes import Input, Plan
 from floodplain.runtime.checkpoint import spark_checkpoint
-from floodplain.runtime.engine import Place
+from floodplain.runtime.engine import StateLocation
 from floodplain.runtime.epoch_runner import EpochRunner
 from floodplain.runtime.progress import EpochProgress
 from floodplain.runtime.schema_inference import dry_schemas
@@ -187,7 +187,7 @@ class PipelineKit:
         )
         self.store = Store(history, Counters())
         writer = self.store.writer(f"kit_{self._randomness.nonce()}", force=True)
-        place = Place(self.store, writer, "memory://kit", self._settings, {}, blobs)
+        place = StateLocation(self.store, writer, "memory://kit", self._settings, {}, blobs)
         self._engine = LocalEngine(self._transforms, self._plan)
         log = History.open(blobs, settings=self._settings, clock=self._clock, randomness=SeededRandomness(0))
         self._epochs = EpochRunner(place, witnessed(self._plan, log, writer.token), self._engine, self._slots)

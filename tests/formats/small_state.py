@@ -17,7 +17,7 @@ import floodplain as fp
 from floodplain.clock import ManualClock, SeededRandomness
 from floodplain.pipeline.stream import Output, Stream
 from floodplain.plan.nodes import Input, Outlet, Plan
-from floodplain.runtime.engine import Place
+from floodplain.runtime.engine import StateLocation
 from floodplain.runtime.epoch_runner import EpochRunner
 from floodplain.settings import StoreSettings
 from floodplain.store.store import Store
@@ -119,7 +119,7 @@ class Running:
             output.stream.rule,
         )
         self.writer = self.store.writer("small", force=True)
-        place = Place(self.store, self.writer, str(location), settings, {}, self.store.history.blobs)
+        place = StateLocation(self.store, self.writer, str(location), settings, {}, self.store.history.blobs)
         self.epochs = EpochRunner(place, plan, LocalEngine([], plan), 2)
         self.epochs.prepare({"": COLUMNS.empty_table()}, **options)
 

@@ -23,7 +23,7 @@ from floodplain.errors import NoSpace
 from floodplain.operators.kernel.spill import Spill
 from floodplain.pipeline.stream import Stream
 from floodplain.plan.nodes import Input, Outlet, Plan
-from floodplain.runtime.engine import Place
+from floodplain.runtime.engine import StateLocation
 from floodplain.runtime.epoch_runner import EpochRunner
 from floodplain.settings import RetentionSettings, RetrySettings, StoreSettings
 from floodplain.sinks.files import LocalFiles, ParquetSink
@@ -78,7 +78,7 @@ class Driver:
         output = stream.key_by("user").process(Totals(), name="totals").write("parquet", path=str(root / "out"))
         plan = Plan([Outlet("output", output.outlets[0].node, ParquetSink(root / "out"))], None, None)
         self.writer = self.store.writer("driver", force=True)
-        place = Place(self.store, self.writer, str(root / "state"), settings, {}, self.store.history.blobs)
+        place = StateLocation(self.store, self.writer, str(root / "state"), settings, {}, self.store.history.blobs)
         self.epochs = EpochRunner(place, plan, LocalEngine([], plan), 2)
         self.epochs.prepare({"": COLUMNS.empty_table()})
 

@@ -9,7 +9,7 @@ import pytest
 
 from floodplain.clock import ManualClock
 from floodplain.errors import BadInput, Conflict, Corrupt, Refused, Unavailable
-from floodplain.runtime.store_upkeep import COLLECT_EVERY, MOST_PAUSE_S, Upkeep
+from floodplain.runtime.store_upkeep import COLLECT_EVERY, MOST_PAUSE_S, StoreUpkeep
 from floodplain.settings import RetentionSettings, RetrySettings, StoreSettings
 from floodplain.store.rows.definition import value_table
 from floodplain.store.store import Store, Writer
@@ -45,7 +45,7 @@ def test_short_queries_again_and_again_leave_a_bounded_number_of_objects(chosen:
     for _ in range(rounds):
         driver = started(Count(), blobs, clock, chosen)
         driver.epochs.writer.rest()
-        upkeep = Upkeep(driver.store, driver.epochs.publisher.sweep_staged)
+        upkeep = StoreUpkeep(driver.store, driver.epochs.publisher.sweep_staged)
         for number in range(5):
             clock.advance_ms(EPOCH_MS)
             epoch(driver, "ada", "bob")
@@ -79,7 +79,7 @@ def test_a_day_of_idleness_leaves_no_more_than_an_hour_does(chosen: StoreSetting
     blobs, clock, writer = idle(chosen)
     history = writer.store.history
     renewal = Renewal(history, writer.token, lambda: True, lambda error: None)
-    upkeep = Upkeep(writer.store, lambda: None)
+    upkeep = StoreUpkeep(writer.store, lambda: None)
     began, most = history.head.position, Counter[str]()
     blobs.ops.clear()
     for _ in range(24 * 60 * 60 * 1000 // EPOCH_MS):
@@ -121,7 +121,7 @@ ERRORS: dict[str, Callable[[], Exception]] = {
 PASSING = ("silent", "lost a race")
 
 
-def failing(plan: Plan) -> tuple[Store, Callable[[], object], Upkeep, ManualClock]:
+def failing(plan: Plan) -> tuple[Store, Callable[[], object], StoreUpkeep, ManualClock]:
     clock, once = ManualClock(), RetrySettings(attempts=1)
     blobs = FaultyBlobs(memory(), plan)
     writer = open_store(blobs, clock, replace(FEW, retry=once)).writer("w")
@@ -131,7 +131,7 @@ def failing(plan: Plan) -> tuple[Store, Callable[[], object], Upkeep, ManualCloc
         clock.advance_ms(EPOCH_MS)
         writer.put("t", pa.table({"k": range(9), "v": range(9)}))
 
-    return writer.store, put, Upkeep(writer.store, lambda: None), clock
+    return writer.store, put, StoreUpkeep(writer.store, lambda: None), clock
 
 
 @pytest.mark.parametrize("kind", sorted(ERRORS.keys() - {"lost a race"}))

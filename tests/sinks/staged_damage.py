@@ -13,7 +13,7 @@ from floodplain.metrics import Counters
 from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.pipeline.stream import Stream
 from floodplain.plan.nodes import Input, Outlet, Plan
-from floodplain.runtime.engine import Place
+from floodplain.runtime.engine import StateLocation
 from floodplain.runtime.epoch_runner import EpochRunner
 from floodplain.settings import StoreSettings
 from floodplain.sinks.base import Sink
@@ -146,7 +146,7 @@ class Driver:
         named = rows.key_by("user").process(Named(), name="named")
         (outlet,) = named.write("memory").outlets
         plan = Plan([Outlet(f"out{n}", outlet.node, sink) for n, sink in enumerate(sinks)])
-        place = Place(self.store, self.store.writer("driver", force=True), "", settings, {}, blobs)
+        place = StateLocation(self.store, self.store.writer("driver", force=True), "", settings, {}, blobs)
         self.epochs = EpochRunner(place, plan, LocalEngine([], plan), 2)
 
     def prepare(self) -> "Driver":

@@ -11,11 +11,11 @@ from floodplain.clock import Clock, ManualClock, SystemClock
 from floodplain.errors import BadInput, Conflict, LeaseHeld, Refused, Unavailable
 from floodplain.operators.kernel.process import Process
 from floodplain.runtime.compatibility.migration import StartChanges
-from floodplain.runtime.engine import Place
+from floodplain.runtime.engine import StateLocation
 from floodplain.runtime.lease_takeover import take_over
 from floodplain.settings import StoreSettings
 from floodplain.spark.driver import Driver, Interrupted
-from floodplain.spark.maintenance import Housekeeper
+from floodplain.spark.maintenance import Maintenance
 from floodplain.store.compaction.policy import TieredPolicy
 from floodplain.testing.pipeline_kit import LocalEngine, PipelineKit
 from floodplain.tiers.blobs import Blobs
@@ -33,7 +33,7 @@ def started(process: Process, blobs: Blobs, clock: Clock, chosen: StoreSettings 
     """A driver that holds the lease and is about to run epochs."""
     kit = PipelineKit(lambda stream: stream.key_by("user").process(process, name="count").write("memory"), rows=ROWS)
     store = open_store(blobs, clock, chosen)
-    place = Place(store, store.writer("one"), blobs.url, chosen, {}, blobs)
+    place = StateLocation(store, store.writer("one"), blobs.url, chosen, {}, blobs)
     engine: Any = LocalEngine((), kit._plan)
     driver = Driver(place, kit._plan, engine, 2, [""])
     driver.prepare({"": kit._inputs[""].empty_table()}, StartChanges())
@@ -44,7 +44,7 @@ def epoch(driver: Driver, *users: str) -> None:
     """What a batch of Spark's comes to."""
     rows = driver._engine.empty(driver.epochs.bound.empty[""].schema)
     given = rows.from_pylist([{"user": user, "amount": 1} for user in users], rows.schema)
-    with driver._gate.alone() as may_begin:
+    with driver._drain_lock.alone() as may_begin:
         if may_begin:
             driver.epochs.run({"": given}, None, driver.store.history.clock.now_ms(), 0)
             driver.after_epoch()
@@ -70,7 +70,7 @@ def test_the_end_waits_for_the_epoch_that_runs_and_lets_no_other_begin(tmp_path)
     ends = [Thread(target=driver.close) for _ in range(2)]
     for end in ends:
         end.start()
-    wait_for("the end to begin", lambda: driver._gate._shut)
+    wait_for("the end to begin", lambda: driver._drain_lock._shut)
     late = Thread(target=epoch, args=(driver, "bob"))
     late.start()
     (tmp_path / "go").touch()
@@ -176,16 +176,16 @@ class Failing(Plan):
             raise self._error()
 
 
-def kept(plan: Failing) -> tuple[Driver, Housekeeper]:
+def kept(plan: Failing) -> tuple[Driver, Maintenance]:
     blobs = FaultyBlobs(memory(), plan)
     driver = started(Count(), blobs, ManualClock(), settings(lease_ms=60_000, retry=type(MINUTE.retry)(attempts=1)))
     plan.now = lambda: driver.store.head.epoch
-    keeper = Housekeeper(driver, lambda: True, lambda: None)
+    keeper = Maintenance(driver, lambda: True, lambda: None)
     keeper.start()
     return driver, keeper
 
 
-def end(driver: Driver, keeper: Housekeeper) -> None:
+def end(driver: Driver, keeper: Maintenance) -> None:
     keeper.stop()
     driver.close()
 

@@ -56,7 +56,7 @@ def test_a_stop_in_the_middle_of_a_long_epoch_finishes_it(spark, tmp_path):
     stopping, waiting = Thread(target=query.stop, daemon=True), Thread(target=query.await_termination, daemon=True)
     stopping.start()
     waiting.start()
-    wait_for("the stop to begin", lambda: query._driver._gate._shut)
+    wait_for("the stop to begin", lambda: query._driver._drain_lock._shut)
     assert query.is_active and query.manifest.epoch == 0
     (tmp_path / "go").touch()
     for thread in (stopping, waiting):
