@@ -1,6 +1,6 @@
 """Epochs as transactions: run each step of the plan, commit once, publish. Knows an engine, not Spark."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -29,7 +29,15 @@ from floodplain.versions.records.edit import Assignment, SetAssignment, SourcePo
 class EpochRunner:
     """Runs one epoch after the other on a state, each to its commit, and has it published. Used by one thread at a time."""
 
-    def __init__(self, place: StateLocation, plan: Plan, engine: Engine, slots: int) -> None:
+    def __init__(
+        self,
+        place: StateLocation,
+        plan: Plan,
+        engine: Engine,
+        slots: int,
+        concern: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """``concern`` tells what is wrong in the background, if anything: a warning in the progress of epochs."""
         self.store = place.store
         self.writer = place.writer
         self.bound = BoundPlan(place, plan, engine)
@@ -40,8 +48,7 @@ class EpochRunner:
         self._wanted_slots = checked_slots(slots, place.store.head.key_groups)
         self.front: Node | None = None
         """The step that rows of the pipeline's own input are computed up to when they come, if they do not come as they are."""
-        self.concern: str | None = None
-        """What is wrong beside the epochs: a warning in their progress."""
+        self._concern = concern
 
     def rescale(self, slots: int) -> None:
         """Use this many slots from the next epoch on. No state moves."""
@@ -193,7 +200,7 @@ class EpochRunner:
         )
 
     def _concerns(self) -> set[str]:
-        return {concern for concern in (self.concern, self.writer.time.concern) if concern is not None}
+        return {concern for concern in (self._concern(), self.writer.time.concern) if concern is not None}
 
     def _assignment(self) -> tuple[Assignment, list[Update]]:
         """That of the next epoch, and what changes it."""

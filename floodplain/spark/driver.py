@@ -1,8 +1,8 @@
 """The driver side on Spark: micro-batches become epochs, and epochs come also when no data does."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
@@ -37,12 +37,37 @@ class Interrupted(Exception):
         super().__init__("py4j.protocol.Py4JJavaError: An error occurred while calling on_batch: java.lang.InterruptedException")
 
 
+class DriverListener(Protocol):
+    """The query that a driver works for: the driver tells it what happens, and asks whether it goes on."""
+
+    def is_running(self) -> bool:
+        """Whether the query runs; one that is being started does."""
+
+    def concern(self) -> str | None:
+        """What is wrong in the background, as a warning in the progress of epochs."""
+
+    def epoch_done(self) -> None:
+        """An epoch of rows is committed and published."""
+
+    def lease_lost(self, error: Exception) -> None:
+        """Called by the thread that renews the lease: why it cannot be kept."""
+
+
 class Driver:
     """Runs epochs one at a time, until it is drained. Made by ``Output.start``."""
 
-    def __init__(self, place: StateLocation, plan: Plan, engine: SparkEngine, slots: int, tags: Sequence[str]) -> None:
+    def __init__(
+        self,
+        place: StateLocation,
+        plan: Plan,
+        engine: SparkEngine,
+        slots: int,
+        tags: Sequence[str],
+        listener: DriverListener,
+    ) -> None:
         self._engine = engine
-        self.epochs = EpochRunner(place, plan, engine, slots)
+        self._listener = listener
+        self.epochs = EpochRunner(place, plan, engine, slots, listener.concern)
         self.store = place.store
         self.seen = SeenReader(place.store.history.blobs, place.store.head.store)
         self._tags = tuple(tags)
@@ -54,19 +79,13 @@ class Driver:
         self._checkpoint: Path | None = None
         self.failure: Exception | None = None
         """What ended the last batch, if it was no error of Spark itself. Spark hands it on as text, in an error of its own."""
-        self.after_epoch: Callable[[], object] = lambda: None
-        """Called when an epoch of rows is through."""
-        self.running: Callable[[], bool] = lambda: True
-        """Whether the query runs; one that is being started does."""
-        self.on_lost: Callable[[Exception], object] = lambda error: None  # noqa: ARG005 — whoever has nobody to tell
-        """Told, by the thread that renews the lease, why it cannot be kept."""
 
     def prepare(self, inputs: dict[str, DataFrame], changes: StartChanges = NO_CHANGES) -> None:
         """Before the first epoch; raises if the pipeline does not fit its input or what is in the state.
 
         From here on the lease is renewed beside all that is done, while the query runs and while an epoch does.
         """
-        self.epochs.writer.keep(lambda: self._drain_lock.busy or self.running(), lambda error: self.on_lost(error))
+        self.epochs.writer.keep(lambda: self._drain_lock.busy or self._listener.is_running(), self._listener.lease_lost)
         self.epochs.prepare({tag: self._engine.empty(self._engine.schema(rows)) for tag, rows in inputs.items()}, changes)
 
     def follow(self, folder: Path, inputs: dict[str, DataFrame]) -> DataFrame:
@@ -102,14 +121,14 @@ class Driver:
         self.epochs.publisher.publish()
         if not spark_checkpoint.is_replay(self.store.head.source, entry.position):
             self.epochs.run(untagged(rows, self._tags), entry.position, entry.timestamp_ms, entry.watermark_ms)
-            self.after_epoch()
+            self._listener.epoch_done()
 
     def _turn_away(self) -> NoReturn:
         """Wait for the stop that is under way, and raise: a batch that returned would be processed, by Spark's checkpoint."""
         self._turned_away = True
         clock = self.store.history.clock
         until_s = clock.monotonic_s() + STOPPING_S
-        while self.running():
+        while self._listener.is_running():
             if clock.monotonic_s() > until_s:
                 raise Conflict("this query was to be stopped, so it took no further batch, and then was not: start it again")
             clock.sleep_s(0.01)
@@ -150,7 +169,7 @@ class Driver:
         clock, batch_id = self.store.history.clock, self.store.head.source.batch_id
         until_s = clock.monotonic_s() + NOTING_S
         while self._checkpoint is not None and not spark_checkpoint.is_noted(self._checkpoint, batch_id):
-            if self._turned_away or clock.monotonic_s() > until_s or not self.running():
+            if self._turned_away or clock.monotonic_s() > until_s or not self._listener.is_running():
                 return
             clock.sleep_s(0.01)
 

@@ -1,10 +1,11 @@
-"""Beside the epochs: the heartbeat that fires timers when no data comes, compaction, garbage collection."""
+"""Background work of a query: the heartbeat that fires timers when no data comes, compaction, garbage collection."""
 
 import os
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from floodplain.runtime.store_upkeep import StoreUpkeep
 from floodplain.spark.driver import Driver
@@ -13,31 +14,58 @@ NICENESS = 10
 """Of compaction: it runs in what time epochs leave."""
 
 
+@dataclass(frozen=True)
+class _Query:
+    """What maintenance works for."""
+
+    driver: Driver
+    running: Callable[[], bool]
+    end: Callable[[], None]
+    upkeep: StoreUpkeep
+
+
 class Maintenance:
     """Two threads, so that a long compaction does not hold up the heartbeat. They end when told to.
 
-    A heartbeat that fails ends the query: a timer's function failed. So does a lease that was lost: its driver was superseded.
+    It is the driver's listener. A heartbeat that fails ends the query: a timer's function failed. So does a lease that was lost:
+    its driver was superseded.
     """
 
-    def __init__(self, driver: Driver, running: Callable[[], bool], end: Callable[[], None]) -> None:
-        self._driver = driver
-        self._running = running
-        self.end = end
-        """Has Spark end the query."""
+    def __init__(self) -> None:
+        self._query: _Query | None = None
         self._stopped = threading.Event()
         self._untidy = threading.Event()
-        driver.after_epoch = self._untidy.set
-        driver.running = running
-        driver.on_lost = self.fail
-        self._pause_s = driver.store.history.settings.lease_ms / 3000
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._beat, self._tidy)]
-        self._upkeep = StoreUpkeep(driver.store, driver.epochs.publisher.sweep_staged)
         self.ended_by: Exception | None = None
+
+    def attach(self, driver: Driver, running: Callable[[], bool], end: Callable[[], None]) -> None:
+        """Begin to work for a query: ``driver`` has this object as its listener, and ``end`` has Spark end the query."""
+        upkeep = StoreUpkeep(driver.store, driver.epochs.publisher.sweep_staged)
+        self._query = _Query(driver, running, end, upkeep)
+
+    @property
+    def _attached(self) -> "_Query":
+        if self._query is None:
+            raise AssertionError("attach comes first")
+        return self._query
+
+    def is_running(self) -> bool:
+        return self._query is None or self._query.running()
+
+    def concern(self) -> str | None:
+        return None if self._query is None else self._query.upkeep.concern
+
+    def epoch_done(self) -> None:
+        self._untidy.set()
+
+    def lease_lost(self, error: Exception) -> None:
+        if self._query is not None:
+            self.fail(error)
 
     @property
     def failure(self) -> Exception | None:
         """What ended the query, or what keeps compaction or garbage collection from their work now. These try again."""
-        return self.ended_by or self._upkeep.failure
+        return self.ended_by or self._attached.upkeep.failure
 
     def start(self) -> None:
         for thread in self._threads:
@@ -50,9 +78,11 @@ class Maintenance:
             thread.join()
 
     def _beat(self) -> None:
-        while not self._stopped.wait(min(self._pause_s, 1.0)) and self._running():
+        query = self._attached
+        pause_s = min(query.driver.store.history.settings.lease_ms / 3000, 1.0)
+        while not self._stopped.wait(pause_s) and query.running():
             try:
-                self._driver.tick()
+                query.driver.tick()
             except Exception as error:
                 self.fail(error)
                 return
@@ -60,8 +90,12 @@ class Maintenance:
     def fail(self, error: Exception) -> None:
         """End the query at once, its running epoch with it, and say why."""
         self.ended_by = self.ended_by or error
-        self._driver.give_up()
+        self._attached.driver.give_up()
         self.end()
+
+    def end(self) -> None:
+        """Have Spark end the query."""
+        self._attached.end()
 
     def _tidy(self) -> None:
         """Until the end, and once more then: a query that ends after an epoch or two is kept small as well."""
@@ -77,8 +111,7 @@ class Maintenance:
         """A round of compaction and garbage collection, unless the query has failed. For the thread that does it, or before that
         starts."""
         if self.ended_by is None:
-            self._upkeep.round(self._stopped.is_set)
-            self._driver.epochs.concern = self._upkeep.concern
+            self._attached.upkeep.round(self._stopped.is_set)
 
 
 def _give_way() -> None:

@@ -92,23 +92,33 @@ class SparkRuntime:
                 undo.callback(outlet.sink.close)
             place = StateLocation(store, writer, options.state, options.settings, options.options)
             engine = SparkEngine(main.sparkSession, store.head.key_groups)
-            driver = Driver(place, _with_event_time(plan, main), engine, slots, list(inputs))
+            maintenance = Maintenance()
+            driver = Driver(place, _with_event_time(plan, main), engine, slots, list(inputs), maintenance)
             driver.prepare(inputs, options.changes)
-            query = self._run(driver, stream, plan, inputs, options)
+            query = self._run(driver, maintenance, stream, plan, inputs, options)
             undo.pop_all()
         return query
 
-    def _run(self, driver: Driver, stream: Stream, plan: Plan, inputs: dict[str, DataFrame], options: StartOptions) -> "Query":
+    def _run(
+        self,
+        driver: Driver,
+        maintenance: Maintenance,
+        stream: Stream,
+        plan: Plan,
+        inputs: dict[str, DataFrame],
+        options: StartOptions,
+    ) -> "Query":
         sinks = {outlet.name: outlet.sink for outlet in plan.outlets}
         if not inputs[""].isStreaming:
             driver.run_static(inputs, options.batch, stream.delay_ms, options.finish)
-            return Query(None, driver, sinks, stream.about)
+            return Query(None, driver, maintenance, sinks, stream.about)
         beside = folder_of(options.state)
         with ExitStack() as passing:
             # Spark writes its checkpoint to a file system: beside a directory store, else to a place of this machine.
             folder = passing.enter_context(Scratch("checkpoint")) if beside is None else beside.resolve() / "checkpoint"
             followed = _follow(driver, inputs, options, folder)
-            query = Query(followed, driver, sinks, stream.about, ends="availableNow" in (options.trigger or {}))
+            ends = "availableNow" in (options.trigger or {})
+            query = Query(followed, driver, maintenance, sinks, stream.about, ends=ends)
             query.then(passing.pop_all().close)
         return query
 
@@ -142,14 +152,22 @@ class Query:
     """A running pipeline, or one over static input that has run."""
 
     def __init__(
-        self, query: StreamingQuery | None, driver: Driver, sinks: dict[str, Sink], about: About, *, ends: bool = False
+        self,
+        query: StreamingQuery | None,
+        driver: Driver,
+        maintenance: Maintenance,
+        sinks: dict[str, Sink],
+        about: About,
+        *,
+        ends: bool = False,
     ) -> None:
         """``ends``: it ends by itself, and timers that are due then fire."""
         self._query = query
         self._about = about
         self._driver = driver
         self.sinks = sinks
-        self._maintenance = Maintenance(driver, self._runs, self._end_spark)
+        self._maintenance = maintenance
+        maintenance.attach(driver, self._runs, self._end_spark)
         self._termination: Termination | None = None
         if query is None:
             self._maintenance.tidy()

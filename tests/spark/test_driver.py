@@ -29,13 +29,30 @@ ROWS = "user string, amount long"
 MINUTE = settings(lease_ms=60_000)
 
 
-def started(process: Process, blobs: Blobs, clock: Clock, chosen: StoreSettings = MINUTE) -> Driver:
+class Listener:
+    """A query that nobody looks after."""
+
+    def __init__(self) -> None:
+        self.is_running: Callable[[], bool] = lambda: True
+
+    def concern(self) -> None: ...
+    def epoch_done(self) -> None: ...
+    def lease_lost(self, error: Exception) -> None: ...
+
+
+def started(
+    process: Process,
+    blobs: Blobs,
+    clock: Clock,
+    chosen: StoreSettings = MINUTE,
+    listener: Listener | Maintenance | None = None,
+) -> Driver:
     """A driver that holds the lease and is about to run epochs."""
     kit = PipelineKit(lambda stream: stream.key_by("user").process(process, name="count").write("memory"), rows=ROWS)
     store = open_store(blobs, clock, chosen)
     place = StateLocation(store, store.writer("one"), blobs.url, chosen, {}, blobs)
     engine: Any = LocalEngine((), kit._plan)
-    driver = Driver(place, kit._plan, engine, 2, [""])
+    driver = Driver(place, kit._plan, engine, 2, [""], listener or Listener())
     driver.prepare({"": kit._inputs[""].empty_table()}, StartChanges())
     return driver
 
@@ -47,7 +64,7 @@ def epoch(driver: Driver, *users: str) -> None:
     with driver._drain_lock.alone() as may_begin:
         if may_begin:
             driver.epochs.run({"": given}, None, driver.store.history.clock.now_ms(), 0)
-            driver.after_epoch()
+            driver._listener.epoch_done()
 
 
 def test_no_timer_fires_after_the_end():
@@ -100,7 +117,7 @@ def test_the_end_gives_spark_the_time_to_note_its_last_batch(tmp_path):
     assert len(clock.sleeps_s) == 3
     driver.drain()
     (tmp_path / "commits" / "0").unlink()
-    driver.running = lambda: False
+    driver._listener.is_running = lambda: False
     driver.drain()
     assert len(clock.sleeps_s) == 3, "a query that has ended notes nothing more"
     driver.close()
@@ -113,7 +130,7 @@ def test_a_batch_that_is_turned_away_never_returns_as_if_it_were_processed():
     rows: Any = None
     with pytest.raises(Conflict, match="was to be stopped"):
         driver.on_batch(rows, 0)
-    driver.running = lambda: len(clock.sleeps_s) < 2000
+    driver._listener.is_running = lambda: len(clock.sleeps_s) < 2000
     with pytest.raises(Interrupted, match=r"InterruptedException"):
         driver.on_batch(rows, 0)
     driver.close()
@@ -122,7 +139,7 @@ def test_a_batch_that_is_turned_away_never_returns_as_if_it_were_processed():
 def test_nobody_gets_the_state_of_a_driver_in_an_epoch_longer_than_its_lease(tmp_path: Path):
     blobs, chosen = memory(), settings(lease_ms=300)
     driver = started(Held(tmp_path), blobs, SystemClock(), chosen)
-    driver.running = lambda: False  # ended, as far as Spark is concerned; timers still fire
+    driver._listener.is_running = lambda: False  # ended, as far as Spark is concerned; timers still fire
     running = Thread(target=epoch, args=(driver, "ada"))
     running.start()
     wait_for("the epoch to begin", (tmp_path / "begun").exists)
@@ -139,7 +156,7 @@ def test_nobody_gets_the_state_of_a_driver_in_an_epoch_longer_than_its_lease(tmp
 def test_a_driver_whose_query_has_ended_does_not_keep_the_state_from_the_next():
     blobs, clock = memory(), ManualClock()
     driver = started(Count(), blobs, clock)
-    driver.running = lambda: False
+    driver._listener.is_running = lambda: False
     renewal = driver.epochs.writer._renewal
     assert renewal is not None
     clock.advance_ms(MINUTE.lease_ms // 2)
@@ -178,9 +195,11 @@ class Failing(Plan):
 
 def kept(plan: Failing) -> tuple[Driver, Maintenance]:
     blobs = FaultyBlobs(memory(), plan)
-    driver = started(Count(), blobs, ManualClock(), settings(lease_ms=60_000, retry=type(MINUTE.retry)(attempts=1)))
+    keeper = Maintenance()
+    chosen = settings(lease_ms=60_000, retry=type(MINUTE.retry)(attempts=1))
+    driver = started(Count(), blobs, ManualClock(), chosen, keeper)
     plan.now = lambda: driver.store.head.epoch
-    keeper = Maintenance(driver, lambda: True, lambda: None)
+    keeper.attach(driver, lambda: True, lambda: None)
     keeper.start()
     return driver, keeper
 

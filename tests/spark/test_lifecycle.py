@@ -72,8 +72,8 @@ def test_a_batch_that_comes_when_the_query_is_to_stop_is_left_for_the_next_start
     rows = write_inputs(tmp_path, 3)
     query = start(spark, tmp_path, Held(tmp_path))
     wait_for("the epoch to begin", (tmp_path / "begun").exists)
-    running, looks = query._driver.running, []
-    query._driver.running = lambda: looks.append("is it stopped?") or running()
+    running, looks = query._maintenance.is_running, []
+    query._maintenance.is_running = lambda: looks.append("is it stopped?") or running()
     query._driver.give_up()
     (tmp_path / "go").touch()
     wait_for("the second batch", lambda: query._driver._turned_away)

@@ -11,9 +11,9 @@ from floodplain.errors import BadInput, SchemaMismatch, short
 from floodplain.eventtime.points import point_ms
 from floodplain.eventtime.times import as_ms
 from floodplain.lossless import UNFIT
-from floodplain.operators.kernel.frames import as_column, as_table, is_frame, pandas_frame, polars_frame
 from floodplain.operators.kernel.key_grouping import Grouped
 from floodplain.state.columns import EntryColumns, ListColumns, TimerColumns
+from floodplain.state.frames import as_column, as_table, is_frame, pandas_frame, polars_frame
 from floodplain.state.handles import ReducingHandle, ValueHandle
 from floodplain.state.lists import ListHandle
 from floodplain.state.maps import MapHandle, SetHandle

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from floodplain.errors import BadInput
 from floodplain.eventtime.points import point_ms
 from floodplain.eventtime.times import EpochTimes, known_ms
-from floodplain.operators.kernel.frames import FrameLike, as_table, is_frame
 from floodplain.operators.kernel.outputs import RowLike, Sides
+from floodplain.state.frames import FrameLike, as_table, is_frame
 from floodplain.state.timers import EVENT_TIMERS, PROCESSING_TIMERS, TimersHandle
 
 

@@ -9,12 +9,12 @@ from floodplain.errors import UserError
 from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.context import BatchContext, Context
 from floodplain.operators.kernel.error_attribution import is_users_fault
-from floodplain.operators.kernel.frames import as_table, is_frame
 from floodplain.operators.kernel.key_grouping import Grouped
 from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.outputs import Target
 from floodplain.operators.kernel.per_key import keys_of
 from floodplain.operators.kernel.segments import TooLarge
+from floodplain.state.frames import as_table, is_frame
 
 
 class BatchCall:

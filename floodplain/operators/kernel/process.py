@@ -9,10 +9,10 @@ import pyarrow as pa
 from floodplain.errors import BadInput
 from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.context import BatchContext, Context, EpochContext, OpenContext
-from floodplain.operators.kernel.frames import FrameLike
 from floodplain.operators.kernel.outputs import RowLike
 from floodplain.operators.kernel.row_cursor import Row
 from floodplain.state.descriptors import Broadcast, State, TaskValue, states_of
+from floodplain.state.frames import FrameLike
 
 
 class Process:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from floodplain.errors import BadInput, UserError
 from floodplain.metrics import LOOKUPS
-from floodplain.operators.kernel import frames
 from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess
+from floodplain.state import frames
 from floodplain.state.descriptors import Aggregating, List, Map, Reducing, Set, Value
 from floodplain.testing.process_kit import ProcessKit
 from tests.operators.kernel.test_task import add, average, lift
