@@ -70,6 +70,12 @@ def test_what_the_architecture_names_exists():
     assert [name for name in names if not any((folder / name).exists() for folder in (ROOT, ROOT / "floodplain"))] == []
 
 
+def test_every_logger_is_on_its_page():
+    modules = {path for path in (ROOT / "floodplain").rglob("*.py") if "logging.getLogger(__name__)" in path.read_text()}
+    loggers = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in modules}
+    assert set(re.findall(r"^\| `(floodplain[\w.]+)`", (DOCS / "logging.md").read_text(), re.MULTILINE)) == loggers
+
+
 def test_every_room_is_in_the_architecture():
     rooms = {path.parent.name for path in (ROOT / "floodplain").glob("*/__init__.py")}
     table = (DOCS / "architecture.md").read_text().partition("## The rooms")[2].partition("\n\n")[2]
