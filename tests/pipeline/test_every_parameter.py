@@ -100,6 +100,9 @@ class Remembering(fp.KeyedProcess):
 class Renamed(Remembering):
     """The same under another name."""
 
+    def __repr__(self) -> str:
+        return "Renamed()"
+
 
 MODES = ["retract"]
 ORDERS = [True, fp.in_order(rows=2), fp.in_order(time="1 minute")]
