@@ -24,6 +24,8 @@ from tests.kafka_broker import Unfetchable, broker
 from tests.spark_session import local_spark
 
 START_SECONDS = 60
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+"""Of every Java that tests start: none lives long enough for its optimising compiler to pay, which would take a core."""
 
 
 @pytest.hookimpl(tryfirst=True)

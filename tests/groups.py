@@ -9,7 +9,7 @@ SPARKS = 2
 
 
 def assign(items: Iterable[pytest.Item]) -> None:
-    """Marks tests for ``--dist loadgroup``: by Spark session, server or module fixture. All others run where there is room."""
+    """Marks tests for ``--dist loadgroup``: by Spark session, server or fixture of a file. All others run where there is room."""
     sessions: dict[str, int] = {}
     for item in items:
         group = next(_shared(item), None)
@@ -26,5 +26,6 @@ def _shared(item: pytest.Item) -> Iterator[str]:
     yield from (name for name in ("spark", "kafka", "s3_server") if name in names)
     fixtures = getattr(item, "_fixtureinfo", None)
     definitions = [] if fixtures is None else [each for several in fixtures.name2fixturedefs.values() for each in several]
-    if any(definition.scope == "module" for definition in definitions):
-        yield item.nodeid.partition("::")[0]
+    file = item.nodeid.partition("::")[0]
+    if any(definition.scope != "function" and definition.baseid == file for definition in definitions):
+        yield file

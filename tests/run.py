@@ -6,7 +6,7 @@ More processes than cores: those on Spark wait most of the time. ``tests/groups.
 import subprocess
 import sys
 
-PROCESSES = 4
+PROCESSES = 3
 COMMAND = [sys.executable, "-m", "pytest", "-m", "not soak", "-n", str(PROCESSES), "--dist", "loadgroup"]
 
 

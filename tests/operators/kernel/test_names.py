@@ -86,7 +86,10 @@ def test_a_column_of_an_expression_has_a_name_of_its_own():
         (lambda s: s.key_by(_floodplain_all="k"), "key_by: column _floodplain_all"),
         (lambda s: s.key_by("k").agg(_floodplain_n=fp.count()), "operator aggregate: column _floodplain_n"),
         (lambda s: s.key_by("rows_seen").agg(n=fp.count()), "agg: a key is called rows_seen"),
-        (lambda s: s.key_by("k").window(fp.tumbling("1 s")).agg(_n=fp.count()), "cannot be called _n: .* what is stored"),
+        (
+            lambda s: s.key_by("k").window(fp.tumbling("1 s")).agg(_n=fp.count()),
+            "cannot be called _n: .* names that start with _ are reserved",
+        ),
         (lambda s: s.key_by("waiting_rows").last(in_order=True), "operator last, in_order: a key is called waiting_rows"),
         (
             lambda s: s.join(s.select("reason", at="ts"), "reason", within=("0 s", "1 s"), times=("ts", "at")),
