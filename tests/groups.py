@@ -4,18 +4,14 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-SPARKS = 2
-"""Spark sessions side by side. Their tests mostly wait, but each session costs a JVM."""
+OWN_SPARK = "own-spark"
+"""Tests that start a Spark or a cluster themselves: one after the other, or they would race for two cores."""
 
 
 def assign(items: Iterable[pytest.Item]) -> None:
-    """Marks tests for ``--dist loadgroup``: by Spark session, server or fixture of a file. All others run where there is room."""
-    sessions: dict[str, int] = {}
+    """Marks tests for ``--dist loadgroup``: by Spark, server or fixture of a file. All others run where there is room."""
     for item in items:
         group = next(_shared(item), None)
-        if group == "spark":
-            file = item.nodeid.partition("::")[0]
-            group = f"spark-{sessions.setdefault(file, len(sessions)) % SPARKS}"
         if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
 
@@ -24,6 +20,8 @@ def _shared(item: pytest.Item) -> Iterator[str]:
     """What the test shares with others, the slowest to start first."""
     names = getattr(item, "fixturenames", ())
     yield from (name for name in ("spark", "kafka", "s3_server") if name in names)
+    if item.get_closest_marker("spark") is not None:
+        yield OWN_SPARK
     fixtures = getattr(item, "_fixtureinfo", None)
     definitions = [] if fixtures is None else [each for several in fixtures.name2fixturedefs.values() for each in several]
     file = item.nodeid.partition("::")[0]

@@ -64,7 +64,6 @@ def test_the_command_says_the_version_of_the_wheel(wheel, python, tmp_path):
     assert shown.stdout.split() == ["floodplain", wheel.name.split("-")[1]], shown.stderr
 
 
-@pytest.mark.spark
 def test_the_first_example_of_the_readme_runs_outside_the_checkout(python, tmp_path):
     java = java_home(tmp_path / "java")
     if java is None:

@@ -105,7 +105,7 @@ def test_an_attempt_that_comes_late_changes_nothing_and_is_cleared_away(cluster,
         check(tmp_path, epochs)
         assert verified(tmp_path)
     with Store.open(tmp_path / "state").writer("sweeper") as writer:
-        assert writer.collect_garbage().runs >= 2
+        assert writer.collect_garbage().runs >= 1, "that of the first may have been collected by the second query"
     assert not any(name.startswith("runs/") for late, zombie in left for name in written(tmp_path, late, zombie))
     check(tmp_path, 4)
     assert verified(tmp_path)
