@@ -63,7 +63,7 @@ PLANTS = (
         """        self.publisher.record()
         migrate(self.writer, migration)
 """,
-        ("kit::test_output_that_a_sink_refused_waits_for_the_next_driver",),
+        ("kit::test_a_start_publishes_what_was_committed_also_if_its_batch_is_not_offered_again",),
     ),
     Plant(
         "unpublished_output_is_deleted_at_the_end",

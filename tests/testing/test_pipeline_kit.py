@@ -225,6 +225,17 @@ def test_output_that_a_sink_refused_waits_for_the_next_driver():
     assert kit.sinks["output"].epochs[1].to_pylist() == [{"user": "a", "n": 1, "total": 1}]
 
 
+def test_a_start_publishes_what_was_committed_also_if_its_batch_is_not_offered_again():
+    kit = PipelineKit(counting, rows=ROWS)
+    kit.crash_at(CrashPoint(len(kit.steps.taken) + len(_steps_of_an_epoch(Count(), "publish output 1")), "before"), _refuse)
+    with pytest.raises(OSError, match="no space"):
+        kit.epoch(rows("a"), now_ms=5)
+    kit._epochs.close()
+    kit._pending = None
+    kit.restart()
+    assert kit.sinks["output"].epochs[1].to_pylist() == [{"user": "a", "n": 1, "total": 1}]
+
+
 def test_a_driver_that_was_superseded_deletes_nothing_of_the_next_one():
     """Neither when it ends nor when it only now clears up what it found at its start."""
     kit = PipelineKit(counting, rows=ROWS)
