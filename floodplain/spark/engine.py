@@ -33,9 +33,9 @@ from floodplain.versions.records.edit import Assignment
 
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _STRICT = {"spark.sql.ansi.enabled": "true"}
-"""Where expressions are made with it, a sum beyond a long is an error; without, it begins anew."""
+"""ANSI mode: a sum that overflows a long is an error instead of wrapping around."""
 COMBINED_ROWS = 1 << 18
-"""Rows that a task puts together at a time, which bounds its memory."""
+"""Rows that a task pre-aggregates at a time, which bounds its memory."""
 TAG = "_input"
 """The column that tells the inputs of a pipeline apart while they travel as one streaming DataFrame."""
 
@@ -52,15 +52,15 @@ class SparkEngine:
         self._session = self.use(session.newSession())
 
     def use(self, session: SparkSession) -> SparkSession:
-        """Run what follows in this session; every slot must have its task."""
+        """Run the next jobs in this session, without adaptive execution: every slot must have its task."""
         session.conf.set("spark.sql.adaptive.enabled", "false")
         self._to_python.use(session)
         self._session = session
         return session
 
     def schema(self, rows: DataFrame) -> pa.Schema:
-        found = to_arrow_schema(rows.schema, timezone="UTC")
-        return pa.schema([pa.field(f.name, f.type) for f in found])
+        schema = to_arrow_schema(rows.schema, timezone="UTC")
+        return pa.schema([pa.field(f.name, f.type) for f in schema])
 
     def empty(self, schema: pa.Schema) -> DataFrame:
         return self._session.createDataFrame(self._session.sparkContext.emptyRDD(), from_arrow_schema(schema))
@@ -112,27 +112,27 @@ class SparkEngine:
         self, rows: DataFrame | Staged, keys: Sequence[str], assignment: Assignment, job: Job, row_bytes: float | None
     ) -> list[TaskReport]:
         if isinstance(rows, Staged):
-            given = self._session.range(0, assignment.slots, 1, assignment.slots)
+            task_input = self._session.range(0, assignment.slots, 1, assignment.slots)
         else:
             row_bytes = None if self._has_python(job.operator.name, rows) else row_bytes
             schema = pa.ipc.read_schema(pa.py_buffer(job.rows))
             if HASH not in schema.names:
                 rows, schema = hashed(rows, keys), schema.append(pa.field(HASH, pa.int64()))
                 job = replace(job, rows=schema.serialize().to_pybytes())
-            given = to_slots(rows, assignment, self._key_groups)
-        with self._shuffles(), self._to_python.sending(given.sparkSession, row_bytes):
-            return _reports(given, job)
+            task_input = to_slots(rows, assignment, self._key_groups)
+        with self._shuffles(), self._to_python.sending(task_input.sparkSession, row_bytes):
+            return _reports(task_input, job)
 
     def _has_python(self, operator: str, rows: DataFrame) -> bool:
-        """Whether its rows were in Python before, on their way from the input: nothing is known of how large they were there."""
+        """Whether the plan upstream of the operator runs Python, which changes the size of rows in ways we do not measure."""
         if operator not in self._with_python:
             plan = rows._jdf.queryExecution().optimizedPlan().toString()
             self._with_python[operator] = re.search("Python|InPandas|InArrow", plan) is not None
         return self._with_python[operator]
 
     def _shuffles(self) -> AbstractContextManager[None]:
-        """Rows that are put together are shuffled by Spark, to as many partitions as there are slots: not 200, nor what the
-        user's own steps have."""
+        """Spark shuffles pre-aggregated rows. It gets as many shuffle partitions as there are slots, not Spark's default of 200
+        nor the setting of the user's session."""
         if self._shuffled is None:
             return nullcontext()
         (session, slots), self._shuffled = self._shuffled, None
@@ -152,7 +152,7 @@ class SparkEngine:
 
 
 def _columns(rows: DataFrame, made: Any) -> list[Any]:
-    """The column that is asked for, or none."""
+    """The requested column; none if it is the rest of the row and there is none."""
     if isinstance(made, Rest):
         rest = [F.col(quoted(name)) for name in rows.columns if name not in made.but]
         return [F.struct(*rest)] if rest else []
@@ -160,10 +160,10 @@ def _columns(rows: DataFrame, made: Any) -> list[Any]:
 
 
 def _reports(rows: DataFrame, job: Job | StageJob) -> list[TaskReport]:
-    """Raises the error of ours that a task failed with, the first by slot; then the epoch has no reports to commit."""
+    """Runs the job. If tasks fail with one of our errors, the one of the lowest slot is raised and the epoch is not committed."""
     with ours():
-        found = rows.mapInArrow(partial(work, job), REPORT_SCHEMA).collect()
-    reports = [msgspec.msgpack.decode(row.report, type=TaskReport) for row in found]
+        collected = rows.mapInArrow(partial(work, job), REPORT_SCHEMA).collect()
+    reports = [msgspec.msgpack.decode(row.report, type=TaskReport) for row in collected]
     failed = [report for report in reports if report.failure is not None]
     for report in sorted(failed, key=lambda report: report.slot)[:1]:
         assert report.failure is not None
@@ -171,16 +171,16 @@ def _reports(rows: DataFrame, job: Job | StageJob) -> list[TaskReport]:
     return reports
 
 
-def _combine(combiner: Combiner, given: bytes, wanted: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Puts rows together where they are read, so many at a time. ``given``, ``wanted``: schemas of what comes in and goes out."""
-    rows_schema, made_schema = (pa.ipc.read_schema(pa.py_buffer(each)) for each in (given, wanted))
+def _combine(combiner: Combiner, input_: bytes, output: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Combines rows before the shuffle, ``COMBINED_ROWS`` at a time. ``input_``, ``output``: serialized schemas."""
+    rows_schema, made_schema = (pa.ipc.read_schema(pa.py_buffer(each)) for each in (input_, output))
     with carried():
         for rows in in_tables(batches, COMBINED_ROWS):
             yield from combiner(rows.cast(rows_schema)).cast(made_schema).to_batches()
 
 
 def in_tables(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """The batches in tables of at least so many rows, but for the last; none is empty."""
+    """Concatenates batches into tables of at least ``rows`` rows each; the last may have fewer. None is empty."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
         held += [batch] if len(batch) else []
@@ -200,7 +200,7 @@ def _read(staged: Staged, place: Work, numbers: Iterable[pa.RecordBatch]) -> Ite
 
 
 def tagged(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """Several inputs as one, so that one epoch covers them all; each keeps its columns in a struct of its own."""
+    """The union of all inputs as one DataFrame, so that one epoch covers them all. A struct has the columns of an input."""
     if len(inputs) == 1:
         return next(iter(inputs.values()))
     parts = [
@@ -211,7 +211,7 @@ def tagged(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def untagged(batch: DataFrame, tags: Sequence[str]) -> dict[str, Any]:
-    """The inputs that ``tagged`` put together."""
+    """Splits what ``tagged`` has united into the inputs again."""
     if len(tags) == 1:
         return {tags[0]: batch}
     return {tag: batch.where(F.col(TAG) == tag).select(f"{_struct(tag)}.*") for tag in tags}

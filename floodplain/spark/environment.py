@@ -1,4 +1,4 @@
-"""Whether Spark, its Java and the Python of its tasks fit, seen before the first epoch."""
+"""Checks before the first epoch that Spark, its Java and the Python of its tasks are compatible with this driver."""
 
 import os
 import re
@@ -10,20 +10,20 @@ from pyspark.sql import SparkSession
 
 from floodplain.errors import BadInput
 from floodplain.spark import environment_probe
-from floodplain.spark.environment_probe import MODULES, told
+from floodplain.spark.environment_probe import MODULES, probe
 from floodplain.spark.java import OLDEST_JAVA
 from floodplain.spark.session_conf import SPARKS
 
 SUPPORTED = {"pyspark": ((4, 3), (5,)), "pyarrow": ((21,), None)}
 """From, and up to but not including, if there is an end."""
-MOST_ASKED = 32
-"""Tasks that are asked for their Python on a cluster, where each machine may have another."""
+MAX_PROBED_TASKS = 32
+"""Tasks that are probed on a cluster, where each machine may have another Python."""
 
 _DEFAULT = "python3"
-"""What Spark starts where nobody has said which Python; the first of that name on the PATH."""
+"""What Spark starts if no Python is configured: the first of that name on the PATH."""
 _NO_PYTHON = re.compile(r'Cannot run program "[^"\n]*"[^\n]*|\[PYTHON_VERSION_MISMATCH\][^\n]*|[^\n]*PythonException: [^\n]*')
-_asked: set[tuple[str, str]] = set()
-"""Application and Python that were asked in this process, and fit."""
+_probed: set[tuple[str, str]] = set()
+"""Pairs of application and Python that this process has probed, and that fit."""
 
 cloudpickle.register_pickle_by_value(environment_probe)  # type: ignore[no-untyped-call]
 
@@ -31,24 +31,24 @@ cloudpickle.register_pickle_by_value(environment_probe)  # type: ignore[no-untyp
 def prepare_workers(session: SparkSession) -> None:
     """Raise ``BadInput`` that says what to do where Spark, its Java or the Python of its tasks do not fit this driver.
 
-    On this machine alone (``local[…]``), tasks get the driver's Python unless another was chosen. One small job for each session
-    and Python.
+    On this machine alone (``local[…]``), tasks get the driver's Python unless another was chosen. It costs one small job for each
+    application and Python.
     """
     context = session.sparkContext
-    mine = next(told(()))
+    mine = next(probe(()))
     check_driver(mine, context.version, _java(context))
     _use_drivers_python(context)
-    asked = (str(context.applicationId), context.pythonExec)
-    if asked not in _asked:
-        check_workers(mine, _ask(context), local=_is_local(context))
-        _asked.add(asked)
+    environment = (str(context.applicationId), context.pythonExec)
+    if environment not in _probed:
+        check_workers(mine, _probe_tasks(context), local=_is_local(context))
+        _probed.add(environment)
 
 
 def check_driver(mine: Mapping[str, str], spark: str, java: str) -> None:
-    """``mine``: as ``told`` in the driver. ``spark``, ``java``: the versions of what runs beside it."""
+    """``mine``: what ``probe`` reports in the driver. ``spark``, ``java``: the versions of the JVM side."""
     for name, (oldest, end) in SUPPORTED.items():
-        found = _numbers(mine[name])
-        if found < oldest or (end is not None and found >= end):
+        version = _numbers(mine[name])
+        if version < oldest or (end is not None and version >= end):
             wanted = f"{name}>={_text(oldest)}" + ("" if end is None else f",<{_text(end)}")
             raise BadInput(f"{name} {mine[name]} in {mine['python']} does not fit Floodplain: install '{wanted}' there")
     if _numbers(spark)[:2] != _numbers(mine["pyspark"])[:2]:
@@ -61,15 +61,15 @@ def check_driver(mine: Mapping[str, str], spark: str, java: str) -> None:
 
 
 def check_workers(mine: Mapping[str, str], theirs: Iterable[Mapping[str, str]], *, local: bool) -> None:
-    """``theirs``: as ``told`` by tasks."""
-    for found in theirs:
-        where = f"the Python of Spark's tasks, {found['python']}" + ("" if local else f" on {found['host']}")
+    """``theirs``: what ``probe`` reports in tasks."""
+    for report in theirs:
+        where = f"the Python of Spark's tasks, {report['python']}" + ("" if local else f" on {report['host']}")
         for name in MODULES:
-            if f"no {name}" in found:
-                raise BadInput(f"{where}, cannot import {name} ({found[f'no {name}']}): {_advice(local)}")
-        other = [name for name in MODULES if found[name] and mine[name] and found[name] != mine[name]]
+            if f"no {name}" in report:
+                raise BadInput(f"{where}, cannot import {name} ({report[f'no {name}']}): {_advice(local)}")
+        other = [name for name in MODULES if report[name] and mine[name] and report[name] != mine[name]]
         if other:
-            versions = ", ".join(f"{name} {found[name]} instead of {mine[name]}" for name in other)
+            versions = ", ".join(f"{name} {report[name]} instead of {mine[name]}" for name in other)
             raise BadInput(f"{where}, has {versions}, as the driver's Python {mine['python']} has: {_advice(local)}")
 
 
@@ -88,16 +88,16 @@ def _is_local(context: SparkContext) -> bool:
 
 
 def _use_drivers_python(context: SparkContext) -> None:
-    """Spark asks for the Python when a function is sent, and took note of the environment when the session was made."""
+    """Spark reads ``pythonExec`` each time it sends a function, but the environment variable only when the session is made."""
     if _is_local(context) and context.pythonExec in ("", _DEFAULT) and not os.environ.get("PYSPARK_PYTHON"):
         context.pythonExec = context.getConf().get("spark.pyspark.python") or sys.executable or _DEFAULT
 
 
-def _ask(context: SparkContext) -> list[dict[str, str]]:
+def _probe_tasks(context: SparkContext) -> list[dict[str, str]]:
     local = _is_local(context)
-    tasks = 1 if local else max(min(context.defaultParallelism, MOST_ASKED), 1)
+    tasks = 1 if local else max(min(context.defaultParallelism, MAX_PROBED_TASKS), 1)
     try:
-        return context.parallelize(range(tasks), tasks).mapPartitions(told).collect()
+        return context.parallelize(range(tasks), tasks).mapPartitions(probe).collect()
     except SPARKS as error:
         reason = _NO_PYTHON.search(str(error))
         if reason is None:

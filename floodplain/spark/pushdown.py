@@ -1,11 +1,11 @@
-"""What is done to the input before its rows come as a batch.
+"""Pushes the first stateless steps of a pipeline down to the streaming DataFrame of the input.
 
-Spark hands a batch over as rows that have been read already. A step behind that is analysed anew in each epoch, and spares nobody
-the reading of columns and rows that no step asks for. So the first steps of a pipeline are put on the streaming DataFrame itself,
-as far as they only choose rows and make columns.
+Spark hands a batch to ``foreachBatch`` as rows that it has read already. It analyses the steps downstream of that again in each
+epoch, and cannot push their projections and filters down to the scan. So the first steps, as far as they are projections and
+filters, become part of the streaming query itself.
 
-A watermark is of the input, whatever is done with its rows. Spark would choose rows before it looks at their times, so that only
-those that are chosen move the watermark; unless a condition stands in between that it may not move.
+The watermark is that of the whole input. If Spark pushed a filter down below the watermark operator, only rows that pass the
+filter would advance the watermark. A condition in between that Spark must not move keeps it from doing so.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,36 +24,39 @@ from floodplain.spark.exchange import hashed
 from floodplain.store.rows.layout import HASH
 
 _STATELESS = {"Project", "Filter", "Generate"}
-"""Spark's steps that see one row at a time, on a stream as in a batch."""
+"""Spark's operators that process one row at a time, on a stream as in a batch."""
 
 
 def push_down(plan: Plan, engine: Engine, operators: Mapping[str, KeyedOperator], rows: DataFrame) -> tuple[Node, DataFrame]:
-    """The step up to which the pipeline's own input is computed, and its rows; with their hash, if an operator reads them as they
-    are. Where the watermark is measured on the rows (``plan.watermark``) they are left as they come."""
+    """The last step that was pushed down, and the rows that it makes of the pipeline's main input.
+
+    They have the hash of their key, if their only reader is an operator that reads them uncombined. Where the watermark is
+    measured on the rows (``plan.watermark``), nothing is pushed down.
+    """
     node: Node = next(node for node in plan.nodes if isinstance(node, Input) and not node.tag)
     if plan.watermark is not None:
         return node, rows
     fixed = plan.event_time is None
     while (step := _next(plan, node)) is not None:
-        given = _all_rows(rows) if not fixed and _chooses(step) else rows
-        made = apply_stateless(step, plan, engine, partial(_given, given))
-        if not _only_rows(made, given):
+        step_input = _all_rows(rows) if not fixed and _filters(step) else rows
+        made = apply_stateless(step, plan, engine, partial(_only_input, step_input))
+        if not _is_stateless(made, step_input):
             break
-        node, rows, fixed = step, made, fixed or given is not rows
+        node, rows, fixed = step, made, fixed or step_input is not rows
     match list(_readers(plan, node)):
-        case [Keyed() as reader] if _reads_as_they_are(operators[reader.name], engine.schema(rows)):
+        case [Keyed() as reader] if _reads_uncombined(operators[reader.name], engine.schema(rows)):
             rows = hashed(rows, reader.keys)
     return node, rows
 
 
 def _all_rows(rows: DataFrame) -> DataFrame:
-    """All of them, by a condition that always holds, which Spark compiles into the reading of rows. It depends on the partition,
-    which to Spark may be another one in another place of the plan: no condition behind it gets past it."""
+    """All rows, by a condition that always holds and that costs next to nothing. It depends on the number of the partition, which
+    Spark takes for non-deterministic: it pushes no condition downstream of it past it."""
     return rows.where(F.spark_partition_id() >= 0)
 
 
-def _chooses(step: Select | Extend | Union) -> bool:
-    """Whether some rows do not get through it."""
+def _filters(step: Select | Extend | Union) -> bool:
+    """Whether the step may drop rows."""
     match step:
         case Select(only=only):
             return only is not None
@@ -63,18 +66,18 @@ def _chooses(step: Select | Extend | Union) -> bool:
             return True
 
 
-def _given(rows: DataFrame, _: Node) -> DataFrame:
+def _only_input(rows: DataFrame, _: Node) -> DataFrame:
     return rows
 
 
 def _next(plan: Plan, node: Node) -> Select | Extend | Union | None:
-    """The one step that all rows of this one go to, if Spark can take it ahead."""
+    """The one step that reads all rows of this one, if it can be pushed down."""
     readers = list(_readers(plan, node))
     match readers:
         case [Select() | Extend() as step]:
             return step
     for union in plan.nodes:
-        if isinstance(union, Union) and (found := one_pass(union)) is not None and found.parent is node:
+        if isinstance(union, Union) and (scan := one_pass(union)) is not None and scan.parent is node:
             between = _between(union, node)
             seen = [reader for step in (node, *between) for reader in _readers(plan, step)]
             if all(reader is union or reader in between for reader in seen):
@@ -88,16 +91,17 @@ def _readers(plan: Plan, node: Node) -> Iterator[Any]:
 
 
 def _between(union: Union, first: Node) -> list[Node]:
-    found: list[Node] = []
+    """The steps from the first one (exclusive) to the union (exclusive)."""
+    steps: list[Node] = []
     for node in union.members:
         while node is not first:
-            found.append(node)
+            steps.append(node)
             (node,) = parents(node)
-    return found
+    return steps
 
 
-def _only_rows(made: DataFrame, of: DataFrame) -> bool:
-    """Whether a row that comes out is made of one that comes in, and of nothing else."""
+def _is_stateless(made: DataFrame, of: DataFrame) -> bool:
+    """Whether each output row is computed from one input row and nothing else."""
     plan, end = (rows._jdf.queryExecution().analyzed() for rows in (made, of))
     while not plan.fastEquals(end):
         if plan.nodeName() not in _STATELESS or not plan.subqueries().isEmpty():
@@ -106,7 +110,7 @@ def _only_rows(made: DataFrame, of: DataFrame) -> bool:
     return True
 
 
-def _reads_as_they_are(operator: KeyedOperator, rows: pa.Schema) -> bool:
-    """Whether rows keep their hash on the way to it: those that are put together lose it."""
+def _reads_uncombined(operator: KeyedOperator, rows: pa.Schema) -> bool:
+    """Whether the operator gets rows with their hash: those that are combined before the shuffle may lose it."""
     combiner = operator.traits.combiner
     return combiner is None or HASH in combiner.schema(rows.append(pa.field(HASH, pa.int64()))).names

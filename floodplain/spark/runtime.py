@@ -56,8 +56,8 @@ def stream(rows: DataFrame | None = None, /, **sources: DataFrame) -> Stream:
     """
     if (rows is None) == (not sources):
         raise BadInput("stream takes one DataFrame, or several by name: stream(clicks=…, impressions=…)")
-    given = {"": rows} if rows is not None else dict(sources)
-    return Stream(SparkRuntime(), given, Input(), {})
+    named = {"": rows} if rows is not None else dict(sources)
+    return Stream(SparkRuntime(), named, Input(), {})
 
 
 class SparkRuntime:
@@ -112,10 +112,12 @@ class SparkRuntime:
         if not inputs[""].isStreaming:
             driver.run_static(inputs, options.batch, stream.delay_ms, options.finish)
             return Query(None, driver, maintenance, sinks, stream.about)
-        beside = folder_of(options.state)
+        state_folder = folder_of(options.state)
         with ExitStack() as passing:
-            # Spark writes its checkpoint to a file system: beside a directory store, else to a place of this machine.
-            folder = passing.enter_context(Scratch("checkpoint")) if beside is None else beside.resolve() / "checkpoint"
+            # Spark needs a file system for its checkpoint: the folder of a directory store, else a temporary one of this machine.
+            folder = (
+                passing.enter_context(Scratch("checkpoint")) if state_folder is None else state_folder.resolve() / "checkpoint"
+            )
             followed = _follow(driver, inputs, options, folder)
             ends = "availableNow" in (options.trigger or {})
             query = Query(followed, driver, maintenance, sinks, stream.about, ends=ends)
@@ -123,10 +125,10 @@ class SparkRuntime:
         return query
 
 
-def _slots(asked: int | None, head: Manifest, rows: DataFrame) -> int:
-    """As many as are asked for, else as the state was run with, else as Spark has cores."""
-    if asked is not None:
-        return checked_slots(asked, head.key_groups)
+def _slots(requested: int | None, head: Manifest, rows: DataFrame) -> int:
+    """As requested, else as in the last run on this state, else as many as Spark has cores."""
+    if requested is not None:
+        return checked_slots(requested, head.key_groups)
     if head.assignment is not None:
         return head.assignment.slots
     return min(rows.sparkSession.sparkContext.defaultParallelism, head.key_groups)
@@ -178,7 +180,7 @@ class Query:
         self._termination.start()
 
     def _runs(self) -> bool:
-        """Whether Spark runs it. One that Spark no longer answers for has ended with it."""
+        """Whether Spark runs it. If Spark does not answer any more, the query has ended with it."""
         try:
             return self._query is not None and bool(self._query.isActive)
         except (*SPARKS, OSError):
@@ -190,7 +192,7 @@ class Query:
                 self._query.stop()
 
     def then(self, call: Callable[[], object]) -> None:
-        """Call this once the query has ended, however it does; now, if it has."""
+        """Call this when the query ends, also if it fails; at once if it has ended."""
         if self._termination is None:
             call()
         else:
@@ -204,8 +206,8 @@ class Query:
     def await_termination(self, seconds: float | None = None) -> bool:
         """Wait for the end; whether it came. Raises what ended the query, if it failed.
 
-        A query that ends by itself, over what is available, first runs the epochs that timers still want. In any case the state
-        is let go by then.
+        A query with the trigger ``availableNow`` first runs epochs until no timer is due. The lease on the state has been
+        released by then.
         """
         if self._termination is None:
             return True
@@ -215,8 +217,8 @@ class Query:
         return ended
 
     def process_all_available(self) -> None:
-        """Wait until all input that is there now is processed, and the timers that are due then. Raises what ended the query, if
-        it failed."""
+        """Wait until all input that is available now is processed and no timer is due. Raises what ended the query, if it
+        failed."""
         if self._query is None or self._termination is None:
             return
         try:
@@ -238,9 +240,10 @@ class Query:
             raise
 
     def stop(self) -> None:
-        """Finish the running epoch, commit and publish it, and let go of the state. No epoch begins and no timer fires any more.
+        """Finish the running epoch, commit and publish it, and release the lease on the state. No epoch begins and no timer fires
+        any more.
 
-        May be called again, and from any thread but one that is inside an epoch: there ``BadInput`` is raised.
+        It may be called again, and from any thread. Inside an epoch it raises ``BadInput``.
         """
         if self._query is None or self._termination is None:
             return
@@ -258,7 +261,7 @@ class Query:
 
     @property
     def is_active(self) -> bool:
-        """Whether it runs. One that does not has let go of its state."""
+        """Whether it runs. If not, it has released the lease on its state."""
         return self._termination is not None and not self._termination.over
 
     @property
@@ -268,8 +271,8 @@ class Query:
 
     @property
     def totals(self) -> dict[str, dict[str, int]]:
-        """Operator → how many rows it has left out since the state was made, over all restarts, and why: ``late``, or ``ignored``
-        as in ``progress.ignored_by``."""
+        """Operator → drop reason → rows dropped since the state was made, over all restarts. Reasons: ``late``, or
+        ``ignored`` as in ``progress.ignored_by``."""
         return self._driver.epochs.progress.totals
 
     @property
@@ -304,7 +307,7 @@ class Query:
 
 
 def _union(sources: Mapping[str, DataFrame]) -> DataFrame:
-    """One source as it is; several with a column that names the source of a row."""
+    """The only source as it is, or the union of several, with a column that names the source of a row."""
     if "" in sources:
         return sources[""]
     types: dict[str, tuple[str, Any]] = {}
@@ -312,10 +315,10 @@ def _union(sources: Mapping[str, DataFrame]) -> DataFrame:
         if SOURCE in rows.columns:
             raise BadInput(f"source {tag} has a column called {SOURCE}, which is to name the source of a row: rename it")
         for field in rows.schema.fields:
-            other, found = types.setdefault(field.name, (tag, field.dataType))
-            if found != field.dataType:
+            other, type_ = types.setdefault(field.name, (tag, field.dataType))
+            if type_ != field.dataType:
                 raise BadInput(
-                    f"column {field.name} is {found.simpleString()} in source {other} and {field.dataType.simpleString()} in "
+                    f"column {field.name} is {type_.simpleString()} in source {other} and {field.dataType.simpleString()} in "
                     f"{tag}: cast or rename one of them"
                 )
     named = [rows.withColumn(SOURCE, F.lit(tag)) for tag, rows in sources.items()]
@@ -332,7 +335,7 @@ def _check_fires(plan: Plan) -> None:
 
 
 def _with_event_time(plan: Plan, main: DataFrame) -> Plan:
-    """A watermark may have been put on the DataFrame before it came to us."""
+    """The plan with the event-time column of ``withWatermark``, if the user has called that on the DataFrame."""
     if plan.event_time is not None:
         return plan
     marked = [field.name for field in main.schema.fields if DELAY in field.metadata]

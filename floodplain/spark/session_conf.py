@@ -1,4 +1,4 @@
-"""Settings of a Spark session for a while."""
+"""Sets settings of a Spark session temporarily."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,22 +17,22 @@ _LIGHT = {
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
 }
 """Spark's own way to write a checkpoint starts two processes per file, for its permissions, and writes two checksums. Our log has
-all that a checkpoint says, so that a plain file with Hadoop's own checksum beside it will do."""
+all that a checkpoint has, so a plain file with Hadoop's own checksum is enough."""
 _OPENING_MS = 60_000
-"""How long to wait until a query has opened its sources, in a thread of its own: they write to the checkpoint, too, in the way
-that is set by then."""
+"""How long to wait until a query has opened its sources, which it does in its own thread. Sources write to the checkpoint, too,
+with the settings of that moment."""
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _NO_LIMIT = str((1 << 31) - 1)
 _BUFFER = "spark.sql.execution.pandas.udf.buffer.size"
 _BUFFER_BYTES = str(1 << 20)
 SMALL_BATCH_BYTES = 4 << 20
-"""A batch that rows as those before would not make larger is far from the 64 MB that Spark keeps batches below."""
+"""If a full batch of rows of the last known size is no larger than this, it is far below Spark's limit of 64 MB."""
 
 
 @contextmanager
 def settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """The session has these settings within, and its own again behind."""
+    """The session has these settings within the ``with`` block, and its own again after it."""
     before = {name: session.conf.get(name, None) for name in wanted}
     for name, value in wanted.items():
         session.conf.set(name, value)
@@ -62,15 +62,14 @@ def start_light(writing: DataStreamWriter, session: SparkSession) -> StreamingQu
 
 
 class ToPython:
-    """How rows go to Python, in sessions that begin with the settings of this one. What the user has set stays.
+    """Speeds up the transfer of rows to Python, in sessions cloned from this one. What the user has set stays.
 
-    They are written in larger pieces. And where they are small, Spark does not weigh the batch again after each row, which takes
-    it as long as a third of all it does to hand rows over.
+    Rows are written through a larger buffer. And where rows are small, Spark does not compute the size of the batch after each
+    row, which is a third of the time that the transfer takes.
     """
 
     def __init__(self, session: SparkSession) -> None:
-        given = session.conf.get(_BUFFER, None), session.conf.get(_BATCH_BYTES, None)
-        self._buffer_is_ours, self._limit_is_ours = (value is None for value in given)
+        self._buffer_is_ours, self._limit_is_ours = (session.conf.get(name, None) is None for name in (_BUFFER, _BATCH_BYTES))
         self._batch_rows = int(session.conf.get(_BATCH_ROWS) or 0)
 
     def use(self, session: SparkSession) -> None:
@@ -79,7 +78,7 @@ class ToPython:
 
     @contextmanager
     def sending(self, session: SparkSession, row_bytes: float | None) -> Iterator[None]:
-        """``row_bytes``: what a row of the same kind had before; None if nothing is known."""
+        """``row_bytes``: the size of such rows in the last epoch; None if it is not known."""
         small = row_bytes is not None and 0 < self._batch_rows * max(row_bytes, 1) <= SMALL_BATCH_BYTES
         if not (small and self._limit_is_ours):
             yield

@@ -1,6 +1,6 @@
-"""What the rows of an epoch show of their sources, measured in the JVM while the first job of the epoch reads them.
+"""Measures event times of each source in the JVM, while the first job of an epoch reads the rows.
 
-Where no job reads them, as when a step of the user's passes its input over, a job of its own does.
+If no job reads them, as when a step of the user ignores its input, an extra job does.
 """
 
 from collections.abc import Callable
@@ -22,9 +22,10 @@ _LOOK_MS, _LOOKS = 20, 500
 
 
 def observed(rows: DataFrame, rule: WatermarkRule, now_ms: int) -> tuple[DataFrame, Callable[[], dict[str, SourceObservation]]]:
-    """The rows as operators get them, and what they show, to be asked once the jobs of the epoch have run.
+    """The rows for the operators, and a function that returns what was observed, to be called after the jobs of the epoch.
 
-    As ``eventtime/measure.py`` has it. It costs no pass of its own if a job has read them: Spark aggregates beside its work.
+    The result is that of ``eventtime/measure.py``. If a job has read the rows, there is no extra pass: Spark computes observed
+    metrics while the job runs.
     """
     if rule.ingestion:
         return rows.withColumn(rule.column, F.expr(f"timestamp_millis({_same_in_every_row(rows, now_ms)})")), dict
@@ -35,24 +36,24 @@ def observed(rows: DataFrame, rule: WatermarkRule, now_ms: int) -> tuple[DataFra
         kept = kept.where(f"{_sql(rule.heartbeat)} is null")
 
     def seen() -> dict[str, SourceObservation]:
-        found = _collected(observation, rows) or watched.agg(*measured).collect()[0].asDict()
-        return {source: _seen(found, number) for number, source in enumerate(rule.sources)}
+        metrics = _collected(observation, rows) or watched.agg(*measured).collect()[0].asDict()
+        return {source: _seen(metrics, number) for number, source in enumerate(rule.sources)}
 
     return kept, seen
 
 
 def _same_in_every_row(rows: DataFrame, number: int) -> str:
-    """SQL for a number that is another one in the next epoch. As a literal it would be part of the code that Spark generates,
-    which would have to be compiled anew in each epoch; an element of an array is data."""
+    """SQL for a number that changes with each epoch. A literal would be part of the code that Spark generates, and Spark would
+    compile that again in each epoch; an element of an array is data."""
     hashed = next((field.name for field in rows.schema if isinstance(field.dataType, AtomicType)), None)
     return f"{number}L" if hashed is None else f"array({number}L, {number}L)[shiftrightunsigned(hash({quoted(hashed)}), 31)]"
 
 
 def _collected(observation: Observation, rows: DataFrame) -> dict[str, Any]:
-    """The metrics of the first job that read the rows; empty if none did, or if Spark left them out of its plan.
+    """The metrics of the first job that read the rows; empty if none did, or if Spark has optimised them away.
 
-    Spark tells of them by a listener, a moment after the job has ended. Once its listeners have nothing left to do they will not
-    come any more; ``Observation.get`` would wait for ever.
+    A listener of Spark delivers them shortly after the job. Once the listener bus is empty, they will not come any more, and
+    ``Observation.get`` would wait for ever.
     """
     bridge: Any = observation._jo
     bus = rows.sparkSession.sparkContext._jsc.sc().listenerBus()
@@ -60,8 +61,8 @@ def _collected(observation: Observation, rows: DataFrame) -> dict[str, Any]:
         if bridge.future().isCompleted() or _idle(bus):
             break
     done = bridge.future().value()
-    found = done.isDefined() and done.get().isSuccess() and done.get().get().size() > 0
-    return observation.get if found else {}
+    delivered = done.isDefined() and done.get().isSuccess() and done.get().get().size() > 0
+    return observation.get if delivered else {}
 
 
 def _idle(bus: Any) -> bool:
@@ -77,27 +78,27 @@ def _metrics(rows: DataFrame, rule: WatermarkRule, number: int, source: str) -> 
     data = mine if rule.heartbeat is None else f"{mine} and {_sql(rule.heartbeat)} is null"
     event_ms = f"if({data}, {_ms(rows, (rule.column,))}, null)"
     kept = rule.sources[source].kept
-    found = {"rows": f"count(if({mine}, 1, null))"}
+    aggregates = {"rows": f"count(if({mine}, 1, null))"}
     if kept == 1:
-        found["newest"] = f"max({event_ms})"
+        aggregates["newest"] = f"max({event_ms})"
     elif kept:
-        found["newest"] = f"max_by({event_ms}, {event_ms}, {kept})"
+        aggregates["newest"] = f"max_by({event_ms}, {event_ms}, {kept})"
     promises = [_ms(rows, path) for path in (rule.punctuation, rule.heartbeat) if path is not None]
     if promises:
         latest = promises[0] if len(promises) == 1 else f"greatest({', '.join(promises)})"
-        found["promised"] = f"max(if({mine}, {latest}, null))"
+        aggregates["promised"] = f"max(if({mine}, {latest}, null))"
     more = [f"{quoted(name)} is not null" for name in more_columns(rows.columns, rule, SOURCE)]
     if rule.heartbeat is not None and more:
-        found["ignored"] = f"count(if({mine} and {_sql(rule.heartbeat)} is not null and ({' or '.join(more)}), 1, null))"
-    return [F.expr(sql).alias(f"{name}_{number}") for name, sql in found.items()]
+        aggregates["ignored"] = f"count(if({mine} and {_sql(rule.heartbeat)} is not null and ({' or '.join(more)}), 1, null))"
+    return [F.expr(sql).alias(f"{name}_{number}") for name, sql in aggregates.items()]
 
 
-def _seen(found: dict[str, Any], number: int) -> SourceObservation:
-    newest = found.get(f"newest_{number}")
+def _seen(metrics: dict[str, Any], number: int) -> SourceObservation:
+    newest = metrics.get(f"newest_{number}")
     times = tuple(newest) if isinstance(newest, list) else () if newest is None else (newest,)
-    promised = found.get(f"promised_{number}")
+    promised = metrics.get(f"promised_{number}")
     return SourceObservation(
-        found[f"rows_{number}"], times, NONE_MS if promised is None else promised, found.get(f"ignored_{number}", 0)
+        metrics[f"rows_{number}"], times, NONE_MS if promised is None else promised, metrics.get(f"ignored_{number}", 0)
     )
 
 
@@ -113,10 +114,10 @@ def _ms(rows: DataFrame, path: Path) -> str:
 
 
 def _type(rows: DataFrame, path: Path) -> DataType:
-    found: Any = rows.schema
+    type_: Any = rows.schema
     for name in path:
-        found = found[name].dataType
-    return found
+        type_ = type_[name].dataType
+    return type_
 
 
 def _sql(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""A Spark, a Java or a Python of the tasks that does not fit is told from one that does, and the error says what to do."""
+"""An unsuitable Spark, Java or Python of the tasks is detected, and the error says what to do."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ import pytest
 from floodplain.errors import BadInput
 from floodplain.spark import java
 from floodplain.spark.environment import SUPPORTED, check_driver, check_workers
-from floodplain.spark.environment_probe import MODULES, told
+from floodplain.spark.environment_probe import MODULES, probe
 
 MINE = {"python": "/env/bin/python", "host": "here", "pyspark": "4.3.0", "pyarrow": "25.0.0", "floodplain": "0.1.0"}
 UNFIT = "in /env/bin/python does not fit Floodplain: install"
@@ -25,10 +25,10 @@ def test_what_is_supported_is_what_the_package_asks_for():
 
 
 def test_a_python_tells_what_it_has_and_what_it_lacks(monkeypatch):
-    (mine,) = told(())
+    (mine,) = probe(())
     assert mine["python"] == sys.executable and {*MODULES} <= {*mine}
     monkeypatch.setitem(MODULES, "nonesuch", "nonesuch.at_all")
-    (mine,) = told(())
+    (mine,) = probe(())
     assert mine["no nonesuch"] == "ModuleNotFoundError: No module named 'nonesuch'"
 
 

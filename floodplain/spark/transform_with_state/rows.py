@@ -1,4 +1,4 @@
-"""The Row flavour: rows go in as an iterator of ``Row`` and come out as ``Row``."""
+"""The Row flavour of ``transformWithState``: rows go in as an iterator of ``Row`` and come out as ``Row``."""
 
 from collections import namedtuple
 from collections.abc import Iterable, Iterator
@@ -36,16 +36,16 @@ class RowFlavour:
         self._out: list[tuple[Any, ...]] = []
 
     def groups(self) -> Iterator[tuple[tuple[Any, ...], Iterator[Row] | None]]:
-        """Key and rows of each key that has any, in the order of numbers; None for a key with nothing but an initial state."""
+        """Each key with its rows, in the order of the groups' numbers; None for a key that has only an initial state."""
         starts, rows, states = self._starts, self._rows, self._states
         getters = _getters(len(self._shape.rows))
         parts = [getters[self._shape.rows.names.index(name)].__get__ for name in self._shape.keys]
         for low, high in pairwise(starts):
-            given = rows[low:high]
-            key = tuple([part(given[0]) for part in parts])
+            group = rows[low:high]
+            key = tuple([part(group[0]) for part in parts])
             if states is not None:
-                given = [row for row, state in zip(given, states[low:high], strict=True) if state is None]
-            yield key, iter(given) if given else None
+                group = [row for row, state in zip(group, states[low:high], strict=True) if state is None]
+            yield key, iter(group) if group else None
 
     def initial(self) -> list[list[Row]] | None:
         """For each key the rows of its initial state; None if this is not the epoch for them."""
@@ -66,8 +66,8 @@ class RowFlavour:
             else:
                 if not hasattr(row, "asDict"):
                     raise PySparkAttributeError(f"{short(row)} has no attribute asDict: give out rows as pyspark.sql.Row")
-                found = row.asDict(True)
-                append(tuple(map(found.get, names)))
+                values = row.asDict(True)
+                append(tuple(map(values.get, names)))
 
     def output(self) -> pa.Table:
         if not self._out:
@@ -77,7 +77,7 @@ class RowFlavour:
         return pa.Table.from_arrays(arrays, schema=self._schema)
 
     def _initial_states(self) -> list[Row | None]:
-        """For each row the row of the initial state that it stands for; None for an ordinary one."""
+        """For each row the row of the initial state that it carries; None for a row of the input."""
         whole = one_array(self._grouped.rows.column(INITIAL))
         table = pa.Table.from_arrays(whole.flatten(), schema=pa.schema(list(whole.type)))
         rows = _as_rows(in_zone(table, self._shape.initial, self._zone))
@@ -95,14 +95,14 @@ def _as_rows(table: pa.Table) -> list[Row]:
 
 
 def _row_type(names: tuple[str, ...]) -> Any:
-    """A ``Row`` that knows its fields by its class: it is made and read several times faster. Pickled, it is a plain ``Row``."""
+    """A ``Row`` whose class has its fields: several times faster to make and read. It pickles as a plain ``Row``."""
     getters = _getters(len(names))
     members: dict[str, Any] = {name: getter for name, getter in zip(names, getters, strict=True) if not hasattr(Row, name)}
     return type("Row", (Row,), {**members, "__slots__": (), "__fields__": names, "__module__": Row.__module__})
 
 
 def _getters(count: int) -> list[Any]:
-    """Descriptors that read an item of a tuple by its place, without Python code of ``Row`` in between."""
-    places = [f"at{place}" for place in range(count)]
-    fields: Any = namedtuple("Fields", places)  # type: ignore[misc]
-    return [vars(fields)[place] for place in places]
+    """Descriptors that read an item of a tuple by its position, without the Python code of ``Row``."""
+    names = [f"at{position}" for position in range(count)]
+    fields: Any = namedtuple("Fields", names)  # type: ignore[misc]
+    return [vars(fields)[name] for name in names]

@@ -18,7 +18,7 @@ _MISSING: Final = object()
 
 
 class NoKey:
-    """Stands for a handle where no key is at hand: in ``init`` and ``close``."""
+    """The handle in ``init`` and ``close``, where there is no current key: any use of it is an error."""
 
     def __init__(self, why: str) -> None:
         self._why = why
@@ -28,7 +28,7 @@ class NoKey:
 
 
 class LiveValue(ValueState):
-    """One value of the key at hand."""
+    """One value of the current key."""
 
     def __init__(self, codec: Codec, handle: "ValueHandle | NoKey") -> None:
         self._codec = codec
@@ -51,7 +51,7 @@ class LiveValue(ValueState):
 
 
 class LiveList(ListState):
-    """The elements of the key at hand."""
+    """The elements of the current key."""
 
     def __init__(self, name: str, codec: Codec, handle: "ListHandle | NoKey") -> None:
         self._name = name
@@ -62,7 +62,7 @@ class LiveList(ListState):
         return bool(self.handle.exists())
 
     def get(self) -> Iterator[tuple[Any, ...]]:
-        """Read when the first element is asked for, and unmoved by what is written meanwhile."""
+        """It reads when the first element is requested. Later writes do not change what it yields."""
         kept = self.handle.get()
         yield from map(self._codec.decode, kept)
 
@@ -78,8 +78,8 @@ class LiveList(ListState):
     def clear(self) -> None:
         self.handle.clear()
 
-    def _encoded(self, given: Any) -> list[Any]:
-        values = [self._codec.encode(value, "Error updating value state") for value in given]
+    def _encoded(self, elements: Any) -> list[Any]:
+        values = [self._codec.encode(value, "Error updating value state") for value in elements]
         if not values:
             raise PySparkRuntimeError(
                 "Error updating value state: [ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE] Illegal value provided to the State "
@@ -89,7 +89,7 @@ class LiveList(ListState):
 
 
 class LiveMap(MapState):
-    """The entries of the key at hand."""
+    """The entries of the current key."""
 
     def __init__(self, keys: Codec, values: Codec, handle: "MapHandle | NoKey") -> None:
         self._keys = keys

@@ -1,8 +1,8 @@
 """State values as PySpark's state API gives and takes them, and as our tables keep them.
 
-Spark sends a state value to the JVM as the internal form of its schema and there makes of each field what its type says: a
-number is cut to its width, whatever is of another kind becomes null, and a string takes anything's text. Here the same is done
-without the JVM.
+Spark sends a state value to the JVM in its internal form and converts each field there to the type of the schema: an integer
+wraps around at its width, a value of another kind becomes null, and a string field takes the text of any value. This module does
+the same without the JVM.
 """
 
 import datetime
@@ -21,7 +21,7 @@ TIME_ZONE = "UTC"
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _INTEGER_BITS: dict[type[T.DataType], int] = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
 _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
-# What a field may hold with nothing to convert: the value as Python has it is the value as Spark gives it back.
+# Types whose Python value needs no conversion: Spark gives the same value back.
 _PLAIN: dict[type[T.DataType], type] = {
     T.BooleanType: bool,
     **dict.fromkeys(_INTEGER_BITS, int),
@@ -34,9 +34,9 @@ Convert = Callable[[Any], Any]
 
 
 class Codec:
-    """One schema of a state: its Arrow type, and values from users to what handles keep and back.
+    """Converts between the values that users pass and what handles store, for one schema of a state.
 
-    A schema of one field is kept as that field, one of several as a struct.
+    A schema of one field is stored as that field, one of several as a struct.
     """
 
     def __init__(self, schema: T.StructType) -> None:
@@ -53,35 +53,35 @@ class Codec:
         self._out = [_outward(dtype) for dtype in types]
         self.as_it_is = all(convert is None for convert in self._out)
         self.encode: Callable[[Any, str], Any] = self._encode
-        """What handles keep for what a user passed. Its second argument opens the message of an error, as Spark words it."""
+        """From a user's value to what handles store. The second argument is the start of the error message, in Spark's words."""
         if self._single and self._plain[0] is not None:
             self.encode = self._encode_one(self._plain[0])
 
-    def _encode(self, given: Any, failure: str) -> Any:
-        if type(given) is tuple and tuple(map(type, given)) == self._plain:
+    def _encode(self, value_tuple: Any, failure: str) -> Any:
+        if type(value_tuple) is tuple and tuple(map(type, value_tuple)) == self._plain:
             for at, low, high in self._bounds:
-                if not low <= given[at] < high:
+                if not low <= value_tuple[at] < high:
                     break
             else:
-                return given[0] if self._single else dict(zip(self._names, given, strict=True))
-        return self._converted(given, failure)
+                return value_tuple[0] if self._single else dict(zip(self._names, value_tuple, strict=True))
+        return self._converted(value_tuple, failure)
 
     def _encode_one(self, kind: Any) -> Callable[[Any, str], Any]:
         """``encode`` for the most frequent case: one field that needs no conversion."""
         low, high = self._bounds[0][1:] if self._bounds else (0, 0)
         bounded = kind is int
 
-        def encode(given: Any, failure: str) -> Any:
-            if type(given) is tuple and len(given) == 1:
-                value = given[0]
+        def encode(value_tuple: Any, failure: str) -> Any:
+            if type(value_tuple) is tuple and len(value_tuple) == 1:
+                value = value_tuple[0]
                 if type(value) is kind and (not bounded or low <= value < high):
                     return value
-            return self._converted(given, failure)
+            return self._converted(value_tuple, failure)
 
         return encode
 
-    def _converted(self, given: Any, failure: str) -> Any:
-        internal = self.schema.toInternal(tuple(map(_normal, given)))
+    def _converted(self, value_tuple: Any, failure: str) -> Any:
+        internal = self.schema.toInternal(tuple(map(_normal, value_tuple)))
         if len(internal) != len(self._names):
             raise PySparkRuntimeError(
                 f"{failure}: Input row doesn't have expected number of values required by the schema. "

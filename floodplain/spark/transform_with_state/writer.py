@@ -1,4 +1,4 @@
-"""``writeStream`` of a drop-in: Spark's builder methods, in front of our own sinks."""
+"""``writeStream`` of the drop-in: Spark's builder methods over our own sinks."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -21,16 +21,16 @@ from floodplain.versions.log.commit import commit
 from floodplain.versions.records.edit import DropTable
 
 _PASSING = ("memory", "console", "noop", "foreachBatch")
-"""Formats that Spark lets run on a checkpoint that is thrown away."""
+"""Formats that Spark runs on a temporary checkpoint if none is set."""
 _CHECKPOINT = "spark.sql.streaming.checkpointLocation"
 _OURS = "floodplain."
 _SLOTS = f"{_OURS}slots"
 _STORE = f"{_OURS}store."
-"""Opens the options that reach the object store of the state."""
+"""Prefix of the options of the object store that has the state."""
 
 
 class StatefulWriter:
-    """Spark's ``DataStreamWriter`` as far as a stateful output can be written by us. ``start`` returns a ``StatefulQuery``."""
+    """The methods of Spark's ``DataStreamWriter`` that we support for stateful output. ``start`` returns a ``StatefulQuery``."""
 
     def __init__(
         self,
@@ -82,12 +82,12 @@ class StatefulWriter:
         return self
 
     def trigger(self, **kwargs: Any) -> "StatefulWriter":
-        given = {name: value for name, value in kwargs.items() if value is not None}
-        if len(given) != 1:
+        requested = {name: value for name, value in kwargs.items() if value is not None}
+        if len(requested) != 1:
             raise PySparkValueError(errorClass="ONLY_ALLOW_SINGLE_TRIGGER", messageParameters={})
-        if "continuous" in given:
+        if "continuous" in requested:
             _refuse("a continuous trigger")
-        self._trigger = given
+        self._trigger = requested
         return self
 
     def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> "StatefulWriter":
@@ -143,33 +143,34 @@ class StatefulWriter:
         return StatefulQuery(started, self._name)
 
     def _check_mode(self) -> None:
-        """What Spark refuses when a query starts, in Spark's own words."""
+        """Raises what Spark itself raises at the start of a query in a mode that its plan does not support."""
         jvm: Any = self._spark._jvm
         mode = jvm.org.apache.spark.sql.catalyst.streaming.InternalOutputModes.apply(self._mode)
         plan = self._planned._jdf.queryExecution().analyzed()
         jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, mode)
 
     def _location(self) -> tuple[Scratch | None, str]:
-        """The place of the state, and the folder that it is, if that is thrown away."""
+        """The location of the state, and its folder if that is temporary."""
         passing = None
-        given = self._options.get("checkpointLocation")
+        location = self._options.get("checkpointLocation")
         base = self._spark.conf.get(_CHECKPOINT, None)
-        if given is None and base and self._name:
-            given = f"{base.rstrip('/')}/{self._name}"
-        if given is None and self._format in _PASSING:
+        if location is None and base and self._name:
+            location = f"{base.rstrip('/')}/{self._name}"
+        if location is None and self._format in _PASSING:
             passing = Scratch("temporary")
-            given = str(passing.path)
-        if given is None:
+            location = str(passing.path)
+        if location is None:
             raise AnalysisException(
                 "checkpointLocation must be specified either through option('checkpointLocation', …) or "
                 f"SparkSession.conf.set('{_CHECKPOINT}', …)"
             )
-        folder = folder_of(given)
+        folder = folder_of(location)
         if folder is not None and (folder / "offsets").exists() and (folder / "metadata").is_file():
             raise BadInput(
-                f"{given} is a checkpoint of a query of Spark itself, whose state we cannot read: choose a new checkpointLocation"
+                f"{location} is a checkpoint of a query of Spark itself, whose state we cannot read: choose a new "
+                "checkpointLocation"
             )
-        return passing, given
+        return passing, location
 
     def _purge(self, store: Store) -> None:
         """Forget the states that ``init`` deletes and no longer declares."""
@@ -223,7 +224,7 @@ def _kafka(options: dict[str, str], columns: list[str]) -> dict[str, Any]:
 
 
 def _ignore(rows: DataFrame, epoch: int) -> None:
-    """Where output is not wanted."""
+    """The ``noop`` format: discards output."""
 
 
 class _TempView:
