@@ -1,6 +1,8 @@
 """The benchmark ``nexmark``: its parts, and all of it at a size where times mean nothing."""
 
+import statistics
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,6 +12,7 @@ from floodplain.bench.contenders import stock_nexmark
 from floodplain.clock import SystemClock
 from floodplain.errors import BadInput
 
+RESULT = Path(__file__).parents[2] / "docs" / "results" / "nexmark.json"
 TINY = nexmark.Sizes(events=1000, small_events=50, small_epochs=1, rounds=1, warm_up=1, most_warm_up=2, rate=100.0)
 
 
@@ -18,6 +21,17 @@ def test_every_query_with_state_is_run_on_spark_or_said_why_not():
     assert set(nexmark.STATEFUL) == set(stock_nexmark.QUERIES) | set(stock_nexmark.CANNOT)
     assert not set(stock_nexmark.QUERIES) & set(stock_nexmark.CANNOT)
     assert set(stock_nexmark.KEYS) <= set(stock_nexmark.QUERIES)
+
+
+def test_the_quick_form_runs_what_only_names():
+    assert nexmark.QUICK.chosen == nexmark.QUICK.queries
+    assert replace(nexmark.QUICK, only=("q5", "q0")).chosen == ("q5", "q0")
+
+
+def test_the_queries_of_the_quick_form_stand_for_all():
+    ratios = msgspec.json.decode(RESULT.read_bytes())["ratios"]
+    quick = statistics.geometric_mean(ratios[f"{name}_vs_spark"] for name in nexmark.QUICK.queries)
+    assert quick == pytest.approx(ratios["nexmark_vs_spark"], rel=0.05)
 
 
 def test_without_a_checkout_it_says_so(tmp_path, monkeypatch):

@@ -27,6 +27,7 @@ TINY_COUNTER = counter.Sizes(
     rows=200,
     block=1,
     rounds=1,
+    their_rounds=1,
     slots=1,
     transform_keys=20,
     transform_rows=20,
@@ -174,6 +175,21 @@ def test_a_race_leaves_out_the_warm_up_and_those_that_have_no_files(tmp_path: Pa
     assert [len(laps[name].blocks) for name in ("slow", "quick")] == [1, 2]
     assert laps["slow"].rows_per_s == pytest.approx(4)
     assert laps["quick"].rows_per_s == pytest.approx(40)
+
+
+def test_a_paired_ratio_does_not_see_what_slows_both_of_a_round() -> None:
+    one, other = lanes.Laps(), lanes.Laps()
+    for slowed in (1.0, 1.5, 4.0, 1.0, 2.0):
+        one.add(lanes.Block(0.8 * slowed, (800,), {}), rows=1)
+        other.add(lanes.Block(slowed, (1000,), {}), rows=1)
+    assert lanes.paired(one, other) == pytest.approx(0.8)
+
+
+def test_a_paired_ratio_needs_both_of_each_round() -> None:
+    one, other = lanes.Laps(), lanes.Laps()
+    one.add(lanes.Block(1.0, (1000,), {}), rows=1)
+    with pytest.raises(ValueError, match="shorter"):
+        lanes.paired(one, other)
 
 
 def test_each_has_its_turn_in_every_round_and_follows_different_others() -> None:

@@ -155,6 +155,7 @@ class Laps:
         return {
             "rows_per_s": round(self.rows_per_s),
             "epochs": len(ordered),
+            "blocks_s": [rounded(block.seconds) for block in self.blocks],
             "epoch_p50_ms": rounded(self.epoch_ms),
             "epoch_p99_ms": rounded(ordered[min(len(ordered) - 1, -(-len(ordered) * 99 // 100))]),
             "phases_ms": {
@@ -162,6 +163,14 @@ class Laps:
                 for name in sorted({name for block in self.blocks for name in block.phases_ms})
             },
         }
+
+
+def paired(one: Laps, other: Laps) -> float:
+    """How many times as long ``one`` took as ``other``: the median over rounds.
+
+    What slows the machine for a while slows both of a round. Requires: as many blocks of both, of equally many rows.
+    """
+    return statistics.median(a.seconds / b.seconds for a, b in zip(one.blocks, other.blocks, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
