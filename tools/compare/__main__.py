@@ -89,12 +89,13 @@ def tree_of(commit: str, home: Path) -> Iterator[Path]:
 
 @contextmanager
 def side_of(name: str, tree: Path, workload: str, home: Path) -> Iterator[Side]:
+    """A process in ``tree``: Spark's workers import from their working directory first, before ``PYTHONPATH``."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tree), str(ROOT)])}
     command = [sys.executable, "-P", str(ROOT / "tools" / "compare" / "side.py"), workload, str(home)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=tree)
     try:
         side = Side(name, home, process)
-        side.answer()
+        _check_trees(name, tree, side.answer())
         yield side
     finally:
         assert process.stdin is not None
@@ -104,6 +105,13 @@ def side_of(name: str, tree: Path, workload: str, home: Path) -> Iterator[Side]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _check_trees(name: str, tree: Path, ready: dict[str, Any]) -> None:
+    """Requires: driver and tasks of a side run the code of its own tree."""
+    others = {where: path for where, path in ready.items() if Path(path).resolve() != (tree / "floodplain").resolve()}
+    if others:
+        raise SystemExit(f"the side {name} must run the code of {tree}, but imports floodplain from elsewhere: {others}")
 
 
 def race(sides: Sequence[Side], blocks: Sequence[Sequence[Path]], what: str) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterable
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -53,6 +54,11 @@ def workload(name: str) -> tuple[str, Any]:
     return generator.ROWS, lambda rows, home: query.into(rows, Path(home) / "out").start(state=f"{home}/state", slots=2)
 
 
+def _package(_: Iterable[int]) -> list[str]:
+    """The folder that ``floodplain`` is imported from, here or in a task of Spark."""
+    return [str(Path(import_module("floodplain").__file__ or "").parent)]
+
+
 class Side:
     """A running query and its account of the files it was fed."""
 
@@ -63,6 +69,10 @@ class Side:
         spark = session(home)
         schema, start = workload(name)
         rows = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(self._input))
+        self.packages = {
+            "driver": _package([])[0],
+            "task": spark.sparkContext.parallelize([0], 1).mapPartitions(_package).first(),
+        }
         self.running = start(rows, str(home))
         (self._query,) = spark.streams.active
 
@@ -92,7 +102,7 @@ class Side:
 
 def main() -> None:
     side = Side(sys.argv[1], Path(sys.argv[2]))
-    print(json.dumps({"ready": True}), flush=True)
+    print(json.dumps(side.packages), flush=True)
     for line in sys.stdin:
         print(json.dumps(side.feed(json.loads(line))), flush=True)
     side.running.stop()
