@@ -20,7 +20,7 @@ from floodplain.versions.records.edit import Assignment
 
 
 class Engine(Protocol):
-    """What runs steps: Spark, or the test kit in the process itself. ``Rows`` are its own kind of table."""
+    """Runs the steps of a plan: on Spark, or in the process itself for tests. ``rows`` are of the engine's own kind of table."""
 
     def schema(self, rows: Any) -> pa.Schema: ...
     def empty(self, schema: pa.Schema) -> Any: ...
@@ -28,7 +28,7 @@ class Engine(Protocol):
     def select(self, rows: Any, columns: Sequence[tuple[str, Any]], only: tuple[str, str] | None) -> Any: ...
     def extend(self, rows: Any, columns: Sequence[tuple[str, Any]], where: Any) -> Any: ...
     def combined(self, rows: Any, combiner: Combiner, slots: int) -> Any:
-        """Rows put together, to be run on so many slots."""
+        """Rows combined before the shuffle to ``slots`` slots."""
 
     def union(self, members: Sequence[Any]) -> Any: ...
     def parted(self, rows: Any, parts: OnePass) -> Any: ...
@@ -41,7 +41,7 @@ class Engine(Protocol):
     def stage(self, rows: Any, job: StageJob) -> list[TaskReport]: ...
     def collect(self, rows: Any) -> pa.Table: ...
     def measure(self, rows: Any, rule: WatermarkRule, now_ms: int) -> tuple[Any, Callable[[], Mapping[str, SourceObservation]]]:
-        """The rows as operators get them, and what they show of their sources, to be asked once a job has read them."""
+        """The rows for the operators, and a function that returns what was observed, to be called once a job has read them."""
 
 
 @dataclass(frozen=True)

@@ -152,11 +152,11 @@ class EpochPlan:
         return sink.getvalue().to_pybytes()
 
     def _outputs(self, step: Keyed) -> dict[str, tuple[str, ...]]:
-        found: dict[str, tuple[str, ...]] = {}
+        key_columns: dict[str, tuple[str, ...]] = {}
         for output in (MAIN, *self._bound.operators[step.name].sides):
             if any(self._plan.readers(step.name, output)):
-                found[output] = self._plan.split_by(step.name, output)
-        return found
+                key_columns[output] = self._plan.split_by(step.name, output)
+        return key_columns
 
     def _stage(self, name: str, node: Node) -> None:
         rows = self._frame(node)

@@ -1,4 +1,4 @@
-"""The lease for a driver that starts, of whoever had it before."""
+"""Takes over the lease of an earlier driver when a driver starts."""
 
 import logging
 
@@ -15,10 +15,10 @@ _log = logging.getLogger(__name__)
 
 
 def take_over(store: Store, owner: str, *, force: bool = False) -> Writer:
-    """The lease: at once if nobody has it, or its holder has provably ended; else once it has run out.
+    """Takes the lease: at once if nobody holds it or its holder has provably ended, else once it has expired.
 
-    A holder that lives renews it and is left alone: ``LeaseHeld``. Who waits says so, for whom and how long. The wait is measured
-    by a clock of ours that cannot be set, and is never longer than a lease lasts: the holder's clock may be days ahead.
+    A holder that is alive renews its lease: then ``LeaseHeld`` is raised. A wait is logged, with its holder and length. It is
+    measured by our monotonic clock and never longer than a lease lasts: the holder's clock may be days ahead.
     """
     seen, outlasted = store.head.lease, None
     while True:

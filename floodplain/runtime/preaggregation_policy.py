@@ -1,4 +1,4 @@
-"""Whether rows are put together before they are exchanged: a decision on what the epoch before has shown."""
+"""Decides whether rows are pre-aggregated before the shuffle, from measurements of the last epoch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,30 +9,30 @@ from floodplain.operators.kernel.traits import Combiner, traits_of
 from floodplain.runtime.task import TaskReport
 
 LEAST_ROWS = 50_000
-"""In smaller epochs the stage that Spark adds costs more than it saves."""
+"""In smaller epochs Spark's extra stage costs more than pre-aggregation saves."""
 SKEW = 2
 """How many times the rows of an average slot the fullest one has."""
 FADES = 0.95
-"""How much of what is known of pieces is left after each epoch without them: they may have changed, and are tried again."""
+"""Decay of ``pieces`` per epoch without pre-aggregation: data may have changed, so it is tried again after a while."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What an epoch has shown of an operator."""
+    """Measurements of one operator in an epoch."""
 
     rows: int
     groups: float
-    """What rows were put together to, or would have been."""
+    """The rows after pre-aggregation, measured or estimated."""
     skew: float
     row_bytes: float | None = None
-    """Of a row as it came from Spark, if some came as they were."""
+    """Of a row that was not pre-aggregated, as it came from Spark."""
     pieces: float = 1.0
-    """How many groups there were for each key when rows were last put together: a key has one in each place where rows of it are
-    read, and in each pane. Without it the answer would be another one each time that it is followed."""
+    """Groups per key at the last pre-aggregation: a key has one in each task that reads some of its rows, and in each pane.
+    Without it, the decision would flip with each epoch."""
 
     @classmethod
     def of(cls, reports: Sequence[TaskReport], combiner: Combiner | None, before: "Measured | None") -> "Measured":
-        """``combiner``: what has put rows together, if they were."""
+        """``combiner``: the one that was used in this epoch, if any."""
         rows, received = [report.rows for report in reports], sum(report.received for report in reports)
         keys = sum(report.keys for report in reports)
         row_bytes, pieces = (None, 1.0) if before is None else (before.row_bytes, 1 + FADES * (before.pieces - 1))
@@ -44,7 +44,7 @@ class Measured:
 
 
 def pays(combiner: Combiner, last: Measured | None) -> bool:
-    """As the user said; else, without an epoch to go by it does not."""
+    """Whether pre-aggregation is worth its cost. The user's choice decides; without one and without measurements, it is not."""
     if combiner.when != "auto":
         return bool(combiner.when)
     if last is None or last.rows < LEAST_ROWS:
@@ -53,7 +53,7 @@ def pays(combiner: Combiner, last: Measured | None) -> bool:
 
 
 def combiner_of(process: Process, outputs: Sequence[str], last: Measured | None) -> Combiner | None:
-    """How to put rows together now, if at all. Where late rows are read they must come as they are."""
+    """The combiner to use in the next epoch, if any. Where the output of late rows is read, rows must not be combined."""
     combiner = traits_of(process).combiner
     if combiner is None or LATE in outputs or not pays(combiner, last):
         return None

@@ -1,7 +1,7 @@
-"""What ``open`` of a process function made, kept for as long as the process that runs tasks lives.
+"""Keeps what ``open`` of a process function returned, for as long as the worker process lives.
 
-An operator is a fresh copy in each task, so what it opens cannot stay with it: it stays here, and each task is given it. There is
-one per store and operator; a later start of the query (a newer lease) closes what the one before opened in this process.
+Each task has a fresh copy of the operator, so the resource is kept here and passed to each task. There is one per store and
+operator. When the query starts again (with a newer lease), the resource of the earlier start is closed.
 """
 
 import logging
@@ -22,20 +22,20 @@ from floodplain.operators.kernel.process import Process
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _Opened:
     token: int
     process: Process
-    """A copy from before any task, so that no state is held by it."""
+    """A copy from before any task, so that it refers to no state."""
     resource: Any
 
 
 class Resources:
-    """What is open in a process. A process that was forked off owns nothing of it. What is left is closed when this object or its
-    process goes."""
+    """The resources of one process. A forked process owns none of its parent's. They are closed at the latest when this object
+    or its process ends."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._held: dict[tuple[str, str], _Held] = {}
+        self._held: dict[tuple[str, str], _Opened] = {}
         self._pid = os.getpid()
         self._last = finalize(self, _close, self._held, self._pid)
 
@@ -48,26 +48,26 @@ class Resources:
             if self._pid != os.getpid():
                 self._held, self._pid = {}, os.getpid()
                 self._last = finalize(self, _close, self._held, self._pid)
-            found = self._held.get((store, operator.name))
-            if found is None or found.token != token:
+            opened = self._held.get((store, operator.name))
+            if opened is None or opened.token != token:
                 _close(self._held, self._pid, [(store, operator.name)])
-                found = _Held(token, copy(operator.process), _opened(operator))
-                self._held[store, operator.name] = found
-            return found.resource
+                opened = _Opened(token, copy(operator.process), _opened(operator))
+                self._held[store, operator.name] = opened
+            return opened.resource
 
     def close(self) -> None:
         with self._lock:
             _close(self._held, self._pid)
 
 
-def _close(held: dict[tuple[str, str], _Held], pid: int, keys: Iterable[tuple[str, str]] | None = None) -> None:
-    """What fails is logged: there is nothing left that it could stop."""
+def _close(held: dict[tuple[str, str], _Opened], pid: int, keys: Iterable[tuple[str, str]] | None = None) -> None:
+    """Logs failures instead of raising them."""
     for key in list(held) if keys is None else keys:
-        found = held.pop(key, None)
-        if found is None or pid != os.getpid() or not _defines(found.process, "close"):
+        opened = held.pop(key, None)
+        if opened is None or pid != os.getpid() or not _defines(opened.process, "close"):
             continue
         try:
-            found.process.close(found.resource)
+            opened.process.close(opened.resource)
         except Exception:
             _log.exception("operator %s: close failed, and what open returned is given up", key[1])
 
@@ -85,8 +85,8 @@ def opens(process: Process) -> bool:
 
 def _defines(process: Process, name: str) -> bool:
     """Whether its class has such a method; a state may have the name as well."""
-    found = getattr(type(process), name)
-    return found is not getattr(Process, name) and callable(found)
+    method = getattr(type(process), name)
+    return method is not getattr(Process, name) and callable(method)
 
 
 def _opened(operator: KeyedOperator) -> Any:
@@ -95,8 +95,8 @@ def _opened(operator: KeyedOperator) -> Any:
     try:
         resource = process.open(OpenContext(operator.name))
     except Exception as error:
-        told = short(str(error), 1000, quoted=False)
-        raise UserError(f"{type(error).__name__} in operator {operator.name}, open: {told}") from error
+        message = short(str(error), 1000, quoted=False)
+        raise UserError(f"{type(error).__name__} in operator {operator.name}, open: {message}") from error
     lost = [name for name, value in _attributes(process) if name not in before or before[name] is not value]
     if lost:
         raise UserError(
@@ -111,8 +111,8 @@ def _attributes(process: Process) -> Iterable[tuple[str, Any]]:
 
 
 def close_when_spark_ends() -> None:
-    """Spark's workers leave by ``os._exit`` or are told to by a signal, neither of which runs what ``atexit`` has: close what is
-    open all the same. Called in such a worker; the second call does nothing."""
+    """Closes resources when a worker of Spark ends: by ``os._exit`` or a signal, neither of which runs ``atexit``. To be called
+    in the worker; a second call does nothing."""
     if os.getpid() in _hooked or threading.current_thread() is not threading.main_thread():
         return
     _hooked.add(os.getpid())

@@ -16,9 +16,9 @@ _ROWS, _DONE = "rows", "done"
 def run_static(
     epochs: EpochRunner, inputs: Mapping[str, Any], batch: str | None, newest_ms: Callable[[], int], *, finish: bool
 ) -> None:
-    """Of a batch that has a name, what an earlier run that was cut short did is not done again, and the rest is.
+    """Runs a static input. If its batch has a name, only what an interrupted earlier run has not committed is run.
 
-    ``newest_ms``: the watermark that the rows give, if it is not by a rule of ours. ``finish``: all event-time timers fire.
+    ``newest_ms``: the watermark by the rows, used if the plan has no watermark rule. ``finish``: all event-time timers fire.
     """
     noted = None if batch is None else epochs.store.head.source.sources.get(f"{BATCHES}{batch}")
     if noted == _DONE:

@@ -71,7 +71,7 @@ class StoreUpkeep:
     def __init__(self, store: Store, sweep_staged: Callable[[], object]) -> None:
         self._store = store
         self._sweep_staged = sweep_staged
-        self._leavers = Leavers(store)
+        self._eviction_queue = EvictionQueue(store)
         self._compaction, self._collection = Duty("compaction", store), Duty("garbage collection", store)
         self._compacted = -1
         # Of queries before this one, too: one that ends after a few epochs leaves its garbage to the next.
@@ -94,7 +94,7 @@ class StoreUpkeep:
             self._collection.do(self._collect)
 
     def _compact(self, stopped: Callable[[], bool]) -> None:
-        self._leavers.let_go()
+        self._eviction_queue.evict()
         epoch = self._store.head.epoch
         if epoch == self._compacted:
             return
@@ -111,34 +111,34 @@ class StoreUpkeep:
         self._collected = self._store.head.position
 
 
-class Leavers:
-    """Objects whose runs were all replaced. Only who reads past epochs asks for them: they leave the caches, of which the page
-    cache is one, so that they neither push out what epochs read nor have every new run find fresh memory.
+class EvictionQueue:
+    """Evicts objects whose runs were all replaced from the caches, the page cache included. Only reads of past epochs need them.
 
-    They go a few at a time, about as fast as new ones come: a machine may take back much memory that is free at once.
+    So they do not displace what epochs read, and new runs reuse their memory. They are evicted a few at a time, about as fast as
+    new ones come: a machine may reclaim much memory that is freed at once.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._named = _objects(store.head)
-        self._leaving: deque[_Leaver] = deque()
+        self._queue: deque[_Eviction] = deque()
         self._few = 1
 
-    def let_go(self) -> None:
-        """To be called after each epoch, before compaction: an object that comes and goes between two calls is never seen to go.
-        Objects leave once no task of a later epoch can have them mapped."""
+    def evict(self) -> None:
+        """To be called after each epoch, before compaction: an object that is made and replaced between two calls is missed.
+        Objects are evicted once no task of a later epoch can have them mapped."""
         head = self._store.head
         named, before = _objects(head), self._named
         if gone := sorted(before - named):
             self._store.unmap()
-            self._leaving.extend(_Leaver(head.epoch + UNMAPPED_AFTER, name) for name in gone)
-            self._few = max(-(-len(self._leaving) // SPREAD_OVER), 1)
+            self._queue.extend(_Eviction(head.epoch + UNMAPPED_AFTER, name) for name in gone)
+            self._few = max(-(-len(self._queue) // SPREAD_OVER), 1)
         self._named = named
-        few = [self._leaving.popleft() for leaver in list(self._leaving)[: self._few] if leaver.after <= head.epoch]
-        self._store.history.blobs.forget([leaver.name for leaver in few])
+        due = [self._queue.popleft() for eviction in list(self._queue)[: self._few] if eviction.after <= head.epoch]
+        self._store.history.blobs.forget([eviction.name for eviction in due])
 
 
-class _Leaver(NamedTuple):
+class _Eviction(NamedTuple):
     after: int
     """The epoch."""
     name: str

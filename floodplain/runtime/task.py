@@ -39,7 +39,7 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     rows: int = 0
     keys: int = 0
     received: int = 0
-    """What rows came as: fewer, if some were put together before."""
+    """Rows that the task received: fewer than ``rows`` if they were pre-aggregated."""
     received_bytes: int = 0
     dropped: DroppedRows = DroppedRows()
     task_values: bytes = b""
@@ -76,7 +76,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class StageJob:
-    """Rows that no operator of ours made are staged as they are."""
+    """Stages rows that no keyed operator made, as they are."""
 
     work: Work
     name: str

@@ -1,7 +1,7 @@
-"""Errors of ours on their way from a task to the driver: as data, so that they arrive as what they were.
+"""Carries Floodplain's errors from a task to the driver as data, so that the driver raises the same error.
 
-What a user's function is to blame for comes in the task's report: trying again would not help. All else is raised, so that Spark
-tries again; its last words to the driver then hold the error in a line of its own.
+Errors that a retry would not help with, as those of user functions, come in the task's report. All others are raised in the task,
+so that Spark retries it; Spark's final error message then has our error in a line of its own.
 """
 
 import inspect
@@ -27,7 +27,7 @@ _CARRIED = re.compile(rf"^\s*{_LINE}(\{{.*\}})\s*$", re.MULTILINE)
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An error of ours, as a task tells it."""
+    """One of Floodplain's errors, as a task reports it."""
 
     kind: str
     message: str
@@ -59,7 +59,7 @@ def _trace(error: FloodplainError) -> str:
 
 @contextmanager
 def carried() -> Iterator[None]:
-    """In a task: errors of ours that leave it say in a line of their trace what they are."""
+    """In a task: adds to each of our errors a line that encodes it, as a note, which is part of its trace."""
     try:
         yield
     except FloodplainError as error:
@@ -69,20 +69,20 @@ def carried() -> Iterator[None]:
 
 @contextmanager
 def ours() -> Iterator[None]:
-    """In the driver: where an error of ours ended a job of Spark, it is raised in place of Spark's."""
+    """In the driver: if one of our errors ended a Spark job, raises it in place of Spark's error."""
     try:
         yield
     except FloodplainError:
         raise
     except Exception as error:
-        found = carried_by(str(error))
-        if found is None:
+        failure = carried_by(str(error))
+        if failure is None:
             raise
-        raise found.error() from None
+        raise failure.error() from None
 
 
 def carried_by(text: str) -> Failure | None:
-    """The error of ours that what Spark says holds, if it does."""
+    """Our error in the text of an error of Spark, if it has one."""
     for line in _CARRIED.findall(text):
         try:
             return msgspec.json.decode(line, type=Failure)

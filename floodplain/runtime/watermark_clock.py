@@ -81,12 +81,12 @@ class WatermarkClock:
         return self.rule.advanced(self.before(at), {name: SourceObservation(0, (), at_ms) for name in sources}, at.now_ms)
 
     def _with_newest(self, epoch: Epoch, seen: Mapping[str, SourceObservation]) -> dict[str, SourceObservation]:
-        """What was seen with the newest times of all epochs, of the sources that need them; these are written, too."""
+        """The observations with the newest times of all epochs, for sources that need them. The times are written, too."""
         assert self.rule is not None
         if not self.rule.counts_rows:
             return dict(seen)
-        found = self._store.snapshot().table(NEWEST).to_arrow().to_pylist()
-        held = {row["source"]: tuple(row["times"]) for row in found}
+        recorded = self._store.snapshot().table(NEWEST).to_arrow().to_pylist()
+        held = {row["source"]: tuple(row["times"]) for row in recorded}
         counted = {source: slack.kept for source, slack in self.rule.sources.items() if slack.rows and seen[source].newest}
         newest = {source: newest_of(held.get(source, ()), seen[source].newest, kept) for source, kept in counted.items()}
         if newest:

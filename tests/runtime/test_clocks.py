@@ -104,7 +104,7 @@ def visits(stream):
 
 
 def seen(kit: Kit, *users: str) -> list[tuple[str, int]]:
-    """What comes out of rows; what comes of timers that are due is left out."""
+    """The output of rows, without that of timers that are due."""
     out = kit.epoch([{"user": user} for user in users])["output"]
     return sorted((row["user"], row["n"]) for row in out if row["n"] > 0)
 

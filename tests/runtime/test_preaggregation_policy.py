@@ -1,4 +1,4 @@
-"""Whether rows are put together before they are exchanged, by what epochs have shown."""
+"""Measurements of epochs decide whether rows are pre-aggregated before the shuffle."""
 
 from floodplain.operators.kernel.late_rows import LATE
 from floodplain.operators.ranking.combiner import RankingCombiner
@@ -39,7 +39,7 @@ def decided(asked, epochs, *, keys, rows, pieces):
 
 
 def test_the_decision_does_not_change_from_epoch_to_epoch():
-    """Put together they are more than there are keys, since a key has rows in several places."""
+    """Pre-aggregated rows are more than keys, since several tasks read rows of a key."""
     last, top = combiner(rows_per_group=2.5), combiner(rows_per_group=30, count=10)
     assert decided(last, 9, keys=100_000, rows=400_000, pieces=1.5) == [False] + [True] * 8
     assert decided(last, 9, keys=100_000, rows=300_000, pieces=1.5) == [False, True] + [False] * 7

@@ -1,4 +1,4 @@
-"""Errors of ours arrive at the driver as what they were, also through the words of Spark."""
+"""Floodplain's errors arrive at the driver unchanged, also inside the message of an error of Spark."""
 
 import inspect
 import traceback

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from floodplain.runtime.store_upkeep import SPREAD_OVER, UNMAPPED_AFTER, Leavers
+from floodplain.runtime.store_upkeep import SPREAD_OVER, UNMAPPED_AFTER, EvictionQueue
 from floodplain.store.rows.definition import value_table
 from floodplain.store.store import Store
 from floodplain.tiers.memory import MemoryBlobs
@@ -36,20 +36,20 @@ def test_replaced_runs_leave_the_caches_some_epochs_later_and_not_all_at_once() 
     store = forge.with_table(TABLE, blobs)
     for _ in range(2 * SPREAD_OVER):
         put(store)
-    leavers, replaced = Leavers(store), objects(store)
+    queue, replaced = EvictionQueue(store), objects(store)
     list(store.compact(full=True))
     kept = objects(store)
-    leavers.let_go()
+    queue.evict()
     for _ in range(UNMAPPED_AFTER - 1):
         put(store)
-        leavers.let_go()
+        queue.evict()
         assert blobs.forgotten == []
     for epoch in range(1, SPREAD_OVER + 1):
         put(store)
-        leavers.let_go()
+        queue.evict()
         assert len(blobs.forgotten) == 2 * epoch
     assert set(blobs.forgotten) == replaced
     assert kept <= objects(store)
     put(store)
-    leavers.let_go()
+    queue.evict()
     assert len(blobs.forgotten) == len(replaced)

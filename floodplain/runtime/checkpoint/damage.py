@@ -66,11 +66,11 @@ def _plan_fault(text: str, before: str) -> str | None:
 
 
 def source_faults(checkpoint: Path, known: Known, last: int) -> list[str]:
-    """What is wrong with the files that sources keep of what they have read. ``last``: the last batch in the state."""
-    found = []
+    """What is wrong with the logs of sources, where they note what they have read. ``last``: the last batch in the state."""
+    faults = []
     for folder in sorted(known.sources.union(source_folders(checkpoint))):
-        found += [*_known_faults(checkpoint, folder, known), *_new_faults(checkpoint, folder, known, last)]
-    return found
+        faults += [*_known_faults(checkpoint, folder, known), *_new_faults(checkpoint, folder, known, last)]
+    return faults
 
 
 def _known_faults(checkpoint: Path, folder: str, known: Known) -> Iterator[str]:
@@ -90,14 +90,14 @@ def _new_faults(checkpoint: Path, folder: str, known: Known, last: int) -> Itera
     seen = known.lines(folder) if new else set()
     number = max((entry[0] for name in within if (entry := entry_of(name))), default=None)
     noted = last < 0 or (checkpoint / "commits" / str(last)).exists()
-    for name, (found, compact) in new.items():
-        if number is not None and found != number + 1:
-            yield f"{name}: expected entry {number + 1}, found {found}"
+    for name, (entry_number, compact) in new.items():
+        if number is not None and entry_number != number + 1:
+            yield f"{name}: expected entry {number + 1}, found {entry_number}"
         elif not noted:
             yield f"{name}: expected commits/{last} to be there before it, found no such file"
         elif wrong := _new_entry_fault(read(checkpoint / name), seen, compact=compact):
             yield f"{name}: {wrong}"
-        number = found
+        number = entry_number
 
 
 def _new_entry_fault(file: File, seen: set[str], *, compact: bool) -> str | None:

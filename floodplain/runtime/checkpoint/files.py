@@ -89,14 +89,14 @@ def source_folders(checkpoint: Path) -> list[str]:
 
 
 def entries(checkpoint: Path, folder: str) -> dict[str, tuple[int, bool]]:
-    """Name → number of the entry and whether it replaces all up to it, in order, of those entries of a source's log that still
-    count: the newest ``n.compact`` and what came after it."""
+    """The valid entries of a source's log, in order: the newest ``n.compact`` and those after it. Name → number, and whether
+    it replaces all entries up to it."""
     if not (checkpoint / folder).is_dir():
         return {}
     paths = [path for path in (checkpoint / folder).iterdir() if path.is_file()]
-    found = {f"{folder}/{path.name}": entry for path in paths if (entry := entry_of(path.name))}
-    since = max((number for number, compact in found.values() if compact), default=-1)
-    counting = [(entry, name) for name, entry in found.items() if entry[0] > since or entry == (since, True)]
+    numbered = {f"{folder}/{path.name}": entry for path in paths if (entry := entry_of(path.name))}
+    since = max((number for number, compact in numbered.values() if compact), default=-1)
+    counting = [(entry, name) for name, entry in numbered.items() if entry[0] > since or entry == (since, True)]
     return {name: entry for entry, name in sorted(counting)}
 
 
@@ -116,15 +116,15 @@ def differs(file: File, text: str) -> str | None:
 
 
 def replaced(name: str, kept: Iterable[str]) -> bool:
-    """Whether a source has put its entries up to this one together, in one of those that are kept."""
+    """Whether a source has compacted its entries up to this one into one of ``kept``."""
     source, entry = name.rpartition("/")[0], entry_of(name)
-    found = [entry_of(other) for other in kept if other.rpartition("/")[0] == source]
-    return entry is None or any(other is not None and other[1] and other[0] >= entry[0] for other in found)
+    others = [entry_of(other) for other in kept if other.rpartition("/")[0] == source]
+    return entry is None or any(other is not None and other[1] and other[0] >= entry[0] for other in others)
 
 
-def _first_difference(expected: str, found: str) -> str:
-    """``found`` may be equal to it, as far as one can read it."""
-    lines = zip_longest(expected.split("\n"), found.split("\n"), fillvalue=None)
+def _first_difference(expected: str, text: str) -> str:
+    """``text`` may be equal to ``expected``: then the bytes that were not decodable differ."""
+    lines = zip_longest(expected.split("\n"), text.split("\n"), fillvalue=None)
     for number, (one, other) in enumerate(lines, 1):
         if one != other:
             return f"in line {number} expected {_shown(one)}, found {_shown(other)}"
@@ -185,10 +185,10 @@ def next_watermark_of(text: str) -> int:
 
 def query_id_of(text: str) -> str:
     """Of ``metadata``. Raises ``ValueError`` that says what was expected and found."""
-    found = _json(text)
-    if not isinstance(found, dict) or not isinstance(found.get("id"), str):
+    metadata = _json(text)
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("id"), str):
         raise ValueError(f"expected the id of a query, found {short(text, 200)}")
-    return str(found["id"])
+    return str(metadata["id"])
 
 
 def _versioned(text: str) -> list[Any]:
@@ -210,10 +210,10 @@ def _json(text: str) -> Any:
 
 
 def _int(held: dict[str, Any], name: str) -> int:
-    found = held.get(name)
-    if not isinstance(found, int) or isinstance(found, bool):
-        raise ValueError(f"expected a number {name}, found {short(found, 200)}")
-    return found
+    value = held.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"expected a number {name}, found {short(value, 200)}")
+    return value
 
 
 def unlisted(checkpoint: Path, plan: Planned) -> str | None:

@@ -1,4 +1,4 @@
-"""The files of sources in Spark's checkpoint, as the state has them: as text, or put together in objects."""
+"""The files of sources in Spark's checkpoint, as recorded in the state: as text, or concatenated into objects."""
 
 from collections.abc import Callable, Iterator
 
@@ -20,7 +20,7 @@ def no_objects(ref: SeenRef) -> tuple[SeenEntry, ...]:
 
 
 class SeenReader:
-    """Reads objects of seen files, and remembers those that are asked for again with each batch."""
+    """Reads objects of seen files, and caches those that each batch reads again."""
 
     def __init__(self, blobs: Blobs, store: str) -> None:
         self._blobs, self._store = blobs, store
@@ -30,12 +30,12 @@ class SeenReader:
         return self._held.get(ref.object) or seen.load(self._blobs, self._store, ref)
 
     def hold(self, refs: list[SeenRef]) -> None:
-        """These and no others are asked for again."""
+        """Cache these objects and no others."""
         self._held = {ref.object: self(ref) for ref in refs}
 
 
 class Known:
-    """What the state says of the files of sources at one position. Objects are read only where a text is asked for, or where
+    """What the state says of the files of sources at one position. Objects are read only where a text is needed, or where
     they have entries that no newer file has replaced."""
 
     def __init__(self, position: SourcePosition, load: Load = no_objects) -> None:

@@ -134,27 +134,27 @@ def agree(
 ) -> None:
     """Refuse a checkpoint that does not belong to this state, or is not where it is; rebuild one that is gone or damaged.
 
-    The state's word counts: it says up to where the input is in it. From another place rows would be skipped or repeated.
-    Behind that, only what its own checksums vouch for is gone on from; else Spark plans the next batch anew.
-    ``left``: where the state went back from and has not read on since. A checkpoint that is there is made anew: it followed the
-    state up to then. ``load`` reads objects that the positions name.
+    The state is authoritative: it says which input it has. From another position, rows would be skipped or repeated. A batch that
+    has begun after it is continued only if its files match their checksums; else Spark plans the next batch again.
+    ``left``: positions that the state was rolled back from and has not reached again. A checkpoint at one of them is rebuilt.
+    ``load`` reads objects that the positions name.
     """
     begun, done = (max(numbers(checkpoint / log), default=-1) for log in LOGS)
     metadata = read(checkpoint / "metadata")
-    found = None if metadata.vouched is False or malformed(metadata, query_id_of) else query_id_of(metadata.text)
-    if any(_was_at(checkpoint, found, (begun, done), place) for place in left if place.batch_id != committed.batch_id):
+    query_id = None if metadata.vouched is False or malformed(metadata, query_id_of) else query_id_of(metadata.text)
+    if any(_was_at(checkpoint, query_id, (begun, done), place) for place in left if place.batch_id != committed.batch_id):
         if committed.batch_id < 0:
             _forget(checkpoint)
         else:
             rebuild(checkpoint, committed, watermark_ms, load)
     elif committed.batch_id < 0:
         _agree_on_none(checkpoint, begun, done)
-    elif found is None:
+    elif query_id is None:
         if metadata.data is not None or max(begun, done) >= 0:
             _warn(checkpoint, committed, ["metadata: expected the id of the query, found no such file, or a damaged one"])
         rebuild(checkpoint, committed, watermark_ms, load)
     else:
-        _check_place(checkpoint, found, (begun, done), committed)
+        _check_place(checkpoint, query_id, (begun, done), committed)
         note, known = _note(watermark_ms), Known(committed, load)
         if faults := [*batch_faults(checkpoint, committed, note), *source_faults(checkpoint, known, committed.batch_id)]:
             _warn(checkpoint, committed, faults)
@@ -170,24 +170,24 @@ def _agree_on_none(checkpoint: Path, begun: int, done: int) -> None:
         )
     # A source may have noted there where its input begins for this query: nobody else knows.
     for fault in source_faults(checkpoint, Known(SourcePosition()), -1):
-        name, _, told = fault.partition(": ")
-        raise _damaged(checkpoint, name, told, _BEGIN)
+        name, _, damage = fault.partition(": ")
+        raise _damaged(checkpoint, name, damage, _BEGIN)
     metadata, first = (read(checkpoint / name) for name in ("metadata", "offsets/0"))
-    found = {"metadata": unproven(metadata) or malformed(metadata, query_id_of)}
+    damage_of = {"metadata": unproven(metadata) or malformed(metadata, query_id_of)}
     if first.data is not None:
         wrong = unproven(first) or malformed(first, planned)
-        found["offsets/0"] = wrong or unlisted(checkpoint, planned(first.text))
-    faults = [f"{name}: {wrong}" for name, wrong in found.items() if wrong is not None]
+        damage_of["offsets/0"] = wrong or unlisted(checkpoint, planned(first.text))
+    faults = [f"{name}: {wrong}" for name, wrong in damage_of.items() if wrong is not None]
     if faults and (metadata.data, first.data) != (None, None):
         _warn(checkpoint, SourcePosition(), faults)
         _forget_batches(checkpoint)
 
 
-def _check_place(checkpoint: Path, found: str, at: tuple[int, int], committed: SourcePosition) -> None:
-    if found != committed.query_id:
+def _check_place(checkpoint: Path, query_id: str, at: tuple[int, int], committed: SourcePosition) -> None:
+    if query_id != committed.query_id:
         raise BadInput(
-            f"the checkpoint at {checkpoint} is of query {found} by its file metadata, the state of query {committed.query_id}: "
-            f"{_REBUILD}"
+            f"the checkpoint at {checkpoint} is of query {query_id} by its file metadata, the state of query "
+            f"{committed.query_id}: {_REBUILD}"
         )
     if at[1] > committed.batch_id or not 0 <= max(at) - committed.batch_id <= 1:
         raise BadInput(
@@ -293,14 +293,14 @@ def is_replay(committed: SourcePosition, batch: SourcePosition) -> bool:
     if here != last or batch.offsets != committed.offsets or batch.sources or batch.compacts:
         raise BadInput(
             f"batch {batch.batch_id} of query {batch.query_id} is neither the last one in the state (batch {committed.batch_id} "
-            f"of query {committed.query_id}, with the same offsets) nor the one after it{_told(committed, batch)}: the "
+            f"of query {committed.query_id}, with the same offsets) nor the one after it{_difference(committed, batch)}: the "
             "checkpoint was changed; delete it to rebuild it from the state"
         )
     return True
 
 
-def _told(committed: SourcePosition, batch: SourcePosition) -> str:
-    """What a batch that should be the last one has otherwise."""
+def _difference(committed: SourcePosition, batch: SourcePosition) -> str:
+    """How a batch that should be the last one of the state differs from it."""
     if (batch.query_id, batch.batch_id) != (committed.query_id, committed.batch_id):
         return ""
     wrong = differs(File(batch.offsets.encode(), vouched=True), committed.offsets)

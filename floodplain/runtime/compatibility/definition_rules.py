@@ -1,4 +1,4 @@
-"""A changed operator held against what the log has of it: each difference is safe, or its user is told what to do."""
+"""Compares a changed operator with its recorded definition: each difference is compatible, or refused with what to do."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -38,57 +38,61 @@ class Comparison:
 
 def compare(operator: str, old: Definition, new: Described) -> Comparison:
     """``old``: as recorded, under the names of today."""
-    found = Comparison()
+    comparison = Comparison()
     if old.kind != new.kind:
         why = f"it was a {old.kind} and is a {new.kind}: give it another name"
-        found.refused.append(Refusal(operator, "kind", why))
-        return found
-    for given in new.parameters:
-        recorded = old.parameters.get(given.name)
-        if recorded is not None and recorded.value != given.recorded.value:
-            _judge(operator, given, recorded, found)
-    for given in new.aggregates:
-        _judge_aggregate(operator, given, old, found)
-    for name in old.aggregates.keys() - {given.name for given in new.aggregates}:
+        comparison.refused.append(Refusal(operator, "kind", why))
+        return comparison
+    for parameter in new.parameters:
+        recorded = old.parameters.get(parameter.name)
+        if recorded is not None and recorded.value != parameter.recorded.value:
+            _judge(operator, parameter, recorded, comparison)
+    for aggregate in new.aggregates:
+        _judge_aggregate(operator, aggregate, old, comparison)
+    for name in old.aggregates.keys() - {aggregate.name for aggregate in new.aggregates}:
         why = f"the state has it ({old.aggregates[name].told}), and this pipeline does not"
         way_out = f"start(drop=['{operator}.{name}']) drops it, start(rename={{'{operator}.{name}': …}}) gives it another name"
-        found.refused.append(Refusal(operator, f"aggregate {name}", why, way_out))
-    return found
+        comparison.refused.append(Refusal(operator, f"aggregate {name}", why, way_out))
+    return comparison
 
 
-def _judge(operator: str, given: Given, recorded: Parameter, found: Comparison) -> None:
-    change = f"was {_shown(recorded)}, is {_shown(given.recorded)}"
-    if why := given.rule(recorded.value, given.recorded.value):
-        found.refused.append(Refusal(operator, given.name, f"{change}: {why}"))
+def _judge(operator: str, parameter: Given, recorded: Parameter, comparison: Comparison) -> None:
+    change = f"was {_shown(recorded)}, is {_shown(parameter.recorded)}"
+    if why := parameter.rule(recorded.value, parameter.recorded.value):
+        comparison.refused.append(Refusal(operator, parameter.name, f"{change}: {why}"))
     else:
-        found.noted.append(f"operator {operator}, {given.name}: {change}")
+        comparison.noted.append(f"operator {operator}, {parameter.name}: {change}")
 
 
-def _judge_aggregate(operator: str, given: Given, definition: Definition, found: Comparison) -> None:
-    what, recorded = f"aggregate {given.name}", definition.aggregates.get(given.name)
+def _judge_aggregate(operator: str, aggregate: Given, definition: Definition, comparison: Comparison) -> None:
+    what, recorded = f"aggregate {aggregate.name}", definition.aggregates.get(aggregate.name)
     if recorded is None:
-        _judge_new(operator, given, definition.kind, found)
+        _judge_new(operator, aggregate, definition.kind, comparison)
         return
-    old, new = ({name: each for name, each in value.items() if name != KEPT} for value in (recorded.value, given.recorded.value))
+    old, new = (
+        {name: each for name, each in value.items() if name != KEPT} for value in (recorded.value, aggregate.recorded.value)
+    )
     if old != new:
-        change = f"was {_shown(recorded)}, is {_shown(given.recorded)}" + _settings(old, new)
-        found.refused.append(Refusal(operator, what, f"{change}: what the state holds was made with the old one"))
-    elif not set(given.value.get(KEPT, ())) <= set(recorded.value.get(KEPT, ())):
+        change = f"was {_shown(recorded)}, is {_shown(aggregate.recorded)}" + _settings(old, new)
+        comparison.refused.append(Refusal(operator, what, f"{change}: what the state holds was made with the old one"))
+    elif not set(aggregate.value.get(KEPT, ())) <= set(recorded.value.get(KEPT, ())):
         kept = " and ".join(recorded.value[KEPT])
-        found.refused.append(Refusal(operator, what, f"it is kept as {kept}, together with aggregates that stood before it"))
+        comparison.refused.append(Refusal(operator, what, f"it is kept as {kept}, together with aggregates that stood before it"))
 
 
-def _judge_new(operator: str, given: Given, kind: str, found: Comparison) -> None:
-    """An aggregate that was not there before."""
+def _judge_new(operator: str, aggregate: Given, kind: str, comparison: Comparison) -> None:
+    """An aggregate that the recorded definition does not have."""
     if kind == "retractable aggregate":
-        why = f"it is new ({given.told}), and rows that it has not seen may be retracted"
-        found.refused.append(Refusal(operator, f"aggregate {given.name}", why))
-    elif given.value["since"] == "now":
-        found.noted.append(f"operator {operator}: {given.told} added")
+        why = f"it is new ({aggregate.told}), and rows that it has not seen may be retracted"
+        comparison.refused.append(Refusal(operator, f"aggregate {aggregate.name}", why))
+    elif aggregate.value["since"] == "now":
+        comparison.noted.append(f"operator {operator}: {aggregate.told} added")
     else:
-        why = f"it is new ({given.told}), and would count from this start on beside others that have counted from the beginning"
+        why = (
+            f"it is new ({aggregate.told}), and would count from this start on beside others that have counted from the beginning"
+        )
         way_out = "if that is meant, say so: since='now' in the aggregate"
-        found.refused.append(Refusal(operator, f"aggregate {given.name}", why, way_out))
+        comparison.refused.append(Refusal(operator, f"aggregate {aggregate.name}", why, way_out))
 
 
 def _settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

@@ -44,9 +44,11 @@ def check_unpublished(head: Manifest, outputs: Mapping[Named, pa.Schema], blobs:
     for output, files in unpublished(head, outputs).items():
         wanted = _staged(outputs[output])
         for file in files:
-            found = _plain(open_staged(file, blobs).schema_arrow)
-            if found != wanted:
-                raise _left(head, output, f"this pipeline gives other columns ({_told(wanted)}) than it has ({_told(found)})")
+            staged = _plain(open_staged(file, blobs).schema_arrow)
+            if staged != wanted:
+                raise _left(
+                    head, output, f"this pipeline gives other columns ({_columns(wanted)}) than it has ({_columns(staged)})"
+                )
 
 
 def check_waiting(snapshot: Snapshot, operators: Iterable[KeyedOperator]) -> None:
@@ -92,5 +94,5 @@ def _nullable(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
-def _told(schema: pa.Schema) -> str:
+def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -135,11 +135,11 @@ class Migration:
             self._adopted.append(name)
         inherited = Inherited(operator, old or new.recorded, new, self.base)
         states = inherited.changes(self._changes.rename, self._changes.drop, self._changes.evolve, self._former.get(name, name))
-        found = compare(name, states.definition, new)
-        # A state that is lost because of another difference would only be told twice.
-        self._refused += states.impossible or found.refused
-        self._lost += [] if states.impossible or found.refused else states.refused
-        self.notes += [*found.noted, *states.noted]
+        comparison = compare(name, states.definition, new)
+        # A state that is lost because of another difference would only be reported twice.
+        self._refused += states.impossible or comparison.refused
+        self._lost += [] if states.impossible or comparison.refused else states.refused
+        self.notes += [*comparison.noted, *states.noted]
         for used in states.used:
             self._use(used, name)
         operator = inherited.continued(operator)
@@ -192,9 +192,9 @@ class Migration:
             raise BadInput(f"{name!r} may be of operator {other} or of {operator}: say which, as in '{operator}.{name}'")
 
     def _was_done(self, option: str, name: str) -> bool:
-        """Whether an earlier start did it: a job that is started again with what it was told then goes on."""
-        told = {"drop": f"drop {name}", "evolve": f"evolve {name}"}
-        done = told.get(option) or f"rename {name} to {self._changes.rename.get(name)}"
+        """Whether an earlier start did it: a job may be started again with the same arguments."""
+        notes = {"drop": f"drop {name}", "evolve": f"evolve {name}"}
+        done = notes.get(option) or f"rename {name} to {self._changes.rename.get(name)}"
         return any(change.what == done for change in self.head.changes)
 
     def _rename_operators(self) -> None:
@@ -229,18 +229,18 @@ class Migration:
             )
 
     def _begins_anew(self, name: str, new: Definition) -> bool:
-        """Whether nothing is lost by it, or it was asked for and has not been done already."""
+        """Whether the operator starts empty: it has no rows, or ``reset`` requests it and no earlier start has done it."""
         tables = self._tables_of(name)
         if tables and not any(self.base.runs.get(table) for table in tables):
             return True
-        told = f"reset {name}"
+        note = f"reset {name}"
         if name not in self._changes.reset or not tables:
             return False
         old = self.base.definitions.get(name)
-        if old is not None and _same(old, new) and any(change.what == told for change in self.head.changes):
+        if old is not None and _same(old, new) and any(change.what == note for change in self.head.changes):
             _log.warning("operator %s was reset already and has not been changed since: it goes on", name)
             return False
-        self.notes.append(told)
+        self.notes.append(note)
         return True
 
     def _evolve(self, operator: KeyedOperator, states: StateChanges, compared: Collection[str]) -> None:
@@ -249,10 +249,10 @@ class Migration:
             schemas = evolved(operator.tables, known, states.columns, states.evolve, compared)
         except SchemaMismatch as error:
             name = operator.name
-            told = (
+            ways_out = (
                 f"start(evolve={{'{name}.…': function}}) makes new values of the old ones; start(reset=['{name}']) begins empty"
             )
-            self._mismatch = self._mismatch or SchemaMismatch(f"{error}. Ways out: {told}")
+            self._mismatch = self._mismatch or SchemaMismatch(f"{error}. Ways out: {ways_out}")
             return
         self._schemas += schemas
         after = {schema.table: schema for schema in schemas}
@@ -265,7 +265,7 @@ class Migration:
 
 
 def migrate(writer: Writer, migration: Migration) -> None:
-    """Do it by one edit: an epoch of its own where it does more than to make tables, so that it can be undone by going back."""
+    """Commits the migration as one edit. If it does more than create tables, it is its own epoch, which a rollback undoes."""
     updates, history = migration.updates(), writer.store.history
     if not updates:
         return
@@ -285,13 +285,13 @@ def migrate(writer: Writer, migration: Migration) -> None:
     epoch.commit(also=[*updates, *replaced], requirements=requirements)
 
 
-def _rewritten(writer: Writer, base: Manifest, asked: Sequence[Rewrite]) -> list[ReplaceRuns]:
-    found, store = [], writer.store
-    for table in dict.fromkeys(each.after.table for each in asked):
-        mine = [each for each in asked if each.after.table == table]
+def _rewritten(writer: Writer, base: Manifest, requested: Sequence[Rewrite]) -> list[ReplaceRuns]:
+    replacements, store = [], writer.store
+    for table in dict.fromkeys(each.after.table for each in requested):
+        mine = [each for each in requested if each.after.table == table]
         columns = {each.column: (each.was, each.remade) for each in mine}
-        found += rewrite(store.history, store.open_runs, base, mine[0].after, columns)
-    return found
+        replacements += rewrite(store.history, store.open_runs, base, mine[0].after, columns)
+    return replacements
 
 
 def _operator_of(table: str) -> str:

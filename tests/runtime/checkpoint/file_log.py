@@ -1,4 +1,4 @@
-"""The checkpoint of a query on files, written as Spark writes it: entries of a source's log, put together every so often."""
+"""The checkpoint of a query on files, written as Spark writes it: entries of a source's log, compacted every so often."""
 
 import json
 from pathlib import Path

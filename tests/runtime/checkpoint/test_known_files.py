@@ -108,7 +108,7 @@ def test_one_batch_of_very_many_files(tmp_path):
 @pytest.mark.parametrize("clears", [True, False])
 @pytest.mark.parametrize("interval", [1, 2, 10, 10_000])
 def test_entries_come_back_whatever_spark_puts_together(tmp_path, interval, clears):
-    """Also where objects have entries that Spark has not put together yet."""
+    """Also where objects have entries that Spark has not compacted yet."""
     rng = random.Random(interval)
     query = Query(FileLog(tmp_path / "checkpoint", interval, clears=clears))
     for batch in range(45):
@@ -133,7 +133,7 @@ def test_each_edit_has_its_own_batch_only(tmp_path):
 
 
 def test_a_file_that_does_not_go_on_from_what_is_known_is_kept_whole(tmp_path):
-    """Another source than Spark's own may leave out, or order anew, what it puts together."""
+    """A source other than Spark's own may drop or reorder entries when it compacts them."""
     query = Query(FileLog(tmp_path / "checkpoint", interval=5))
     for _ in range(4):
         query.batch(100)
