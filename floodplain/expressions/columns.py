@@ -1,8 +1,7 @@
-"""Columns as users give them without a name beside them: names, PySpark ``Column``s, and expressions that say their own name.
+"""Columns that users pass by position: names, PySpark ``Column``s, and expressions with an alias.
 
-A text is the name of a column, whatever characters it has, in backticks or not, unless it ends in ``as name``. What a ``Column``
-is shows in its text:
-one without Spark, as the kit has them all, needs none of this.
+A text is the name of a column, whatever characters it has, in backticks or not, unless it ends in ``as name``. A ``Column`` is
+read by its text. One without Spark, as all are in the kit, needs none of this.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,35 +18,35 @@ Given: TypeAlias = Any
 """A text or a ``Column``."""
 
 
-def written(given: Given) -> str | None:
+def written(column: Given) -> str | None:
     """What is written there, if it is a text or a ``Column``."""
-    return given if isinstance(given, str) else shown(given)
+    return column if isinstance(column, str) else shown(column)
 
 
-def text_of(given: Given, call: str) -> str:
+def text_of(column: Given, call: str) -> str:
     """What is written there. Raises ``BadInput`` for what is neither text nor ``Column``."""
-    text = written(given)
+    text = written(column)
     if text is None:
-        raise BadInput(f"{call}: {given!r} is no column: give its name, or a Column")
+        raise BadInput(f"{call}: {column!r} is no column: give its name, or a Column")
     return text
 
 
 def named(columns: Iterable[Given], call: str, made: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Name and expression of each, then those ``made`` by name. Raises ``BadInput`` where a name is missing or stands twice."""
-    found = [*(_named(each, call) for each in columns), *made.items()]
-    names = [name for name, _ in found]
+    pairs = [*(_named(each, call) for each in columns), *made.items()]
+    names = [name for name, _ in pairs]
     for name in names:
         if names.count(name) > 1:
             raise BadInput(f"{call}: two columns would be called {name}: name one of them, as in {call}(other={quoted(name)!r})")
-    return found
+    return pairs
 
 
-def _named(given: Given, call: str) -> tuple[str, Any]:
-    text = text_of(given, call)
+def _named(column: Given, call: str) -> tuple[str, Any]:
+    text = text_of(column, call)
     if (alias := alias_in(text)) is not None:
-        return alias.name, alias.expression if isinstance(given, str) else given
-    if isinstance(given, str):
-        name = unquoted(given.strip()) or given
+        return alias.name, alias.expression if isinstance(column, str) else column
+    if isinstance(column, str):
+        name = unquoted(column.strip()) or column
         return name, quoted(name)
     if (path := path_in(text)) is not None:
         return path[-1], ".".join(map(quoted, path))
@@ -68,11 +67,11 @@ def computed(columns: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
     return tuple((name, made) for name, made in columns if not isinstance(made, str) or made != quoted(name))
 
 
-def name_of(given: Given, call: str) -> str:
+def name_of(column: Given, call: str) -> str:
     """The name of a column that must be there."""
-    text = text_of(given, call)
-    if isinstance(given, str):
-        return unquoted(given.strip()) or given
+    text = text_of(column, call)
+    if isinstance(column, str):
+        return unquoted(column.strip()) or column
     name = name_in(text)
     if name is None:
         raise BadInput(

@@ -50,12 +50,12 @@ def plain_name(expression: object) -> str | None:
 def path_in(text: str) -> Path | None:
     """The column, or field of a struct, that the text is: ``s.x``, with no space within."""
     try:
-        found = paths_in(text)
+        paths = paths_in(text)
     except Unreadable:
         return None
     tokens = pieces(text)
     close = all(one.end == other.start for one, other in pairwise(tokens))
-    return found[0] if len(found) == 1 and close else None
+    return paths[0] if len(paths) == 1 and close else None
 
 
 def paths_in(text: str) -> tuple[Path, ...]:

@@ -1,4 +1,4 @@
-"""What steps may do with rows that are changes: a row must look the same when it is taken back as when it came."""
+"""What steps may do with a changelog: a retraction must be equal to the row that it retracts."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -18,22 +18,22 @@ from floodplain.versions.records.schema import TableSchema
 
 
 def taken(process: Process, name: str, changes: bool, in_order: InOrder | None) -> Process:
-    """What runs as operator ``name`` on rows that are changes, or not. Raises ``BadInput`` if it cannot."""
+    """The process to run as operator ``name``: on a changelog, its retractable form. Raises ``BadInput`` if it has none."""
     if not changes:
         return process
     if in_order is not None:
         raise changelog_refused(
-            name, "one that takes another back has the time of that one, which is over by then", "leave in_order out"
+            name, "a retraction has the time of the row that it retracts, which the watermark has passed", "omit in_order"
         )
     return traits_of(process).for_changes(name)
 
 
 def check_passed_on(columns: Iterable[tuple[str, Any]]) -> None:
-    """Raises ``BadInput`` if what is selected of changes lacks their weight or has another in its place."""
+    """Raises ``BadInput`` if columns selected from changes lack their weight, or replace it."""
     chosen = dict(columns)
     if WEIGHT not in chosen or not _is_weight(chosen.pop(WEIGHT)):
         raise BadInput(
-            f"select: the rows are changes, and without their column {WEIGHT} it cannot be told which of them take others back: "
+            f"select: the rows are changes, and without their column {WEIGHT} retractions cannot be told from other rows: "
             f"select {WEIGHT}, too, as it is; or call as_rows() before, and every change is a row of its own"
         )
     for name, made in chosen.items():
@@ -41,7 +41,7 @@ def check_passed_on(columns: Iterable[tuple[str, Any]]) -> None:
 
 
 def check_weight(columns: pa.Schema) -> None:
-    """Raises ``BadInput`` if these are what a transform makes of changes, and their weight is not among them."""
+    """Raises ``BadInput`` if the output columns of a transform of changes lack their weight."""
     if WEIGHT not in columns.names or columns.field(WEIGHT).type != pa.int64():
         raise BadInput(
             f"transform: the rows are changes, and must have their column {WEIGHT} as it was (a long) behind it, too; there are: "
@@ -50,19 +50,19 @@ def check_weight(columns: pa.Schema) -> None:
 
 
 def check_unweighted(what: str, expression: Any) -> None:
-    """Raises ``BadInput`` if an expression on changes goes by their weight."""
+    """Raises ``BadInput`` if an expression on changes reads their weight."""
     if mentions(_text(expression), WEIGHT):
         raise BadInput(
-            f"{what} goes by {WEIGHT}: the rows are changes, and one that takes another back must be like it. Operators count "
-            f"with {WEIGHT} by themselves (sum('{WEIGHT}') is count()): leave it out; or call as_rows() before, and every change "
+            f"{what} goes by {WEIGHT}: the rows are changes, and a retraction must equal the row it retracts. Operators count "
+            f"with {WEIGHT} by themselves (sum('{WEIGHT}') is count()): omit it; or call as_rows() before, and every change "
             "is a row of its own"
         )
 
 
 def check_all_came(operator: KeyedOperator, sources: Iterable[KeyedOperator], head: Manifest) -> None:
-    """Raises ``BadInput`` if the operator needs all changes and has not seen all that its sources have given, or other ones.
+    """Raises ``BadInput`` if the operator needs all changes of its sources and its state is not of the same ones.
 
-    ``head``: the state that they begin with.
+    ``head``: the state from which they start.
     """
     for source in sources if operator.traits.needs_all_changes else ():
         anew = not any(schema.table in head.schemas for schema in source.tables.schemas)
@@ -71,7 +71,7 @@ def check_all_came(operator: KeyedOperator, sources: Iterable[KeyedOperator], he
             if (begun and not _has(head, schema)) or (anew and head.runs.get(schema.table)):
                 raise BadInput(
                     f"operator {operator.name} takes the changes that {source.name} gives, and only one of them begins anew "
-                    f"(table {schema.table}): rows could be taken back that never came, or never be taken back. Let both begin "
+                    f"(table {schema.table}): rows could be retracted that never came, or never be retracted. Let both begin "
                     f"anew: start(reset=['{source.name}', '{operator.name}']); or give both other names, and drop the old ones "
                     "with start(drop=[…])"
                 )

@@ -32,7 +32,7 @@ class Transform:
     parent: "Node"
     function: Callable[[Any], Any]
     changes: bool = False
-    """Whether its rows are changes, which must have their weight behind it, too."""
+    """Whether its rows are changes. Its output must have their weight, too."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Select:
     columns: tuple[tuple[str, Any], ...]
     only: tuple[str, str] | None = None
     chosen: bool = False
-    """Whether the operator behind it chose them. Its late rows are those of the parent: if they are read, these come along."""
+    """Whether the operator that reads it chose them. Its late rows have all columns of the parent: if read, these come along."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,10 +215,10 @@ def sources_of(node: Node) -> Iterator[Keyed]:
 
 
 def some_of(node: Node) -> tuple[tuple[str, str] | None, tuple[Comparison, ...]]:
-    """Operator and output, of what an operator gives out, as far as these conditions hold, which tasks can check."""
-    if isinstance(node, Extend) and not node.columns and (found := comparison(node.where)) is not None:
+    """The operator and output that a step filters, and its conditions, which tasks can check."""
+    if isinstance(node, Extend) and not node.columns and (condition := comparison(node.where)) is not None:
         named, conditions = some_of(node.parent)
-        return named, (*conditions, found)
+        return named, (*conditions, condition)
     return output_of(node), ()
 
 

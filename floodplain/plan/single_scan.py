@@ -1,4 +1,4 @@
-"""Parts of one table, told apart by the value of a column, put together again: one pass over the table will do."""
+"""Unions of filters on one column of one table, rewritten to a single scan of the table."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,58 +17,59 @@ _LITERALS = {"true", "false", "null"}
 
 
 @dataclass(frozen=True)
-class Part:
-    """What becomes of the rows that have this value."""
+class Branch:
+    """A member of the union: the rows that have this value, and the columns that it selects."""
 
     value: str
     columns: Columns
     where: tuple[str, ...] = ()
-    """Conditions on the columns of the table that must all hold, too."""
+    """Further conditions on columns of the table; all must hold."""
 
 
 @dataclass(frozen=True)
 class OnePass:
-    """``union`` over rows of one step: each row is in one part, or in none."""
+    """A ``union`` over rows of one step, as a single scan: each row is in one branch, or in none."""
 
     parent: Node
     column: str
-    parts: tuple[Part, ...]
+    parts: tuple[Branch, ...]
 
     def sql(self) -> list[str]:
         """Its columns."""
-        names = dict.fromkeys(name for part in self.parts for name, _ in part.columns)
+        names = dict.fromkeys(name for branch in self.parts for name, _ in branch.columns)
         return [f"{self._cases(name)} as {quoted(name)}" for name in names]
 
     def where(self) -> str:
-        if not any(part.where for part in self.parts):
-            return f"{quoted(self.column)} in ({', '.join(literal(part.value) for part in self.parts)})"
+        if not any(branch.where for branch in self.parts):
+            return f"{quoted(self.column)} in ({', '.join(literal(branch.value) for branch in self.parts)})"
         return " or ".join(
-            " and ".join([self._is(part.value), *(f"({condition})" for condition in part.where)]) for part in self.parts
+            " and ".join([self._is(branch.value), *(f"({condition})" for condition in branch.where)]) for branch in self.parts
         )
 
     def _cases(self, name: str) -> str:
-        found = [(part.value, dict(part.columns)[name]) for part in self.parts if name in dict(part.columns)]
-        return f"case {' '.join(f'when {self._is(value)} then {_sql(made)}' for value, made in found)} end"
+        cases = [(branch.value, dict(branch.columns)[name]) for branch in self.parts if name in dict(branch.columns)]
+        return f"case {' '.join(f'when {self._is(value)} then {_sql(made)}' for value, made in cases)} end"
 
     def _is(self, value: str) -> str:
         return f"{quoted(self.column)} = {literal(value)}"
 
 
 def one_pass(union: Union) -> OnePass | None:
-    """The same in one pass, where that is possible: each member first chooses rows by the value of one column, then by any
-    conditions, and only names columns then."""
-    found = [_member(node) for node in union.members]
-    members = [member for member in found if member is not None]
+    """The union as a single scan; None where that is not possible.
+
+    Each member must filter by the value of one column first, then by any conditions, and then only select columns by name.
+    """
+    members = [member for node in union.members if (member := _member(node)) is not None]
     chosen = {(parent, column) for parent, column, _ in members}
-    parts = [part for _, _, part in members]
-    if len(members) < len(found) or len(chosen) != 1 or len({part.value.casefold() for part in parts}) != len(parts):
+    parts = [branch for _, _, branch in members]
+    if len(members) < len(union.members) or len(chosen) != 1 or len({branch.value.casefold() for branch in parts}) != len(parts):
         return None
     ((parent, column),) = chosen
     return OnePass(parent, column, tuple(parts))
 
 
-def _member(node: Node) -> tuple[Node, str, Part] | None:
-    """The table that a member is a part of, the column that tells parts apart, and the part."""
+def _member(node: Node) -> tuple[Node, str, Branch] | None:
+    """The table that a member reads, the column that it filters by, and its branch."""
     chain = list(_chain(node))
     while chain and _choice(chain[-1]) is None:
         chain.pop()
@@ -85,7 +86,7 @@ def _member(node: Node) -> tuple[Node, str, Part] | None:
             if columns is not None or step.columns or not isinstance(step.where, str):
                 return None
             where.append(step.where)
-    return None if columns is None else (chain[-1].parent, column, Part(value, columns, tuple(where)))
+    return None if columns is None else (chain[-1].parent, column, Branch(value, columns, tuple(where)))
 
 
 def _chain(node: Node) -> Iterator[Select | Extend]:
@@ -118,19 +119,19 @@ def _composed(inner: Columns | None, outer: Sequence[tuple[str, object]]) -> Col
         plain = [(name, made) for name, made in outer if isinstance(made, str)]
         return tuple(plain) if len(plain) == len(outer) else None
     known = {way: made for name, made in inner for way in (name, quoted(name))}
-    found: list[tuple[str, Made]] = []
+    composed: list[tuple[str, Made]] = []
     for name, made in outer:
         if isinstance(made, Rest):
             fields = [(field, value) for field, value in inner if field not in made.but]
             plain = [(field, value) for field, value in fields if isinstance(value, str)]
             if len(plain) < len(fields):
                 return None
-            found += [(name, tuple(plain))] if plain else []
+            composed += [(name, tuple(plain))] if plain else []
         elif isinstance(made, str) and (made in known or made in _LITERALS):
-            found.append((name, known.get(made, made)))
+            composed.append((name, known.get(made, made)))
         else:
             return None
-    return tuple(found)
+    return tuple(composed)
 
 
 def _sql(made: Made) -> str:

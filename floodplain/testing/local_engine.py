@@ -16,7 +16,7 @@ from floodplain.keys import hash_columns, normalize_keys
 from floodplain.operators.kernel.traits import Combiner
 from floodplain.pipeline.stream import SOURCE
 from floodplain.plan.nodes import Plan, Rest
-from floodplain.plan.single_scan import OnePass, Part
+from floodplain.plan.single_scan import Branch, OnePass
 from floodplain.runtime.resources import Resources
 from floodplain.runtime.staging import Staged, read_staged
 from floodplain.runtime.task import Job, StageJob, TaskReport, run_task, stage_task
@@ -83,7 +83,7 @@ class LocalEngine:
         return self.union([self._part_of(rows.filter(pc.field(parts.column) == part.value), part) for part in parts.parts])
 
     @staticmethod
-    def _part_of(rows: pa.Table, part: Part) -> pa.Table:
+    def _part_of(rows: pa.Table, part: Branch) -> pa.Table:
         for condition in part.where:
             rows = rows.filter(holds(condition, rows))
         found = {}

@@ -1,4 +1,4 @@
-"""Steps that come before operators: columns chosen, streams put together, several readers of one output."""
+"""Steps that come before operators: columns chosen, unions of streams, several readers of one output."""
 
 import pyarrow as pa
 import pytest
