@@ -20,12 +20,12 @@ from obstore.store import S3Store
 
 from floodplain.bench.harness.ports import free_ports
 from tests import groups
+from tests.java_archive import java_options
 from tests.kafka_broker import Unfetchable, broker
 from tests.spark_session import local_spark
 
 START_SECONDS = 60
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-"""Of every Java that tests start: none lives long enough for its optimising compiler to pay, which would take a core."""
+os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options())
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,6 +1,6 @@
 """Which tests run in one process of ``pytest -n``: those that share something that is slow to start."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -8,12 +8,17 @@ OWN_SPARK = "own-spark"
 """Tests that start a Spark or a cluster themselves: one after the other, or they would race for two cores."""
 
 
-def assign(items: Iterable[pytest.Item]) -> None:
+LONGEST = ("spark", OWN_SPARK, "kafka", "s3_server")
+"""Groups that begin first, or one process would still work on one of them when the others have nothing left."""
+
+
+def assign(items: list[pytest.Item]) -> None:
     """Marks tests for ``--dist loadgroup``: by Spark, server or fixture of a file. All others run where there is room."""
-    for item in items:
-        group = next(_shared(item), None)
+    groups = {item: next(_shared(item), None) for item in items}
+    for item, group in groups.items():
         if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: LONGEST.index(groups[item]) if groups[item] in LONGEST else len(LONGEST))
 
 
 def _shared(item: pytest.Item) -> Iterator[str]:

@@ -6,11 +6,14 @@ More processes than cores: those on Spark wait most of the time. ``tests/groups.
 import subprocess
 import sys
 
+from tests import java_archive
+
 PROCESSES = 3
 COMMAND = [sys.executable, "-m", "pytest", "-m", "not soak", "-n", str(PROCESSES), "--dist", "loadgroup"]
 
 
 def main() -> int:
+    java_archive.make()
     return subprocess.run([*COMMAND, *sys.argv[1:]], check=False).returncode
 
 
