@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test bench compare soak soak-tests mutants random-mutants docs lint types lock clean
+.PHONY: demo test bench compare spark-suite soak soak-tests mutants random-mutants docs lint types lock clean
 
 demo: $(READY)
 	$(BIN)/python examples/ad_join.py
@@ -49,6 +49,12 @@ bench: $(READY)
 compare: ROUNDS ?= 9
 compare: $(READY)
 	$(BIN)/python -m tools.compare --base $(BASE) --rounds $(ROUNDS)
+
+# Spark's own tests of transformWithState, on the drop-in and on stock Spark: make spark-suite SPARK_SOURCE=<Spark's sources> [ONLY=<words>]
+spark-suite: SPARK_SUITE_MINUTES ?= 45
+spark-suite: SIDES ?= drop-in,stock
+spark-suite: $(READY)
+	$(BIN)/python -m tools.spark_suite --source "$(SPARK_SOURCE)" --ref "$(SPARK_REF)" --minutes $(SPARK_SUITE_MINUTES) --sides $(SIDES) --only "$(ONLY)" --logs "$(LOGS)"
 
 docs: $(READY)
 	$(BIN)/python docs/figures.py

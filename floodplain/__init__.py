@@ -80,6 +80,7 @@ from floodplain.tiers.blobs import Blobs
 if TYPE_CHECKING:
     from floodplain.pipeline.stream import Stream
     from floodplain.spark.runtime import Query, stream
+    from floodplain.spark.state_reader.registration import register_state_sources
     from floodplain.spark.transform_with_state.api import transform_with_state, transform_with_state_in_pandas
     from floodplain.testing.faults import Crashed, CrashPoint
     from floodplain.testing.pipeline_kit import KitEpoch, PipelineKit, survives_every_crash
@@ -94,6 +95,7 @@ _LATER = {
     "PipelineKit": "floodplain.testing.pipeline_kit",
     "Query": "floodplain.spark.runtime",
     "Stream": "floodplain.pipeline.stream",
+    "register_state_sources": "floodplain.spark.state_reader.registration",
     "stream": "floodplain.spark.runtime",
     "survives_every_crash": "floodplain.testing.pipeline_kit",
     "transform_with_state": "floodplain.spark.transform_with_state.api",
@@ -197,6 +199,7 @@ __all__ = [
     "open",
     "read_staged",
     "register_merge",
+    "register_state_sources",
     "session",
     "sliding",
     "staged_batches",

@@ -13,7 +13,7 @@ class BadInput(FloodplainError):
 
 
 class NoSuchMethod(BadInput, AttributeError):
-    """A method that PySpark has and that is called otherwise here; the message says how."""
+    """A method of PySpark that Floodplain spells differently; the message says how."""
 
 
 class BadName(BadInput):
@@ -37,11 +37,11 @@ class MergeUnavailable(FloodplainError):
 
 
 class StoreNotFound(FloodplainError):
-    """There is no Floodplain store at this place."""
+    """There is no Floodplain store at this location."""
 
 
 class UnsafeStore(FloodplainError):
-    """The place cannot keep the promise that commits rest on (create-if-absent), or is too small."""
+    """The location does not guarantee create-if-absent, on which commits rely, or it is too small."""
 
 
 class NotFound(FloodplainError):
@@ -49,11 +49,11 @@ class NotFound(FloodplainError):
 
 
 class AlreadyExists(FloodplainError):
-    """A create found the name taken. Ambiguous by itself: the taker may be an earlier try of the same caller."""
+    """A create found the name taken. That is ambiguous: an earlier attempt of the same caller may have taken it."""
 
 
 class Unavailable(FloodplainError):
-    """A tier did not answer, or answered with a passing fault, as often as the settings allow."""
+    """A tier did not answer, or failed for the time being, after as many attempts as the settings allow."""
 
 
 class Refused(FloodplainError):
@@ -61,7 +61,7 @@ class Refused(FloodplainError):
 
 
 class NoSpace(Refused):
-    """A disk, or what a quota allows of it, is full. What was being written does not count; with room it can be written again."""
+    """A disk or quota is full. What was being written does not count and can be written again once there is space."""
 
 
 class Corrupt(FloodplainError):
@@ -102,15 +102,15 @@ class Fenced(Conflict):
 
 
 class LeaseHeld(Conflict):
-    """Another writer holds a lease that has not ended."""
+    """Another writer holds the lease, and it has not expired."""
 
 
 class SnapshotExpired(FloodplainError):
-    """The epoch is no longer retained, or the pin that held it has run out."""
+    """The epoch is no longer retained, or its pin has expired."""
 
 
 class UserError(FloodplainError):
-    """A user's function failed, or what it gave does not fit what it declared. The error behind it is the cause."""
+    """A user's function failed, or its result does not fit its declaration. The original error is the cause."""
 
     @classmethod
     def of(

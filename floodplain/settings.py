@@ -14,7 +14,7 @@ MOST_WINDOW_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class RetrySettings:
-    """How often and how long a tier is asked again after a passing fault."""
+    """How often and how long a request to a tier is retried after a temporary failure."""
 
     attempts: int = 6
     """Tries in all. More tries ride out longer outages and delay the error by as much."""
@@ -31,7 +31,7 @@ class CacheSettings:
 
     directory: str
     size_bytes: int
-    """Kept across all processes that share the directory."""
+    """The bound, over all processes that share the directory."""
     policy: Literal["lru", "frequency"] = "lru"
     """``frequency`` keeps what is read often through a scan that reads everything once; it costs a small sketch."""
 
@@ -48,53 +48,58 @@ class RetentionSettings:
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
+    """How a store reads, writes and keeps its files. Each process passes its own; only ``key_groups`` is fixed."""
+
     key_groups: int = 1024
-    """Fixed when the store is created; a power of two. The finest grain of placement; more cost larger manifests."""
+    """A power of two, fixed when the store is created. It bounds the number of slots; more key groups make manifests larger."""
     sync: bool = True
-    """Off: a power cut can lose or tear the newest epochs of a directory store. A killed process loses nothing either way."""
+    """Off: a power failure can lose or tear the newest epochs of a store in a directory. A killed process loses nothing either
+    way."""
     map: bool = True
-    """Off: files of a directory, and of caches, are read into memory of the process instead of being mapped. Then one that is cut
-    short while it is read is an error and never ends the process, as on disks that others write to. It costs a copy of each chunk
-    that is touched and not among ``memory_bytes``, in every process."""
+    """Off: files of a directory, and of caches, are read into memory instead of being mapped. A file that another process
+    truncates during a read is then an error; if it is mapped, it ends the process. It costs a copy of each chunk that a process
+    reads and does not have in ``memory_bytes``."""
     mode: int | None = None
-    """Permissions of the files that are written to a directory, and to caches, as in ``0o640``; folders that are made have ``x``
-    where these have ``r``. None: what the umask of each process leaves. What is there already is not changed."""
+    """Permissions of new files in a directory and in caches, as in ``0o640``. New folders get ``x`` where the mode has ``r``.
+    None: the umask of each process decides. Existing files are not changed."""
     compression: Compression = "auto"
-    """Of new runs. ``auto``: none on a directory (runs are memory-mapped), zstd on an object store (bytes travel)."""
+    """Of new runs. ``auto``: none on a directory, where runs are memory-mapped; Zstandard on an object store, where bytes cross
+    the network."""
     chunk_bytes: int = 0
-    """Of new runs, uncompressed. Larger chunks: fewer steps per lookup. Smaller: fewer bytes fetched and verified for one key.
-    0: 4 MiB on a directory, where epochs were 10% shorter than with 1 MiB; 1 MiB on an object store, where chunks travel."""
+    """Of new runs, uncompressed. Larger: fewer steps per lookup. Smaller: fewer bytes fetched and verified for one key. 0: 4 MiB
+    on a directory, where epochs were 10% shorter than with 1 MiB, and 1 MiB on an object store."""
     inline_bytes: int = 64 << 10
-    """A task's runs below this return inside its report and share one object with those of the other tasks."""
+    """Smaller runs of a task return inside its report and share one object with those of other tasks: fewer requests, larger
+    reports."""
     checkpoint_every: int = 64
     """Log positions between two manifest checkpoints: opening reads at most about this many edits."""
     lease_ms: int = 30_000
-    """How long a silent writer keeps others out. Safety never depends on it."""
+    """How long a writer that stopped renewing its lease keeps others out. Safety never depends on it."""
     pin_ms: int = 300_000
-    """How long a reader's pin holds its snapshot unless renewed."""
+    """How long a pin protects its snapshot unless it is renewed."""
     max_clock_ahead_ms: int = 3_600_000
-    """How far processing time may be ahead of what the store shows: the time that it gives to a file that was just written.
-    Beyond it the store's time counts. Less: rows live more exactly under a wrong clock, and a store whose own clock is behind
-    slows them down. Costs one request at the start, and a few a minute while clocks differ by more."""
+    """How far processing time may be ahead of the store's clock, which shows in the time of a file that was just written. Beyond
+    it, the store's time counts. Less: time to live is more exact under a wrong clock, but a store whose own clock is behind
+    delays it. Costs one request at the start, and a few a minute while clocks differ by more."""
     window_bytes: int = 32 << 20
-    """Rows, decoded, that a scan, a difference, a count, a compaction or a rewrite reads at a time. Bounds its memory, which is a
-    few times that and a chunk of each run; a chunk that is larger is read alone. More: fewer, larger steps. At most 1 GiB."""
+    """Decoded rows that a scan, diff, count, compaction or rewrite reads at a time. Its memory is a few times that, plus a chunk
+    of each run; a larger chunk is read alone. More: fewer, larger steps. At most 1 GiB."""
     memory_bytes: int = 64 << 20
-    """Decoded chunks that a process keeps, of runs that are compressed or not mapped. Others need none of it: they live in the
+    """Decoded chunks that a process caches, of runs that are compressed or not mapped. Mapped runs need none: they are in the
     page cache."""
     epoch_bytes: int = 512 << 20
-    """Rows of one epoch that a task holds at a time, as Arrow has them; as Python values they take several times that. What is
-    beyond it waits on the local disk and is processed some key groups at a time. Less: less memory, more reads of state."""
+    """Rows of one epoch that a task has in memory at a time, as Arrow; as Python values they take several times that. More rows
+    spill to the local disk and are processed some key groups at a time. Less: less memory, more reads of state."""
     prefetch_bytes: int = 64 << 20
-    """Entries of a list, map or set (``prefetch="all"``) that a task holds at a time. Keys that do not fit are fetched in further
-    batches of this size as they are reached, and a map that alone is larger entry by entry. More: fewer, larger reads."""
+    """Entries of a list, map or set (``prefetch="all"``) that a task has in memory at a time. Further keys are fetched in batches
+    of this size as they are reached; a single map that is larger is read entry by entry. More: fewer, larger reads."""
     reserve_bytes: int = 4 << 20
-    """Room that a directory has set aside, so that garbage can be collected when the disk is full: that begins with an edit and
-    some manifests. It takes up so much. 0: none; then something else must be deleted first."""
+    """Disk space that a directory reserves for a garbage collection on a full disk, which begins with writing an edit and some
+    manifests. 0: none; on a full disk something else must be deleted first."""
     retry: RetrySettings = field(default_factory=RetrySettings)
     cache: CacheSettings | None = None
     tmpfs: CacheSettings | None = None
-    """A second cache above ``cache``. Refused where the file system is smaller than asked for (containers often have 64 MB)."""
+    """A second cache above ``cache``, in memory. Refused if the file system is smaller (containers often have 64 MB)."""
     retention: RetentionSettings = field(default_factory=RetentionSettings)
 
     def __post_init__(self) -> None:

@@ -42,6 +42,8 @@ class EpochPlan:
         self.rows = 0
         self.dropped: dict[str, DroppedRows] = {}
         """By operator."""
+        self.reports_of: dict[str, list[TaskReport]] = {}
+        """Of the tasks of each stateful operator."""
         self._bound, self._epoch, self._times, self._assignment, self._inputs = bound, epoch, times, assignment, inputs
         place, self._plan, self._engine = bound.place, bound.plan, bound.engine
         self._head = place.store.head
@@ -109,7 +111,7 @@ class EpochPlan:
         if named is not None and self._plan.split_by(*named) != step.keys:
             rows = self._frame(step.parent)
         fitted, outputs = self._bound.operators[step.name], self._outputs(step)
-        operator = replace(fitted, process=fitted.traits.begun())
+        operator = replace(fitted, process=fitted.traits.for_epoch())
         last = self._bound.measured.get(step.name)
         combiner = None if isinstance(rows, Staged) or step.in_order else combiner_of(operator.process, list(outputs), last)
         if combiner is not None:
@@ -138,6 +140,7 @@ class EpochPlan:
         put_task_values(self._epoch, operator, before, {report.slot: report.task_values for report in reports})
         if self._plan.reads_input(step):
             self.rows += sum(report.rows for report in reports)
+        self.reports_of[step.name] = reports
         self._keep(step.name, reports)
 
     def _checks(self, name: str, output: str) -> tuple[SinkCheck, ...]:

@@ -1,23 +1,25 @@
 """Epochs as transactions: run each step of the plan, commit once, publish. Knows an engine, not Spark."""
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
 from floodplain.errors import Conflict
 from floodplain.eventtime.times import NONE_MS, EpochTimes, known_ms, late_cutoff_ms
-from floodplain.operators.kernel.operator import DroppedRows
+from floodplain.operators.kernel.operator import DroppedRows, added_up
 from floodplain.plan.nodes import Node, Plan
 from floodplain.runtime import dropped_rows
 from floodplain.runtime.binder import Binder, BoundPlan
 from floodplain.runtime.compatibility.migration import NO_CHANGES, Migration, StartChanges, migrate
 from floodplain.runtime.engine import Engine, StateLocation
 from floodplain.runtime.epoch_plan import EpochPlan
-from floodplain.runtime.progress import EpochProgress, ProgressLog
+from floodplain.runtime.progress import EpochProgress, OperatorProgress, ProgressLog
 from floodplain.runtime.publisher import Publisher
+from floodplain.runtime.task import TaskReport
 from floodplain.runtime.watermark_clock import WatermarkClock
 from floodplain.state.descriptors import EVENT_TIME
+from floodplain.state.tables import SEPARATOR
 from floodplain.store.processing_time import Moment
 from floodplain.store.write.task_writer import conflict_before_damage
 from floodplain.tiers.redact import without_credentials
@@ -92,7 +94,7 @@ class EpochRunner:
         for timers in self.bound.timers:
             late_ms = late_cutoff_ms(watermark_ms, timers.operator.lateness_ms, timers.operator.lateness_before)
             until_ms = late_ms if timers.by_event_time else now_ms
-            if next(snapshot.table(timers.table).scan(times=(-(1 << 63), until_ms + 1)), None) is not None:
+            if next(snapshot.stored(timers.table).scan(times=(-(1 << 63), until_ms + 1)), None) is not None:
                 return True
         return False
 
@@ -176,27 +178,40 @@ class EpochRunner:
         states = [report.state for report in run.reports]
         run.dropped[dropped_rows.INPUT] = DroppedRows(ignored=self.time.ignored)
         counts = dropped_rows.counts(run.dropped)
+        commits_s = clock.monotonic_s()
         epoch.commit(states, source=position, watermarks=moved, outputs=outputs, sums=sums, counts=counts, also=changes)
+        commit_ms = int((clock.monotonic_s() - commits_s) * 1000)
+        operators = {name: self._operator_progress(name, reports) for name, reports in run.reports_of.items()}
         self.store.history.blobs.delete(sorted(run.staged().difference(outputs).union(done)))
         self.publisher.publish()
         duration_ms = int((clock.monotonic_s() - started_s) * 1000)
-        self._log(run, sum(file.rows for file in files), duration_ms, watermark_ms)
-
-    def _log(self, run: EpochPlan, output_rows: int, duration_ms: int, watermark_ms: int) -> None:
-        """Requires: the epoch is committed."""
         self.progress.add(
             EpochProgress(
                 epoch=run.number,
                 batch_id=self.store.head.source.batch_id,
                 rows=run.rows,
-                output_rows=output_rows,
+                output_rows=sum(file.rows for file in files),
                 duration_ms=duration_ms,
                 watermark_ms=known_ms(watermark_ms),
                 slots=run.slots,
                 dropped_by=run.dropped,
                 busy_ms=[report.busy_ms for report in run.reports],
                 warnings=sorted({warning for report in run.reports for warning in report.warnings} | self._concerns()),
+                processing_ms=at.now_ms,
+                has_input=inputs is not None,
+                commit_ms=commit_ms,
+                operators=operators,
             )
+        )
+
+    def _operator_progress(self, name: str, reports: Sequence[TaskReport]) -> OperatorProgress:
+        """Requires: the epoch is committed."""
+        runs = [run for table, runs in self.store.head.runs.items() if table.partition(SEPARATOR)[0] == name for run in runs]
+        return OperatorProgress(
+            busy_ms=sum(report.busy_ms for report in reports),
+            measures=added_up(report.measures for report in reports),
+            state_rows=sum(run.rows for run in runs),
+            state_bytes=sum(run.length for run in runs),
         )
 
     def _concerns(self) -> set[str]:
@@ -212,11 +227,12 @@ class EpochRunner:
         return assignment, [SetAssignment(assignment)]
 
     def close(self) -> None:
-        """Let go of the state. Raises nothing if another driver has it by now."""
-        with suppress(Conflict):
-            self.publisher.finish()
-            self.writer.close()
-        self.publisher.close_sinks()
+        """Let go of the state, whatever else fails. Raises nothing if another driver has it by now."""
+        with ExitStack() as steps:
+            steps.callback(self.publisher.close_sinks)
+            steps.callback(self.writer.close)
+            with suppress(Conflict):
+                self.publisher.finish()
 
 
 def _event_time(watermark_ms: int) -> dict[str, int]:

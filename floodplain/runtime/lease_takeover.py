@@ -25,7 +25,10 @@ def take_over(store: Store, owner: str, *, force: bool = False) -> Writer:
         try:
             return store.writer(owner, force=force, outlasted=outlasted)
         except LeaseHeld:
-            if store.history.refresh().lease != seen:
+            lease = store.history.refresh().lease
+            if not lease.expires_ms:
+                continue  # released since
+            if lease != seen:
                 raise
             outlasted = _wait(store, seen)
 

@@ -8,7 +8,7 @@ from floodplain.errors import BadInput
 from floodplain.eventtime.times import check_time
 from floodplain.expressions.columns import hint
 from floodplain.operators.kernel.late_rows import LATE, late_columns
-from floodplain.operators.kernel.operator import KeyedOperator, check_ends, fitted_process
+from floodplain.operators.kernel.operator import KeyedOperator, bind_process, check_ends
 from floodplain.operators.kernel.reserved_columns import PREFIX
 from floodplain.plan.nodes import Keyed, Plan
 from floodplain.store.rows.layout import HASH
@@ -19,7 +19,7 @@ def fitted_operator(step: Keyed, rows: pa.Schema, plan: Plan) -> KeyedOperator:
     _check_columns(step, rows)
     named = step.event_time or plan.event_time
     event_time = named if named in rows.names else None
-    process = fitted_process(step.name, step.process, rows, step.keys, event_time)
+    process = bind_process(step.name, step.process, rows, step.keys, event_time)
     if event_time is not None:
         check_time(f"operator {step.name}", event_time.removeprefix(PREFIX), rows.field(event_time).type)
     if plan.event_time is None:

@@ -9,6 +9,20 @@ from floodplain.store.store import Store
 KEPT_EPOCHS = 100
 
 
+@dataclass(frozen=True)
+class OperatorProgress:
+    """What the tasks of a stateful operator did in an epoch, and its state after it."""
+
+    busy_ms: int
+    """Of all tasks together."""
+    measures: dict[str, int]
+    """What a caller of its own has counted, by name."""
+    state_rows: int
+    """Rows in the runs of its tables: those that newer ones replace or delete are counted until compaction drops them."""
+    state_bytes: int
+    """Of these runs."""
+
+
 @dataclass
 class EpochProgress:
     """What an epoch did."""
@@ -25,6 +39,14 @@ class EpochProgress:
     """Operator → rows that it did not process as usual, by reason."""
     busy_ms: list[int] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    processing_ms: int = 0
+    """Processing time of the epoch."""
+    has_input: bool = True
+    """Whether it processed a batch of the input; else it is for timers only."""
+    commit_ms: int = 0
+    """How long the commit took."""
+    operators: dict[str, OperatorProgress] = field(default_factory=dict)
+    """By name."""
 
     @property
     def late(self) -> int:

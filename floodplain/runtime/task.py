@@ -47,6 +47,8 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     warnings: tuple[str, ...] = ()
     max_event_ms: int | None = None
     busy_ms: int = 0
+    measures: dict[str, int] = {}
+    """What a caller of its own has counted, by name."""
     failure: Failure | None = None
     """What the task ended with instead of all the rest, where trying it again would not help."""
 
@@ -137,6 +139,7 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch], 
         max_event_ms=outcome.max_event_ms,
         busy_ms=int((place.clock.monotonic_s() - started_s - waiting.waited_s) * 1000),
         warnings=outcome.warnings,
+        measures=dict(outcome.measures),
     )
 
 

@@ -85,7 +85,7 @@ class WatermarkClock:
         assert self.rule is not None
         if not self.rule.counts_rows:
             return dict(seen)
-        recorded = self._store.snapshot().table(NEWEST).to_arrow().to_pylist()
+        recorded = self._store.snapshot().stored(NEWEST).to_arrow().to_pylist()
         held = {row["source"]: tuple(row["times"]) for row in recorded}
         counted = {source: slack.kept for source, slack in self.rule.sources.items() if slack.rows and seen[source].newest}
         newest = {source: newest_of(held.get(source, ()), seen[source].newest, kept) for source, kept in counted.items()}

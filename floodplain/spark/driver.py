@@ -64,7 +64,11 @@ class Driver:
         slots: int,
         tags: Sequence[str],
         listener: DriverListener,
+        *,
+        without_data: bool = True,
     ) -> None:
+        """``without_data``: epochs come also when no data does."""
+        self._without_data = without_data
         self._engine = engine
         self._listener = listener
         self.epochs = EpochRunner(place, plan, engine, slots, listener.concern)
@@ -135,14 +139,21 @@ class Driver:
         raise Interrupted
 
     def tick(self) -> bool:
-        """As ``EpochRunner.tick``: an epoch without rows if timers are due; whether there was one. None once it is to stop.
+        """As ``EpochRunner.tick``: an epoch without rows if timers are due; whether there was one. None once it is to stop, nor
+        if epochs come with data only.
 
         Spark calls us only when data comes. It leaves the watermark that the next batch would have in its commit log.
         """
         with self._drain_lock.alone() as may_begin:
+            if not may_begin:
+                return False
+            now_ms = self.store.history.clock.now_ms()
+            if not self._without_data:
+                self.epochs.publisher.record_when_idle(now_ms)
+                return False
             batch_id = self.store.head.source.batch_id
             given_ms = spark_checkpoint.next_watermark(self._checkpoint, batch_id) if self._checkpoint else 0
-            return may_begin and self.epochs.tick(given_ms, self.store.history.clock.now_ms())
+            return self.epochs.tick(given_ms, now_ms)
 
     def heartbeat(self, source: str | None, at_ms: int) -> None:
         """Once the running epoch is over."""

@@ -35,7 +35,7 @@ class Maintenance:
         self._query: _Query | None = None
         self._stopped = threading.Event()
         self._untidy = threading.Event()
-        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._beat, self._tidy)]
+        self._heartbeat, self._tidying = (threading.Thread(target=work, daemon=True) for work in (self._beat, self._tidy))
         self.ended_by: Exception | None = None
 
     def attach(self, driver: Driver, running: Callable[[], bool], end: Callable[[], None]) -> None:
@@ -68,14 +68,18 @@ class Maintenance:
         return self.ended_by or self._attached.upkeep.failure
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        self._heartbeat.start()
+        self._tidying.start()
 
-    def stop(self) -> None:
+    def stop_heartbeat(self) -> None:
+        """No timer fires any more; compaction is told to come to its end."""
         self._stopped.set()
         self._untidy.set()
-        for thread in self._threads:
-            thread.join()
+        self._heartbeat.join()
+
+    def stop(self) -> None:
+        self.stop_heartbeat()
+        self._tidying.join()
 
     def _beat(self) -> None:
         query = self._attached

@@ -26,12 +26,13 @@ from floodplain.runtime.progress import EpochProgress
 from floodplain.runtime.schema_inference import dry_schemas
 from floodplain.scratch import Scratch
 from floodplain.sinks.base import Sink
+from floodplain.spark.active_queries import ActiveQueries
 from floodplain.spark.driver import Driver
 from floodplain.spark.engine import SparkEngine
 from floodplain.spark.environment import prepare_workers
 from floodplain.spark.foreach_batch import ForeachBatchSink
 from floodplain.spark.maintenance import Maintenance
-from floodplain.spark.session_conf import SPARKS, start_light
+from floodplain.spark.session_conf import SPARKS, runs_without_data, start_light
 from floodplain.spark.termination import Termination
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.durations import to_ms
@@ -51,8 +52,8 @@ DELAY = "spark.watermarkDelayMs"
 def stream(rows: DataFrame | None = None, /, **sources: DataFrame) -> Stream:
     """A pipeline over a DataFrame of any source, streaming or static.
 
-    Several sources are given by name: ``stream(clicks=clicks, impressions=impressions)``. Their rows come as one stream with
-    all columns, null where a source has none, and a column ``source`` with the name; one epoch covers them all.
+    Pass several sources by name: ``stream(clicks=clicks, impressions=impressions)``. They become one stream with the columns of
+    all of them, null where a source has none, and a column ``source`` with the name. One epoch covers all sources.
     """
     if (rows is None) == (not sources):
         raise BadInput("stream takes one DataFrame, or several by name: stream(clicks=…, impressions=…)")
@@ -85,6 +86,9 @@ class SparkRuntime:
         prepare_workers(main.sparkSession)
         store = Store.open(options.state, create=True, settings=options.settings, options=options.options)
         slots = _slots(options.slots, store.head, main)
+        ending = ACTIVE.get(store.head.store)
+        if ending is not None and not options.force:
+            ending.await_release()
         writer = take_over(store, f"driver_{store.history.randomness.nonce()}", force=options.force)
         with ExitStack() as undo:
             undo.callback(writer.close)
@@ -93,7 +97,10 @@ class SparkRuntime:
             place = StateLocation(store, writer, options.state, options.settings, options.options)
             engine = SparkEngine(main.sparkSession, store.head.key_groups)
             maintenance = Maintenance()
-            driver = Driver(place, _with_event_time(plan, main), engine, slots, list(inputs), maintenance)
+            driver = Driver(
+                *(place, _with_event_time(plan, main), engine, slots, list(inputs), maintenance),
+                without_data=runs_without_data(main.sparkSession),
+            )
             driver.prepare(inputs, options.changes)
             query = self._run(driver, maintenance, stream, plan, inputs, options)
             undo.pop_all()
@@ -144,6 +151,8 @@ def _follow(driver: Driver, inputs: dict[str, DataFrame], options: StartOptions,
     modes.set_all(folder)
     rows = driver.follow(folder, inputs)
     writing = rows.writeStream.foreachBatch(driver.on_batch).option("checkpointLocation", str(folder))
+    if options.name is not None:
+        writing = writing.queryName(options.name)
     trigger = {"processingTime": "0 seconds"} if not options.trigger else dict(options.trigger)
     if isinstance(interval := trigger.get("processingTime"), timedelta):
         trigger["processingTime"] = f"{to_ms(interval, 'trigger interval')} milliseconds"
@@ -176,6 +185,8 @@ class Query:
             driver.close()
             return
         self._termination = Termination(query, driver, self._maintenance, last_timers=ends)
+        ACTIVE.add(driver.store.head.store, self)
+        self._termination.then(lambda: ACTIVE.remove(driver.store.head.store, self))
         self._maintenance.start()
         self._termination.start()
 
@@ -186,13 +197,31 @@ class Query:
         except (*SPARKS, OSError):
             return False
 
+    @property
+    def query_id(self) -> str | None:
+        """Spark's id of the query: the same after a restart. None over static input."""
+        return None if self._query is None else str(self._query.id)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it has ended, or Spark has begun to end it, of which it tells before it is done."""
+        try:
+            return not self._runs() or (self._query is not None and self._query.exception() is not None)
+        except (*SPARKS, OSError):
+            return True
+
+    def await_release(self) -> None:
+        """If it is ending, wait until it has released the lease on its state."""
+        if self._termination is not None and self.is_ending:
+            self._termination.wait_released()
+
     def _end_spark(self) -> None:
         with suppress(*SPARKS, OSError):
             if self._query is not None:
                 self._query.stop()
 
     def then(self, call: Callable[[], object]) -> None:
-        """Call this when the query ends, also if it fails; at once if it has ended."""
+        """Call this function when the query ends or fails; at once if it has ended."""
         if self._termination is None:
             call()
         else:
@@ -204,10 +233,10 @@ class Query:
         return next(iter(self.sinks.values()))
 
     def await_termination(self, seconds: float | None = None) -> bool:
-        """Wait for the end; whether it came. Raises what ended the query, if it failed.
+        """Wait until the query has ended; returns whether it has. Raises the error that ended it, if it failed.
 
-        A query with the trigger ``availableNow`` first runs epochs until no timer is due. The lease on the state has been
-        released by then.
+        A query with the trigger ``availableNow`` first runs epochs until no timer is due. When this returns true, the query has
+        released its lease.
         """
         if self._termination is None:
             return True
@@ -217,14 +246,14 @@ class Query:
         return ended
 
     def process_all_available(self) -> None:
-        """Wait until all input that is available now is processed and no timer is due. Raises what ended the query, if it
-        failed."""
+        """Wait until all input that is available now is processed and no timer is due. Raises the error that ended the query,
+        if it failed."""
         if self._query is None or self._termination is None:
             return
         try:
             self._query.processAllAvailable()
         except SPARKS:
-            if not self._runs():
+            if self.is_ending:
                 self.await_termination()
             raise
         self._fire()
@@ -240,10 +269,9 @@ class Query:
             raise
 
     def stop(self) -> None:
-        """Finish the running epoch, commit and publish it, and release the lease on the state. No epoch begins and no timer fires
-        any more.
+        """Finish the running epoch, commit and publish it, and release the lease. No further epoch begins and no timer fires.
 
-        It may be called again, and from any thread. Inside an epoch it raises ``BadInput``.
+        You may call it again, and from any thread. Inside an epoch it raises ``BadInput``.
         """
         if self._query is None or self._termination is None:
             return
@@ -254,31 +282,31 @@ class Query:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What Spark is at: ``message``, ``isDataAvailable`` and ``isTriggerActive``."""
+        """Spark's own status: ``message``, ``isDataAvailable`` and ``isTriggerActive``."""
         if self._query is None:
             return {"message": "done", "isDataAvailable": False, "isTriggerActive": False}
         return dict(self._query.status)
 
     @property
     def is_active(self) -> bool:
-        """Whether it runs. If not, it has released the lease on its state."""
+        """Whether the query runs. If not, it has released its lease."""
         return self._termination is not None and not self._termination.over
 
     @property
     def progress(self) -> list[EpochProgress]:
-        """The last epochs, oldest first."""
+        """The last hundred epochs, oldest first."""
         return list(self._driver.epochs.progress.epochs)
 
     @property
     def totals(self) -> dict[str, dict[str, int]]:
-        """Operator → drop reason → rows dropped since the state was made, over all restarts. Reasons: ``late``, or
+        """Operator → drop reason → rows dropped since the state was created, over all restarts. Reasons: ``late``, and
         ``ignored`` as in ``progress.ignored_by``."""
         return self._driver.epochs.progress.totals
 
     @property
     def exception(self) -> Exception | None:
-        """What ended the query, or, while it runs, what keeps its compaction or garbage collection from their work, which is
-        tried again; None if it is well or was stopped."""
+        """The error that ended the query; while it runs, the error of its compaction or garbage collection, which is retried.
+        None if there is none or the query was stopped."""
         return None if self._termination is None else self._termination.failure or self._maintenance.failure
 
     def explain(self, format: Form = "text") -> str:  # noqa: A002 — as Spark calls it
@@ -286,24 +314,27 @@ class Query:
         return explain_running(self._driver.epochs, self._about, format)
 
     def rescale(self, slots: int) -> None:
-        """Use this many slots from the next epoch on, while it runs. No state moves."""
+        """Use this many slots from the next epoch on, while the query runs. No state moves."""
         self._driver.epochs.rescale(slots)
 
     def heartbeat(self, at: int | datetime, source: str | None = None) -> None:
-        """All events up to ``at`` have come, of this source or of all: the watermark need not wait for rows that show it.
+        """Advance the watermark without rows: all events of this source, or of all sources, up to ``at`` have come.
 
-        It is in the state when this returns, after the running epoch.
+        It waits for the running epoch, and is part of the state when it returns.
         """
         self._driver.heartbeat(source, time_ms(at))
 
     @property
     def manifest(self) -> Manifest:
-        """What the state consists of, as of the last committed epoch."""
+        """The manifest of the last committed epoch."""
         return self._driver.store.head
 
     def state(self, table: str) -> TableView:
         """A table as of the last committed epoch."""
         return self._driver.store.snapshot().table(table)
+
+
+ACTIVE: ActiveQueries[Query] = ActiveQueries()
 
 
 def _union(sources: Mapping[str, DataFrame]) -> DataFrame:

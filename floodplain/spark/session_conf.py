@@ -21,6 +21,7 @@ all that a checkpoint has, so a plain file with Hadoop's own checksum is enough.
 _OPENING_MS = 60_000
 """How long to wait until a query has opened its sources, which it does in its own thread. Sources write to the checkpoint, too,
 with the settings of that moment."""
+_WITHOUT_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _NO_LIMIT = str((1 << 31) - 1)
@@ -59,6 +60,16 @@ def start_light(writing: DataStreamWriter, session: SparkSession) -> StreamingQu
             query.stop()
             raise
         return query
+
+
+def runs_without_data(session: SparkSession) -> bool:
+    """Whether stateful queries of this session have epochs when no data comes."""
+    return is_on(session, _WITHOUT_DATA)
+
+
+def is_on(session: SparkSession, name: str) -> bool:
+    """A setting of Spark's that is true or false."""
+    return (session.conf.get(name) or "").lower() == "true"
 
 
 class ToPython:

@@ -28,7 +28,7 @@ class Termination:
         self._last_timers = last_timers
         self._lock = threading.Lock()
         self._after: list[Callable[[], object]] = []
-        self._over = threading.Event()
+        self._released, self._over = threading.Event(), threading.Event()
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="floodplain-ending", daemon=True)
 
@@ -55,6 +55,11 @@ class Termination:
             self._driver.check_outside()
         return self._over.wait(seconds)
 
+    def wait_released(self) -> None:
+        """Until the lease on the state is free, which is before compaction has come to its end. Raises as ``wait``."""
+        self._driver.check_outside()
+        self._released.wait()
+
     @property
     def failure(self) -> Exception | None:
         """What ended the query, once that is known; None if it was stopped or has ended by itself."""
@@ -69,7 +74,10 @@ class Termination:
         except Exception as error:
             self._failure = error
         finally:
-            self._close(self._maintenance.stop, self._driver.close)
+            # Nobody who waits for the state need wait for the last compaction, which needs no lease.
+            self._close(self._maintenance.stop_heartbeat, self._driver.close)
+            self._released.set()
+            self._close(self._maintenance.stop)
             with self._lock:
                 self._close(*self._after)
                 self._over.set()

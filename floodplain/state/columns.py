@@ -1,7 +1,6 @@
 """Lists, maps, sets and timers of all keys of a task at once, as Arrow columns.
 
-What is changed stands in a log that is written as it is; who reads before that gets the stored rows and the log resolved by the
-rules of the store itself.
+Changes go to a log, which is written as it is. A read before that merges the stored rows with the log, by the rules of the store.
 """
 
 from collections.abc import Mapping
@@ -25,9 +24,9 @@ from floodplain.store.rows.row_classes import refine, starts_of
 _NOTHING_FIRED = np.iinfo(np.int64).min
 
 Numbered: TypeAlias = tuple[np.ndarray, pa.Table]
-"""Rows, and the number of the key of each."""
+"""The key number of each row, and the rows."""
 Change: TypeAlias = tuple[np.ndarray, Mapping[str, pa.Array], str]
-"""The number of the key of each row, the rows' other columns, and what is done with them."""
+"""The key number of each row, its other columns, and the operation."""
 
 
 class EntryColumns:
@@ -41,23 +40,23 @@ class EntryColumns:
         self._log: list[Change] = []
 
     def change(self, op: str, numbers: np.ndarray, columns: Mapping[str, pa.Array]) -> None:
-        """``put``, ``merge`` or ``delete`` entries, or ``clear`` keys; of what is said of one entry, the later counts."""
+        """``put``, ``merge`` or ``delete`` entries, or ``clear`` keys; the last change of an entry wins."""
         if len(numbers):
             self._log.append((numbers, columns, op))
 
     def all(self) -> Numbered:
-        """Every entry of every key, by key number, then by sub-key."""
-        found = self._cursor.lookup()
-        return self._now(found.key_number, found.rows)
+        """All entries of all keys, sorted by key number, then by sub-key."""
+        stored = self._cursor.lookup()
+        return self._now(stored.key_number, stored.rows)
 
     def some(self, numbers: np.ndarray, subkeys: pa.Array) -> tuple[np.ndarray, pa.Table]:
-        """Rows, and for each of these entries, read at once, the row that it is; −1 where there is none."""
-        found = self._cursor.entries(numbers, {self.subkey: subkeys})
+        """Reads these entries in one multi-get: the row number of each, −1 if it does not exist, and the rows."""
+        stored = self._cursor.entries(numbers, {self.subkey: subkeys})
         if not self._log:
             row = np.full(len(numbers), -1)
-            row[found.key_number] = np.arange(len(found.key_number))
-            return row, found.rows.select(self._names)
-        of, rows = self._now(numbers[found.key_number], found.rows)
+            row[stored.key_number] = np.arange(len(stored.key_number))
+            return row, stored.rows.select(self._names)
+        of, rows = self._now(numbers[stored.key_number], stored.rows)
         return _matched(of, layout.one_array(rows.column(self.subkey)), numbers, subkeys), rows
 
     def write(self) -> None:
@@ -67,12 +66,12 @@ class EntryColumns:
             self._cursor.write_at(numbers, columns, op)
 
     def _settled(self) -> list[Change]:
-        """The log without merges: their base is read, for the reason that ``ReducingHandle`` has."""
+        """The log with merges resolved to puts, which reads their base: see ``ReducingHandle._merges``."""
         named = [(of, columns[self.subkey]) for of, columns, op in self._log if op != "clear"]
         numbers, subkeys = np.concatenate([of for of, _ in named]), pa.concat_arrays([keys for _, keys in named])
         row, rows = self.some(numbers, subkeys)
-        gone, there = row < 0, np.flatnonzero(row >= 0)
-        kept = there[np.unique(row[there], return_index=True)[1]]
+        gone, present = row < 0, np.flatnonzero(row >= 0)
+        kept = present[np.unique(row[present], return_index=True)[1]]
         values = {name: layout.one_array(rows.column(name)).take(pa.array(row[kept])) for name in self._names}
         return [
             *((of, columns, op) for of, columns, op in self._log if op == "clear"),
@@ -83,8 +82,8 @@ class EntryColumns:
     def _now(self, numbers: np.ndarray, stored: pa.Table) -> Numbered:
         if not self._log:
             return numbers, stored.select(self._names)
-        given = dict(zip(stored.column_names, stored.columns, strict=True))
-        before = {name: layout.one_array(given[name]) for name in (*self._names, EXPIRES) if name in given}
+        columns = dict(zip(stored.column_names, stored.columns, strict=True))
+        before = {name: layout.one_array(columns[name]) for name in (*self._names, EXPIRES) if name in columns}
         parts = [(numbers, before, "put"), *self._log]
         rows = pa.concat_tables([self._physical(*part) for part in parts]).combine_chunks()
         owner = np.concatenate([of for of, _, _ in parts])
@@ -103,7 +102,7 @@ class EntryColumns:
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """Elements of lists: the number of the key of each, where it stands, what it is, and when it expires (if any does)."""
+    """Elements of lists: key number, position, value and expiry time of each (without expiry times if none expires)."""
 
     numbers: np.ndarray
     positions: np.ndarray
@@ -126,17 +125,17 @@ class ListColumns(EntryColumns):
         self._appended = np.zeros(len(cursor.space), np.int64)
 
     def stored(self, numbers: np.ndarray) -> "Elements":
-        """The elements of these keys as the epoch began."""
+        """The elements of these keys at the start of the epoch."""
         if not len(numbers):
             return Elements(numbers, np.empty(0, np.uint64), pa.nulls(0, self._arrow), np.empty(0, np.int64))
-        found = self._cursor.lookup_of(numbers)
-        rows = found.rows
+        stored = self._cursor.lookup_of(numbers)
+        rows = stored.rows
         ends = np.empty(0, np.int64) if EXPIRES not in rows.column_names else layout.expiries(rows, EXPIRES)
         positions, values = (layout.one_array(rows.column(name)) for name in (self.subkey, self._column))
-        return Elements(numbers[found.key_number], positions.to_numpy(), values, ends - self._cursor.lateness_ms)
+        return Elements(numbers[stored.key_number], positions.to_numpy(), values, ends - self._cursor.lateness_ms)
 
     def replace(self, elements: "Elements") -> None:
-        """Other values in the same positions, with the same ends."""
+        """Replaces the values at these positions; expiry times stay."""
         ends = {EXPIRES: pa.array(elements.ends + self._cursor.lateness_ms)} if len(elements.ends) else {}
         positions = pa.array(elements.positions)
         self.change("put", elements.numbers, {self.subkey: positions, self._column: elements.values, **ends})
@@ -145,9 +144,9 @@ class ListColumns(EntryColumns):
         self.change("delete", elements.numbers, {self.subkey: pa.array(elements.positions)})
 
     def append(self, numbers: np.ndarray, values: pa.Array, ends: np.ndarray | None = None) -> None:
-        """Value i behind the list of key ``numbers[i]``; values of one key in their order.
+        """Appends value i to the list of key ``numbers[i]``; values of one key in their order.
 
-        ``ends``: when each expires, in the time of the operator, if not a time to live from now on.
+        ``ends``: the expiry time of each, by the operator's watermark; by default the ttl from now on.
         """
         order = np.argsort(numbers, kind="stable")
         of = numbers[order]
@@ -169,27 +168,28 @@ class TimerColumns:
         self._log: list[tuple[np.ndarray, np.ndarray, bool]] = []
         self._fired_ms: np.ndarray | None = None
 
-    def change(self, numbers: np.ndarray, times: np.ndarray, there: bool) -> None:
+    def change(self, numbers: np.ndarray, times: np.ndarray, is_set: bool) -> None:
         if len(numbers):
-            self._log.append((numbers, times, there))
+            self._log.append((numbers, times, is_set))
 
     def all(self) -> tuple[np.ndarray, np.ndarray]:
-        """Key numbers and times of all timers that are set, by key and time."""
-        found = self._cursor.lookup()
-        numbers, times, there = self._settled(found.key_number, found.rows.column(self._subkey).to_numpy())
-        return numbers[there], times[there]
+        """Key numbers and times of all registered timers, sorted by key and time."""
+        stored = self._cursor.lookup()
+        numbers, times, is_set = self._settled(stored.key_number, stored.rows.column(self._subkey).to_numpy())
+        return numbers[is_set], times[is_set]
 
     def keys_due(self) -> np.ndarray:
-        """Of those that were stored as the epoch began."""
+        """The keys that have due timers from earlier epochs."""
         return np.unique(self._due[0][self._due[1] <= self._until_ms])
 
     def take_due(self, *, fire: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Those that are due now, by time; they are gone, and may be set again.
+        """Removes and returns the due timers, sorted by time. They may be set again.
 
-        ``fire``: a callback follows. What it sets for a key is due in this epoch only if it is later than the key's first here.
+        ``fire``: a callback follows. A timer that it sets for a key is due in this epoch only if it is later than the first one
+        of the key here.
         """
-        numbers, times, there = self._settled(*self._due)
-        ripe = np.flatnonzero(there & (times <= self._until_ms))
+        numbers, times, is_set = self._settled(*self._due)
+        ripe = np.flatnonzero(is_set & (times <= self._until_ms))
         if self._fired_ms is not None:
             fired_ms = self._fired_ms[numbers[ripe]]
             ripe = ripe[(times[ripe] > fired_ms) | (fired_ms == _NOTHING_FIRED)]
@@ -208,29 +208,29 @@ class TimerColumns:
 
     def write(self) -> None:
         nothing = np.empty(0, np.int64)
-        numbers, times, there = self._settled(nothing, nothing)
-        for op, wanted in (("delete", ~there), ("put", there)):
+        numbers, times, is_set = self._settled(nothing, nothing)
+        for op, wanted in (("delete", ~is_set), ("put", is_set)):
             if wanted.any():
                 self._cursor.write_at(numbers[wanted], {self._subkey: pa.array(times[wanted])}, op)
 
     def _settled(self, numbers: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """These timers and then the log: each timer once, and whether it is there in the end; by key and time."""
+        """Applies the log to these timers: each timer once, and whether it is set; sorted by key and time."""
         parts = [(numbers, times, True), *self._log]
         of, at = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
-        there = np.repeat([part[2] for part in parts], [len(part[0]) for part in parts])
+        is_set = np.repeat([part[2] for part in parts], [len(part[0]) for part in parts])
         order = np.lexsort((at, of))
-        of, at, there = of[order], at[order], there[order]
+        of, at, is_set = of[order], at[order], is_set[order]
         last = np.append(starts_of(of, at)[1:], True)[: len(of)]
-        return of[last], at[last], there[last]
+        return of[last], at[last], is_set[last]
 
 
 def _matched(of: np.ndarray, subkeys: pa.Array, wanted_of: np.ndarray, wanted: pa.Array) -> np.ndarray:
-    """For each wanted (key number, sub-key) its place among the others; −1 where there is none."""
+    """For each wanted (key number, sub-key) its row among the others; −1 if it is not there."""
     keys = normalize_keys([pa.concat_arrays([subkeys, wanted])])[0]
     numbers, hashes = np.concatenate([of, wanted_of]), hash_columns([keys])
     order = np.lexsort((hashes, numbers))
     entry = np.empty(len(order), np.int64)
     entry[order] = refine(starts_of(numbers[order], hashes[order]), [keys.take(pa.array(order))])
-    place = np.full(len(order), -1)
-    place[entry[: len(of)]] = np.arange(len(of))
-    return place[entry[len(of) :]]
+    row = np.full(len(order), -1)
+    row[entry[: len(of)]] = np.arange(len(of))
+    return row[entry[len(of) :]]

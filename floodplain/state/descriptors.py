@@ -1,6 +1,6 @@
-"""Declarations of state: what a user writes in the body of an operator. They hold no state; handles act on it.
+"""State descriptors, which users declare in the class body of a process function. Handles read and write the state.
 
-Reading what was never written gives the default. Setting to null and never having set differ: see ``Value.nullable``.
+A state that was never written reads as its default. That is not the same as null: see ``Value.nullable``.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from floodplain.lossless import UNFIT
 from floodplain.state.durations import to_ms
 from floodplain.state.row_expressions import ALL, LAZY, parse_paths
 from floodplain.state.types import as_arrow
-from floodplain.state.value_check import fit_of
+from floodplain.state.value_check import converter_for
 from floodplain.store.rows import merge_functions
 from floodplain.store.rows.merge_functions import Combine, register_merge
 from floodplain.versions.records.schema import PROCESSING_TIME
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 TimeKind: TypeAlias = Literal["processing", "event"]
 EVENT_TIME = "event_time"
-"""The watermark that event time is judged by, beside ``PROCESSING_TIME``."""
+"""The clock of event-time ttls; the other one is ``PROCESSING_TIME``."""
 WATERMARKS: dict[str, str] = {"processing": PROCESSING_TIME, "event": EVENT_TIME}
 
 Type: TypeAlias = str | pa.DataType
-"""As Spark writes it (``"array<long>"``), or an Arrow type."""
+"""A type in Spark's notation (``"array<long>"``), or an Arrow type."""
 
 Vectorised: TypeAlias = Callable[[pa.Array], pa.Array]
 _Handle = TypeVar("_Handle")
@@ -55,24 +55,24 @@ class _HandledBy(Generic[_Handle]):
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """What all kinds of state with a time to live have in common."""
+    """The base of all states with a ttl."""
 
     _: KW_ONLY
     ttl: str | timedelta | None = None
-    """How long an entry lives after it was last written, as ``"1 hour"``; for ever if not given."""
+    """How long an entry lives after its last write, as ``"1 hour"``; by default for ever."""
     ttl_clock: TimeKind = "processing"
-    """Which time makes it expire: that of the machines, or that of the events. Of the events: it lives from the newest event time
-    among the rows that its key had in the epoch, or from the watermark if that is later, until the watermark has passed its
-    end, and is there for all rows that are not late. What is merged by then is read first."""
+    """Whether it expires by processing time or by event time. By event time, the ttl starts at the newest event time among the
+    rows of the key in the epoch, or at the watermark if that is later. The entry expires when the watermark passes the end of
+    the ttl, and all rows that are not late see it. With event time, merges read the old value first."""
     was: str | None = None
-    """What the state was called before: it goes on under its new name."""
+    """The former name of a renamed state, whose entries are kept."""
 
     def __post_init__(self) -> None:
         _check_time_kind(self.ttl_clock)
         if self.ttl is None and self.ttl_clock != "processing":
-            raise BadInput(f"ttl_clock={self.ttl_clock!r} says by which time a ttl is counted: give one, as ttl='1 hour'")
+            raise BadInput(f"ttl_clock={self.ttl_clock!r} is the clock of a ttl: set one, as ttl='1 hour'")
         if self.ttl is not None and not self.ttl_ms:
-            raise BadInput(f"a time to live of {self.ttl!r} would keep nothing: leave it out to keep for ever")
+            raise BadInput(f"a time to live of {self.ttl!r} would keep nothing: omit it to keep entries for ever")
 
     @property
     def ttl_ms(self) -> int:
@@ -89,18 +89,18 @@ class Value(Descriptor, _HandledBy["ValueHandle"]):
 
     type: Type
     default: Any = None
-    """What reading gives where nothing was set, or what was set has expired."""
+    """The value of a key without one: never set, cleared or expired."""
     _: KW_ONLY
     nullable: bool = True
-    """Whether null can be set, and told from never having been set; that takes two bits per key (8 bytes with a ttl)."""
-    beside: str | None = None
-    """Another value without which this one means nothing: a pipeline that would read the one and lose the other is refused."""
+    """Whether a value set to null differs from one that was never set; that takes two bits per key (8 bytes with a ttl)."""
+    companion: str | None = None
+    """Another value without which this one is meaningless: a changed pipeline that would lose only one of them is refused."""
     whole: bool = False
-    """Whether fields inside it mean nothing without each other, as those of a partial result: then none can be added or go."""
+    """Whether its fields depend on each other, as those of an accumulator: then no field can be added or dropped."""
 
     def __post_init__(self) -> None:
         Descriptor.__post_init__(self)
-        object.__setattr__(self, "default", _fitted_default(self.default, self.arrow))
+        object.__setattr__(self, "default", _converted_default(self.default, self.arrow))
 
     @property
     def arrow(self) -> pa.DataType:
@@ -109,7 +109,7 @@ class Value(Descriptor, _HandledBy["ValueHandle"]):
 
 @dataclass(frozen=True, slots=True)
 class Reducing(Descriptor, _HandledBy["ReducingHandle"]):
-    """One value per key that is only ever added to: ``merge`` folds what was there with what comes, without reading it first."""
+    """One value per key that is written by merging: ``merge`` folds operands into the stored value, without reading it first."""
 
     type: Type
     merge: str | Combine
@@ -119,7 +119,7 @@ class Reducing(Descriptor, _HandledBy["ReducingHandle"]):
 
     def __post_init__(self) -> None:
         Descriptor.__post_init__(self)
-        object.__setattr__(self, "default", _fitted_default(self.default, self.arrow))
+        object.__setattr__(self, "default", _converted_default(self.default, self.arrow))
         _check_merge(self.merge_name, self.arrow)
 
     @property
@@ -133,9 +133,9 @@ class Reducing(Descriptor, _HandledBy["ReducingHandle"]):
 
 @dataclass(frozen=True, slots=True)
 class Aggregating(Descriptor, _HandledBy["ReducingHandle"]):
-    """Like ``Reducing`` with a form of its own in the store: ``lift`` makes it of inputs, ``merge`` folds, ``finish`` reads it.
+    """Like ``Reducing``, with an accumulator: ``lift`` converts inputs to it, ``merge`` folds, ``finish`` computes the result.
 
-    All three work on whole Arrow arrays. An average is kept as ``"struct<n: long, total: double>"``.
+    All three work on whole Arrow arrays. The accumulator of an average is ``"struct<n: long, total: double>"``.
     """
 
     input: Type
@@ -146,12 +146,12 @@ class Aggregating(Descriptor, _HandledBy["ReducingHandle"]):
     merge: str | Combine
     finish: Vectorised
     default: Any = None
-    """Of the output."""
+    """The result of a key without a value."""
 
     def __post_init__(self) -> None:
         Descriptor.__post_init__(self)
         _ = self.arrow_input
-        object.__setattr__(self, "default", _fitted_default(self.default, self.arrow_output))
+        object.__setattr__(self, "default", _converted_default(self.default, self.arrow_output))
         _check_merge(self.merge_name, self.arrow)
 
     @property
@@ -175,21 +175,21 @@ class Aggregating(Descriptor, _HandledBy["ReducingHandle"]):
 class _Many(Descriptor):
     _: KW_ONLY
     prefetch: str = ALL
-    """``"all"`` entries of an epoch's keys are fetched at once when the first is read (up to the setting ``prefetch_bytes``; what
-    does not fit follows in batches). ``"lazy"``: each entry when it is asked for. Else the columns of the row that name the
-    entries it will want, as in ``"page"``, ``"click.page"`` or ``"page, referrer"``: these are fetched at once, others lazily."""
+    """``"all"``: all entries of the epoch's keys are fetched when the first is read, in batches of up to the setting
+    ``prefetch_bytes``. ``"lazy"``: each entry is fetched when it is read. Else columns of the rows, as in ``"page"``,
+    ``"click.page"`` or ``"page, referrer"``: the entries with these keys are fetched in one multi-get, others lazily."""
 
     def __post_init__(self) -> None:
         Descriptor.__post_init__(self)
         if not isinstance(self.prefetch, str):
-            raise BadInput(f"prefetch {self.prefetch!r} makes no sense: use 'all', 'lazy' or an expression of the row")
+            raise BadInput(f"prefetch {self.prefetch!r} is not possible: use 'all', 'lazy' or columns of the rows")
         if self.prefetch not in (ALL, LAZY):
             parse_paths(self.prefetch)
 
 
 @dataclass(frozen=True, slots=True)
 class List(_Many, _HandledBy["ListHandle"]):
-    """Values of a key in the order they were appended; appending never rewrites what is there."""
+    """Values of a key in the order in which they were appended; appending does not rewrite the list."""
 
     type: Type
 
@@ -197,7 +197,7 @@ class List(_Many, _HandledBy["ListHandle"]):
         _Many.__post_init__(self)
         if self.prefetch not in (ALL, LAZY):
             raise BadInput(
-                f"prefetch {self.prefetch!r} of a list makes no sense, its elements have no names: use 'all' or 'lazy'"
+                f"prefetch {self.prefetch!r} is not possible for a list, whose elements have no keys: use 'all' or 'lazy'"
             )
         _ = self.arrow
 
@@ -208,15 +208,15 @@ class List(_Many, _HandledBy["ListHandle"]):
 
 @dataclass(frozen=True, slots=True)
 class Map(_Many, _HandledBy["MapHandle"]):
-    """Entries of a key, found by an entry key of any type that Spark can group by."""
+    """Entries of a key, by an entry key of any type that Spark can group by."""
 
     key: Type
     value: Type
     merge: str | Combine | None = None
-    """How ``merge`` on an entry folds; numbers add up if nothing else is said."""
+    """How ``merge`` folds operands into an entry; by default numbers are added."""
     _: KW_ONLY
     whole: bool = False
-    """As of a ``Value``, for its keys and its values."""
+    """As ``Value.whole``, for its keys and its values."""
 
     def __post_init__(self) -> None:
         _Many.__post_init__(self)
@@ -241,7 +241,7 @@ class Map(_Many, _HandledBy["MapHandle"]):
 
 @dataclass(frozen=True, slots=True)
 class Set(_Many, _HandledBy["SetHandle"]):
-    """Different elements of a key, of any type that Spark can group by."""
+    """Distinct elements of a key, of any type that Spark can group by."""
 
     type: Type
 
@@ -256,7 +256,7 @@ class Set(_Many, _HandledBy["SetHandle"]):
 
 @dataclass(frozen=True, slots=True)
 class Timers:
-    """Times at which a key is called again: by the events' watermark, or by processing time."""
+    """Timers of a key: by the watermark, or by processing time."""
 
     time: TimeKind = "event"
 
@@ -266,18 +266,18 @@ class Timers:
 
 @dataclass(frozen=True, slots=True)
 class TaskValue(_HandledBy["TaskValueHandle"]):
-    """One value per slot, not per key: what a task knows, such as how far it has read. Rescaling merges and splits it."""
+    """One value per slot, not per key, such as a read position of a task. Rescaling merges and splits it."""
 
     type: Type
     default: Any = None
     _: KW_ONLY
     split: Callable[[Any, int], Sequence[Any]]
-    """``split(value, n)``: one value for each of ``n`` slots; null for none."""
+    """``split(value, n)``: one value for each of ``n`` slots; None for no value."""
     merge: Callable[[list[Any]], Any]
-    """``merge(values)``: one value of those that the slots had."""
+    """``merge(values)``: one value from those of all slots."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "default", _fitted_default(self.default, self.arrow))
+        object.__setattr__(self, "default", _converted_default(self.default, self.arrow))
 
     @property
     def arrow(self) -> pa.DataType:
@@ -286,7 +286,7 @@ class TaskValue(_HandledBy["TaskValueHandle"]):
 
 @dataclass(frozen=True, slots=True)
 class Broadcast(_HandledBy["BroadcastHandle"]):
-    """A small map that all tasks read whole and have alike; changed by the rows of the broadcast input, in ``on_broadcast``."""
+    """A small map that is the same in all tasks; changed by the rows of the broadcast input, in ``on_broadcast``."""
 
     key: Type
     value: Type
@@ -308,42 +308,42 @@ State: TypeAlias = Value | Reducing | Aggregating | List | Map | Set | Timers | 
 
 
 def states_of(operator: type) -> dict[str, State]:
-    """The states declared in the body of a class and its bases, in order; a declaration of the class replaces its base's."""
-    found: dict[str, State] = {}
+    """The states declared in a class body and in its bases, in order; a declaration overrides that of a base."""
+    states: dict[str, State] = {}
     for base in reversed(operator.__mro__):
         for name, declared in vars(base).items():
             if isinstance(declared, State):
-                found[name] = declared
+                states[name] = declared
             else:
-                found.pop(name, None)
-    return found
+                states.pop(name, None)
+    return states
 
 
 def _check_time_kind(kind: str) -> None:
     if kind not in WATERMARKS:
-        raise BadInput(f"there is no time {kind!r}: use 'processing' or 'event'")
+        raise BadInput(f"there is no clock {kind!r}: use 'processing' or 'event'")
 
 
-def _fitted_default(default: Any, type_: pa.DataType) -> Any:
-    """As the store would give it back."""
+def _converted_default(default: Any, type_: pa.DataType) -> Any:
+    """The default as the store would return it."""
     if default is None:
         return None
     try:
-        fitted = fit_of(type_)(default)
-        pa.array([fitted], type_)
+        converted = converter_for(type_)(default)
+        pa.array([converted], type_)
     except UNFIT as error:
         raise SchemaMismatch(f"default {default!r} is not a {type_}: {error}") from error
-    return fitted
+    return converted
 
 
 def _merge_name(merge: str | Combine) -> str:
-    """A function is registered on the way: whoever has the declaration has the code."""
+    """The name of a merge function. A callable is registered, so that every process with the declaration can run it."""
     return merge if isinstance(merge, str) else register_merge(merge)
 
 
 def _check_merge(name: str, type_: pa.DataType) -> None:
     if merge_functions.find(name) is None:
-        raise BadInput(f"no merge is called {name!r}: use sum, min, max, count, append or give a function")
+        raise BadInput(f"there is no merge function {name!r}: use sum, min, max, count, append or a callable")
     problem = merge_functions.check_type(name, type_)
     if problem:
         raise SchemaMismatch(problem)

@@ -1,4 +1,4 @@
-"""Lengths of time as a user writes them, in milliseconds."""
+"""Parses durations, such as ``"10 minutes"``, to milliseconds."""
 
 import re
 from datetime import timedelta
@@ -27,13 +27,13 @@ _UNIT_OF = {name: unit for unit, names in _NAMES.items() for name in (unit, *nam
 _PART = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]+)\s*,?", re.IGNORECASE)
 
 MAX_MS = (1 << 62) - 1
-"""Leaves room to add it to any time of the day."""
+"""Can be added to any point in time without overflow."""
 
 
 def to_ms(duration: str | timedelta, what: str = "duration") -> int:
     """``"1 hour"``, ``"1 hour 30 minutes"``, ``"500 ms"`` or a ``timedelta`` as whole milliseconds, 0 or more.
 
-    Months and years have no fixed length and are refused; so is what is not a whole number of milliseconds.
+    Raises ``BadInput`` for months and years, which have no fixed length, and for fractions of a millisecond.
     """
     if isinstance(duration, timedelta):
         return _checked(duration / timedelta(milliseconds=1), duration, what)

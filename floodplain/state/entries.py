@@ -1,4 +1,4 @@
-"""The entries of maps and sets as the epoch began, by key and entry key: whole, one at a time, or those that the rows name."""
+"""Reads entries of maps and sets as of the start of the epoch: all of a key, one, or those that the rows name."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
@@ -17,79 +17,79 @@ from floodplain.state.row_expressions import ALL, LAZY, evaluate, parse_paths
 from floodplain.state.tables import StateColumn
 from floodplain.store.rows.row_classes import refine, starts_of
 
-_NEAR_ENTRIES = 1 << 16
-"""Entries of the key at hand, read one at a time, that are kept."""
+_CACHED_ENTRIES = 1 << 16
+"""How many entries of the current key are cached."""
 
 
 class _Absent:
-    """Stands for an entry that is not there, since null may be a value."""
+    """Marks an entry that does not exist; null may be a value."""
 
 
 ABSENT: Final = _Absent()
 
 Frozen: TypeAlias = Any
-"""A form of an entry key that a dict can hold, equal exactly where Spark's grouping is."""
+"""A hashable form of an entry key, with the equality of Spark's grouping."""
 Entry: TypeAlias = tuple[Frozen, Any, Any]
 """(frozen entry key, entry key, value)."""
 
 
 class Entries:
-    """Reads one entry, or all of a key, as ``prefetch`` says. What was not asked for is not read."""
+    """Reads one entry, or all of a key, as ``prefetch`` declares."""
 
     def __init__(self, state: Map | Set, place: StateColumn, cursor: TableCursor, rows: pa.Table, starts: np.ndarray) -> None:
-        """``rows`` of key i are ``starts[i] : starts[i + 1]``: an expression is evaluated on them."""
+        """``rows``: those of key i are ``starts[i] : starts[i + 1]``; expressions of ``prefetch`` are evaluated on them."""
         self._type = state.arrow_key if isinstance(state, Map) else state.arrow
         self._place = place
         self._cursor = cursor
         self._rows, self._starts = rows, starts
         self._columns = [name for name in (place.subkey, place.column) if name]
-        self._held = PrefetchedEntries(cursor, self._columns)
+        self._prefetched = PrefetchedEntries(cursor, self._columns)
         self._prefetch = state.prefetch
         self._all = state.prefetch == ALL
         self._wanted: dict[tuple[int, Frozen], Any] | None = {} if state.prefetch in (ALL, LAZY) else None
-        self._near_number = -1
-        self._near: dict[Frozen, Any] = {}
-        self._near_whole = False
+        self._cached_number = -1
+        self._cached: dict[Frozen, Any] = {}
+        self._cached_whole = False
         self.freeze: Callable[[Any], Frozen] = frozen if is_plain(self._type) else self._frozen_by_type
 
     def value(self, number: int, key: Any, frozen_key: Frozen) -> Any:
-        """The value of an entry; ``ABSENT`` if there is none."""
-        if self._all and self._held.fits(number):
+        """The value of an entry; ``ABSENT`` if it does not exist."""
+        if self._all and self._prefetched.within_budget(number):
             return self._whole(number).get(frozen_key, ABSENT)
         if self._wanted is None:
             self._wanted = self._fetch_wanted()
-        found = self._wanted.get((number, frozen_key), _UNREAD)
-        return self._one(number, key, frozen_key) if found is _UNREAD else found
+        value = self._wanted.get((number, frozen_key), _UNREAD)
+        return self._one(number, key, frozen_key) if value is _UNREAD else value
 
     def all(self, number: int) -> Iterator[Entry]:
-        """All entries of a key, by sub-key; bounded in memory where they are not held anyway."""
-        if self._all and self._held.fits(number):
-            yield from self._entries(self._held.of(number))
+        """All entries of a key, sorted by entry key; in bounded memory unless they are prefetched."""
+        if self._all and self._prefetched.within_budget(number):
+            yield from self._entries(self._prefetched.of(number))
             return
         first: dict[Frozen, Any] | None = None
-        for columns in self._held.slices(number):
+        for columns in self._prefetched.slices(number):
             entries = list(self._entries(columns))
-            # Whoever walks through a map often reads the entry at hand, too.
-            near = {name: value for name, _, value in entries}
-            self._near_number, self._near, self._near_whole = number, near, False
-            first = near if first is None else {}
+            # A loop over a map often reads the current entry, too.
+            cached = {name: value for name, _, value in entries}
+            self._cached_number, self._cached, self._cached_whole = number, cached, False
+            first = cached if first is None else {}
             yield from entries
-        self._near_whole |= self._near_number == number and self._near is first
+        self._cached_whole |= self._cached_number == number and self._cached is first
 
     def _whole(self, number: int) -> dict[Frozen, Any]:
-        if self._near_number != number or not self._near_whole:
-            self._near = {name: value for name, _, value in self._entries(self._held.of(number))}
-            self._near_number, self._near_whole = number, True
-        return self._near
+        if self._cached_number != number or not self._cached_whole:
+            self._cached = {name: value for name, _, value in self._entries(self._prefetched.of(number))}
+            self._cached_number, self._cached_whole = number, True
+        return self._cached
 
     def _one(self, number: int, key: Any, frozen_key: Frozen) -> Any:
-        if self._near_number != number or len(self._near) > _NEAR_ENTRIES:
-            self._near_number, self._near, self._near_whole = number, {}, False
-        found = self._near.get(frozen_key, ABSENT if self._near_whole else _UNREAD)
-        if found is _UNREAD:
+        if self._cached_number != number or len(self._cached) > _CACHED_ENTRIES:
+            self._cached_number, self._cached, self._cached_whole = number, {}, False
+        value = self._cached.get(frozen_key, ABSENT if self._cached_whole else _UNREAD)
+        if value is _UNREAD:
             read = self._cursor.entries(np.array([number]), {self._columns[0]: pa.array([key], self._type)}).rows
-            found = self._near[frozen_key] = self._value_of(read, 0) if len(read) else ABSENT
-        return found
+            value = self._cached[frozen_key] = self._value_of(read, 0) if len(read) else ABSENT
+        return value
 
     def _value_of(self, rows: pa.Table, row: int) -> Any:
         return rows.column(self._place.column)[row].as_py() if self._place.column else None
@@ -100,7 +100,7 @@ class Entries:
         return zip(map(frozen, keys), keys, values, strict=True)
 
     def _fetch_wanted(self) -> dict[tuple[int, Frozen], Any]:
-        """The entries that the rows name, in one multi-get; those that are not there are known to be absent."""
+        """Fetches the entries that the rows name, in one multi-get; ``ABSENT`` for those that do not exist."""
         paths = parse_paths(self._prefetch)
         keys = normalize_keys([pa.chunked_array([self._named(path) for path in paths], self._type)])[0]
         numbers = np.tile(np.repeat(np.arange(len(self._starts) - 1), np.diff(self._starts)), len(paths))
@@ -111,13 +111,13 @@ class Entries:
         entry = refine(starts_of(numbers[order], hashes[order]), [keys], order)
         once = order[np.unique(entry, return_index=True)[1]]
         numbers, keys = numbers[once], keys.take(pa.array(once))
-        found = self._cursor.entries(numbers, {self._columns[0]: keys})
+        stored = self._cursor.entries(numbers, {self._columns[0]: keys})
         wanted: dict[tuple[int, Frozen], Any] = dict.fromkeys(
             zip(numbers.tolist(), map(frozen, keys.to_pylist()), strict=True), ABSENT
         )
-        names = map(frozen, found.rows.column(self._columns[0]).to_pylist())
-        values = found.rows.column(self._place.column).to_pylist() if self._place.column else [None] * len(found.rows)
-        wanted.update(zip(zip(numbers[found.key_number].tolist(), names, strict=True), values, strict=True))
+        names = map(frozen, stored.rows.column(self._columns[0]).to_pylist())
+        values = stored.rows.column(self._place.column).to_pylist() if self._place.column else [None] * len(stored.rows)
+        wanted.update(zip(zip(numbers[stored.key_number].tolist(), names, strict=True), values, strict=True))
         return wanted
 
     def _named(self, path: Path) -> pa.Array:
@@ -131,7 +131,7 @@ class Entries:
             raise SchemaMismatch(f"{where}: {'.'.join(path)} cannot name an entry of type {self._type}: {error}") from error
 
     def _frozen_by_type(self, key: Any) -> Frozen:
-        """Of types that Python writes in several ways (a struct as dict or tuple, a time with or without its zone)."""
+        """For types with several Python representations (a struct as dict or tuple, a time in any zone)."""
         return frozen(pa.array([key], self._type)[0].as_py())
 
 
@@ -139,7 +139,7 @@ _UNREAD: Final = object()
 
 
 def frozen(key: Any) -> Frozen:
-    """Requires: the key is as Arrow gives it. NaN is NaN, and 0.0 is −0.0."""
+    """Requires: the key is as Arrow returns it. NaN equals NaN, and 0.0 equals −0.0."""
     if isinstance(key, float) and key != key:
         return ("nan",)
     if isinstance(key, dict):
@@ -150,6 +150,6 @@ def frozen(key: Any) -> Frozen:
 
 
 def is_plain(type_: pa.DataType) -> bool:
-    """Whether all Python values of one entry key are equal."""
+    """Whether all Python representations of an entry key of this type are equal."""
     kinds = (pa.types.is_string, pa.types.is_binary, pa.types.is_integer, pa.types.is_boolean, pa.types.is_float64)
     return any(is_one(type_) for is_one in kinds)

@@ -1,5 +1,4 @@
-"""Columns and tables in the forms that users have them in: Arrow, NumPy, Polars, pandas. Neither of the last two is imported
-unless it is asked for."""
+"""Converts columns and tables of Arrow, NumPy, Polars and pandas. Polars and pandas are imported only if they are used."""
 
 from importlib import import_module
 from typing import Any, TypeAlias
@@ -12,11 +11,11 @@ from floodplain.state.value_check import array_of
 from floodplain.store.rows.layout import one_array
 
 FrameLike: TypeAlias = pa.Table | Any
-"""An Arrow table, a Polars or a pandas frame: known by what it can do, since neither of the last two need be installed."""
+"""An Arrow table, a Polars or a pandas frame. Frames are recognised by their methods: neither library need be installed."""
 
 
 def as_column(values: Any, type_: pa.DataType) -> pa.Array:
-    """One array of this type. Raises one of ``UNFIT`` where a value does not fit."""
+    """One array of this type. Raises one of ``UNFIT`` if a value does not fit."""
     if hasattr(values, "to_arrow"):
         values = values.to_arrow()
     if not isinstance(values, pa.Array | pa.ChunkedArray):
@@ -27,7 +26,7 @@ def as_column(values: Any, type_: pa.DataType) -> pa.Array:
 
 
 def is_frame(values: Any) -> bool:
-    """Whether it has columns by name."""
+    """Whether it is a table or a frame."""
     return isinstance(values, pa.Table | pa.RecordBatch) or type(values).__name__ == "DataFrame"
 
 

@@ -1,7 +1,7 @@
-"""Handles on states with one entry per key: what a user's function reads and writes while it is called for one key.
+"""Handles on states with one entry per key, by which process functions read and write state.
 
-A handle points at one key at a time (``i``). It sees the state as the epoch began plus what was written since, and all of it
-becomes one delta at the end. What Python never looks at stays in Arrow.
+A handle points at one key at a time (``i``). It sees the state at the start of the epoch with the writes since; all writes become
+one delta at the end. Values that Python code does not read stay in Arrow.
 """
 
 import copy
@@ -17,7 +17,7 @@ from floodplain.state.keyspace import TableCursor
 from floodplain.state.kinds import plain_kind
 from floodplain.state.pythonic import to_python
 from floodplain.state.tables import StateColumn
-from floodplain.state.value_check import as_it_is, check_each, fitting, surely_fits
+from floodplain.state.value_check import check_each, checked_converter, identity, quick_check
 from floodplain.store.rows import merge_functions
 from floodplain.store.rows.delta import EXPIRES_OF
 from floodplain.store.rows.layout import at_rows, one_array
@@ -25,7 +25,7 @@ from floodplain.store.rows.row_classes import starts_of
 
 
 class _Absent:
-    """Stands for a state that is not there, since null may be a value."""
+    """Marks a state that does not exist; null may be a value."""
 
 
 ABSENT: Final = _Absent()
@@ -44,18 +44,18 @@ class ValueHandle:
         self._values: list[Any] | None = None
         self._replaced: pa.Array | None = None
         self._some: tuple[pa.Array, np.ndarray] | None = None
-        """Values of some keys that are not in ``_replaced`` yet: who only writes needs no copy of all."""
+        """New values of some keys that are not in ``_replaced`` yet: writes alone need no copy of all values."""
         self._touched = bytearray(len(cursor.space))
         self._renewed = np.zeros(len(cursor.space), bool)
-        self._fits = surely_fits(state.arrow)
-        self._kind, self._fit = plain_kind(state.arrow), fitting(f"state {place.column}", state.arrow)
+        self._fits = quick_check(state.arrow)
+        self._kind, self._convert = plain_kind(state.arrow), checked_converter(f"state {place.column}", state.arrow)
 
     def trust(self) -> None:
-        """What is given is as the store has it: made by code of ours, which checks it."""
-        self._fit = as_it_is
+        """Skips conversions: a built-in caller passes only valid values."""
+        self._convert = identity
 
     def get(self) -> Any:
-        """The value, or the default where there is none."""
+        """The value, or the default if there is none."""
         value = (self._values or self._load())[self.i]
         return self._default if value is ABSENT else value
 
@@ -64,9 +64,15 @@ class ValueHandle:
 
     def set(self, value: Any) -> None:
         if type(value) is not self._kind:
-            value = self._null if value is None else self._fit(value)
+            value = self._null if value is None else self._convert(value)
         (self._values or self._load())[self.i] = value
         self._touched[self.i] = 1
+
+    def has_set(self, value: Any) -> bool:
+        """Whether this epoch has set the value of this key, and to this one."""
+        if not self._touched[self.i]:
+            return False
+        return bool((self._values or self._load())[self.i] == (self._null if value is None else self._convert(value)))
 
     def clear(self) -> None:
         (self._values or self._load())[self.i] = ABSENT
@@ -83,7 +89,7 @@ class ValueHandle:
         return values
 
     def column(self) -> pa.Array:
-        """The values of all keys, with the default where there is none."""
+        """The values of all keys; the default where a key has none."""
         values = self._current()
         if self._default is None or not values.null_count:
             return values
@@ -91,14 +97,14 @@ class ValueHandle:
         return pa.concat_arrays([values, pa.array([self._default], values.type)]).take(pa.array(choice))
 
     def present(self) -> np.ndarray:
-        """Per key, whether there is a value; a null that was set is one."""
-        there = _valid(self._current())
+        """Per key, whether it has a value; a null that was set is a value."""
+        present = _valid(self._current())
         if self.place.null_mark:
-            there |= _valid(self._cursor.aligned().column(self.place.null_mark)) & ~self.touched()
-        return there
+            present |= _valid(self._cursor.aligned().column(self.place.null_mark)) & ~self.touched()
+        return present
 
     def replace(self, values: pa.Array, numbers: np.ndarray | None = None) -> None:
-        """Set the values of all keys at once, or of these; null clears. Of a key given twice the last counts."""
+        """Sets the values of all keys, or of these; null clears. If a key occurs twice, the last value counts."""
         if numbers is None:
             self._replaced, self._some = values, None
             self._touched = bytearray(b"\1" * len(self._touched))
@@ -117,7 +123,7 @@ class ValueHandle:
         return pa.concat_arrays([current, values]).take(pa.array(choice))
 
     def _replaced_at(self, numbers: np.ndarray) -> pa.Array | None:
-        """What was set of these keys, if any was; as it was given, where it was given for just these."""
+        """The new values of these keys; None if nothing was replaced. Without a copy if they were set for exactly these keys."""
         if self._some is not None and np.array_equal(self._some[1], numbers):
             return self._some[0]
         self._current()
@@ -130,18 +136,18 @@ class ValueHandle:
         return one_array(self._cursor.aligned().column(self.place.column)) if self._replaced is None else self._replaced
 
     def renew(self, numbers: np.ndarray) -> None:
-        """The values of these keys live on, as if they had been set again."""
+        """Restarts the ttl of the values of these keys."""
         self._renewed[numbers] = True
 
     def touched(self) -> np.ndarray:
         return np.frombuffer(self._touched, bool)
 
     def rewritten(self) -> np.ndarray:
-        """Keys whose row must be put anew."""
+        """Per key, whether its row must be put."""
         return self.touched() | self._renewed
 
     def columns(self, numbers: np.ndarray) -> dict[str, pa.Array]:
-        """This state's columns of the rows of these keys, as they shall be."""
+        """The columns of this state in the rows to be put for these keys."""
         before = self._cursor.aligned()
         names = [name for name in (self.place.column, self.place.null_mark) if name]
         replaced = self._replaced_at(numbers)
@@ -152,16 +158,16 @@ class ValueHandle:
         elif self._values is None:
             out = {name: at_rows(before.column(name), numbers) for name in names}
         else:
-            given = [self._values[number] for number in numbers.tolist()]
-            out = {names[0]: pa.array([None if value is ABSENT else value for value in given], self.state.arrow)}
+            values = [self._values[number] for number in numbers.tolist()]
+            out = {names[0]: pa.array([None if value is ABSENT else value for value in values], self.state.arrow)}
             if self.place.null_mark:
-                out[self.place.null_mark] = pa.array([True if value is None else None for value in given], pa.bool_())
+                out[self.place.null_mark] = pa.array([True if value is None else None for value in values], pa.bool_())
         if self.state.ttl_ms:
             out |= {EXPIRES_OF + name: _ends(self, self._cursor, name, numbers) for name in names}
         return out
 
     def mark(self) -> Any:
-        """The state of this key as it is now, to be given to ``rollback``."""
+        """A savepoint of the current key for ``rollback``."""
         if not self._touched[self.i]:
             return None
         assert self._values is not None
@@ -169,7 +175,7 @@ class ValueHandle:
         return (value if self._fits(value) else copy.deepcopy(value),)
 
     def rollback(self, marked: Any) -> None:
-        """What was not yet touched is read again: a value may have been changed in place."""
+        """Restores the current key. A value that was not touched before is read again: it may have been changed in place."""
         self._touched[self.i] = marked is not None
         if marked is not None:
             (self._values or self._load())[self.i] = marked[0]
@@ -177,7 +183,7 @@ class ValueHandle:
             self._values[self.i] = self._stored(self.i)
 
     def check(self) -> None:
-        """Raises if what was set for this key does not fit the declared type."""
+        """Raises if the value set for this key does not fit the declared type."""
         if self._touched[self.i] and self._values is not None:
             value = self._values[self.i]
             if value is not ABSENT and not self._fits(value):
@@ -192,7 +198,7 @@ class ValueHandle:
 
 
 class ReducingHandle:
-    """A value that is added to without being read: ``add``, ``get``, ``clear``, ``exists``. Serves ``Aggregating`` too."""
+    """``Reducing`` and ``Aggregating``: ``add`` (which reads nothing), ``get``, ``clear``, ``exists``."""
 
     def __init__(self, state: Reducing | Aggregating, place: StateColumn, cursor: TableCursor) -> None:
         self.i = 0
@@ -203,15 +209,15 @@ class ReducingHandle:
         self._added: dict[int, list[Any]] = {}
         self._added_many: list[tuple[np.ndarray, pa.Array]] = []
         self._cleared = bytearray(len(cursor.space))
-        self._kind, self._fit = plain_kind(self.operand_type), fitting(f"state {place.column}", self.operand_type)
+        self._kind, self._convert = plain_kind(self.operand_type), checked_converter(f"state {place.column}", self.operand_type)
 
     def trust(self) -> None:
-        """What is given is as the store has it: made by code of ours, which checks it."""
-        self._fit = as_it_is
+        """Skips conversions: a built-in caller passes only valid values."""
+        self._convert = identity
 
     def add(self, operand: Any) -> None:
         if type(operand) is not self._kind:
-            operand = self._fit(operand)
+            operand = self._convert(operand)
         added = self._added.get(self.i)
         if added is None:
             self._added[self.i] = [operand]
@@ -219,7 +225,7 @@ class ReducingHandle:
             added.append(operand)
 
     def get(self) -> Any:
-        """What was there folded with what was added; the default if there is neither."""
+        """The stored value with all operands folded in; the default if there is neither."""
         parts = [part for part in (self._base(), self._operands([self.i])) if len(part)]
         if not parts:
             return self.state.default
@@ -247,33 +253,33 @@ class ReducingHandle:
     def operand_type(self) -> pa.DataType:
         return self.state.arrow_input if isinstance(self.state, Aggregating) else self.state.arrow
 
-    def _lifted(self, given: pa.Array) -> pa.Array:
-        return cast(one_array(self.state.lift(given)), self.state.arrow) if isinstance(self.state, Aggregating) else given
+    def _lifted(self, inputs: pa.Array) -> pa.Array:
+        return cast(one_array(self.state.lift(inputs)), self.state.arrow) if isinstance(self.state, Aggregating) else inputs
 
     def add_many(self, operands: pa.Array, numbers: np.ndarray) -> None:
-        """Fold operand i into the value of key ``numbers[i]``, without reading it."""
+        """Folds operand i into the value of key ``numbers[i]``, without reading it."""
         self._added_many.append((numbers, self._lifted(operands)))
 
     def clear_many(self, numbers: np.ndarray) -> None:
         np.frombuffer(self._cleared, np.uint8)[numbers] = 1
         gone = np.zeros(len(self._cleared), bool)
         gone[numbers] = True
-        self._added_many = [(of[~gone[of]], given.filter(pa.array(~gone[of]))) for of, given in self._added_many]
+        self._added_many = [(of[~gone[of]], operands.filter(pa.array(~gone[of]))) for of, operands in self._added_many]
 
     def column(self) -> pa.Array:
-        """The value of all keys: what was there folded with what was added; the default if there is neither."""
+        """As ``get``, for all keys."""
         numbers, folded = self._folded()
         finished = one_array(self.state.finish(folded)) if isinstance(self.state, Aggregating) else folded
         return self._spread(numbers, finished, self.state.default)
 
     def present(self) -> np.ndarray:
-        """Per key, whether there is a value."""
+        """Per key, whether it has a value."""
         mask = np.zeros(len(self._cleared), bool)
         mask[self._parts()[0]] = True
         return mask
 
     def _folded(self) -> tuple[np.ndarray, pa.Array]:
-        """The keys that have a value, and what was there folded with what was added."""
+        """The keys that have a value, and their values with all operands folded in."""
         numbers, operands = self._parts()
         starts = starts_of(numbers)
         return numbers[starts], self._fold(operands, np.flatnonzero(starts)) if len(numbers) else operands
@@ -285,11 +291,11 @@ class ReducingHandle:
         return pa.concat_arrays([values, pa.array([otherwise], values.type)]).take(pa.array(choice))
 
     def _parts(self) -> tuple[np.ndarray, pa.Array]:
-        """What is to be folded, by key, oldest first, and the key of each."""
+        """The key numbers and the operands to fold, sorted by key, oldest first; the stored value is the first operand."""
         base = one_array(self._cursor.aligned().column(self.place.column))
         kept = np.flatnonzero(_valid(base) & ~self.touched())
         parts = [(kept, base.take(pa.array(kept))), *self._added_singly(), *self._added_many]
-        numbers, operands = np.concatenate([of for of, _ in parts]), pa.concat_arrays([given for _, given in parts])
+        numbers, operands = np.concatenate([of for of, _ in parts]), pa.concat_arrays([values for _, values in parts])
         if operands.null_count:
             numbers, operands = numbers[_valid(operands)], operands.drop_null()
         order = np.argsort(numbers, kind="stable")
@@ -300,12 +306,13 @@ class ReducingHandle:
 
     @property
     def _merges(self) -> bool:
-        """Whether additions are merged blindly. The base of a merge is judged by the merge's end less its time to live, which is
-        the time of writing by one clock only: what counts from the rows is read and put instead."""
+        """Whether operands are merged without a read. The store decides whether the base of a merge has expired at the expiry
+        time of the operand less the ttl. By processing time that is the time of writing; by event time it is not, so values are
+        read and put instead."""
         return not (self.state.ttl_ms and self._cursor.by_event_time)
 
     def rewritten(self) -> np.ndarray:
-        """Keys whose row must be put anew, because something was taken away; what was only added needs no put if it merges."""
+        """Per key, whether its row must be put: after a clear, or if operands are not merged."""
         if self._merges:
             return self.touched()
         mask = self.touched().copy()
@@ -315,7 +322,7 @@ class ReducingHandle:
         return mask
 
     def columns(self, numbers: np.ndarray) -> dict[str, pa.Array]:
-        """What a put of these rows carries along of this state; additions come on top where they merge."""
+        """The columns of this state in the rows to be put for these keys; merges are written after them."""
         before, name = self._cursor.aligned(), self.place.column or ""
         if self._merges:
             gone = pa.array(self.touched()[numbers])
@@ -348,12 +355,12 @@ class ReducingHandle:
 
 
 def _cleared(marks: pa.ChunkedArray, where: np.ndarray) -> pa.Array | pa.ChunkedArray:
-    """Marks with null where this holds."""
+    """Null marks, cleared where this holds."""
     return marks if marks.null_count == len(marks) else pc.if_else(pa.array(where), pa.scalar(None, pa.bool_()), marks)
 
 
 def restore(kept: dict[Any, Any], number: Any, value: Any) -> None:
-    """Put back what was kept for a key; None: nothing was."""
+    """Restores the entry of a key; None: there was none."""
     if value is None:
         kept.pop(number, None)
     else:
@@ -368,14 +375,14 @@ OneEntry = ValueHandle | ReducingHandle
 
 
 def _ends(handle: OneEntry, cursor: TableCursor, name: str, numbers: np.ndarray) -> pa.Array:
-    """When the values of these keys in the column called so end."""
+    """The expiry times of the values of these keys in this column."""
     before = one_array(at_rows(cursor.aligned().column(EXPIRES_OF + name), numbers))
     now = cursor.ends(numbers, handle.state.ttl_ms, before)
     return pc.if_else(pa.array(handle.rewritten()[numbers]), now, before)
 
 
 def write_values(cursor: TableCursor, handles: list[OneEntry]) -> None:
-    """One row per key whose states were set or cleared; states that were only added to are merged blindly."""
+    """Writes one row per key whose states were set or cleared; states that were only added to are merged without a read."""
     touched = np.zeros(len(cursor.space), bool)
     for handle in handles:
         touched |= handle.rewritten()
@@ -387,16 +394,15 @@ def write_values(cursor: TableCursor, handles: list[OneEntry]) -> None:
         named = [name for handle in handles for name in (handle.place.column or "", handle.place.null_mark) if name is not None]
         marks = [columns[name] for name in named if columns[name].null_count < len(numbers)]
         full = any(not mark.null_count for mark in marks)
-        held = np.ones(len(numbers), bool) if full else np.zeros(len(numbers), bool)
+        kept = np.ones(len(numbers), bool) if full else np.zeros(len(numbers), bool)
         for mark in [] if full else marks:
-            held |= _valid(mark)
-        if held.all():
+            kept |= _valid(mark)
+        if kept.all():
             cursor.write_at(numbers, columns, "put")
         else:
-            kept = pa.array(held)
-            if held.any():
-                cursor.write_at(numbers[held], {name: values.filter(kept) for name, values in columns.items()}, "put")
-            cursor.write_at(numbers[~held], {}, "delete")
+            if kept.any():
+                cursor.write_at(numbers[kept], {name: values.filter(pa.array(kept)) for name, values in columns.items()}, "put")
+            cursor.write_at(numbers[~kept], {}, "delete")
     for handle in handles:
         if isinstance(handle, ReducingHandle):
             handle.write_additions()

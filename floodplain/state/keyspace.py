@@ -1,4 +1,4 @@
-"""The keys that one task handles in one epoch, and their state as it stood before the epoch."""
+"""The keys of one task in one epoch, and cursors on their tables as of the start of the epoch."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from floodplain.store.write.task_writer import TaskWriter
 
 @dataclass(frozen=True, slots=True)
 class KeySpace:
-    """Distinct keys, numbered. Everything that handles keep is indexed by that number."""
+    """Distinct keys, numbered. Handles index their values by key number."""
 
     keys: pa.Table
-    """One row per key, under the names that tables use."""
+    """One row per key, with the column names of tables."""
     hashes: np.ndarray
 
     def __len__(self) -> int:
@@ -28,24 +28,24 @@ class KeySpace:
         return self.keys.append_column(HASH, pa.array(self.hashes))
 
     def at(self, numbers: np.ndarray, more: Mapping[str, pa.Array] | None = None) -> pa.Table:
-        """Keys by number with these further columns, ready to be written."""
+        """The keys with these numbers and further columns, ready to be written."""
         return append_columns(at_rows(self.lookup_keys(), numbers), more or {})
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """What the state of a task's keys is judged by and counts from."""
+    """The clocks that expire the state of a task's keys."""
 
     now_ms: Mapping[str, int]
-    """Watermark → what has ended by then is not there."""
+    """Clock → the time up to which entries are expired."""
     newest_ms: Callable[[], np.ndarray]
-    """Per key, the newest event time among its rows; ``BEGINNING`` where there is none."""
+    """Per key, the newest event time among its rows; ``BEGINNING`` if there is none."""
     lateness_ms: int = 0
-    """How far event time is behind the store's watermark here, because rows so late are still taken."""
+    """The allowed lateness: the operator's watermark is this much behind that of the store."""
 
 
 class TableCursor:
-    """One table as a task sees it: read once for all keys when first needed, written at the end."""
+    """One table of a task: read once for all keys when first needed, written at the end."""
 
     def __init__(self, name: str, space: KeySpace, snapshot: Snapshot, writer: TaskWriter, clocks: Clocks) -> None:
         self.name = name
@@ -59,7 +59,7 @@ class TableCursor:
         self._snapshot = snapshot
         self._writer = writer
         self._columns = [field.name for field in (*self.schema.subkeys, *self.schema.values)] or None
-        """What is read. The keys are known."""
+        """The columns to read: all but the keys, which are known."""
         self._lookup: Lookup | None = None
         self._aligned: pa.Table | None = None
 
@@ -70,35 +70,35 @@ class TableCursor:
         return self._lookup
 
     def lookup_of(self, numbers: np.ndarray) -> Lookup:
-        """All rows of these keys; a row's lookup key is a place in ``numbers``."""
+        """All rows of these keys; ``key_number`` of the lookup is an index into ``numbers``."""
         return self._read(self.space.at(numbers))
 
     def pieces(self, number: int) -> Iterator[pa.Table]:
         """All rows of one key, in bounded pieces."""
-        return self._snapshot.table(self.name).pieces(self.space.at(np.array([number])), now_ms=self.now_ms)
+        return self._snapshot.stored(self.name).pieces(self.space.at(np.array([number])), now_ms=self.now_ms)
 
     def footprint(self) -> Footprint:
-        """How much the task's keys hold, as far as it is known without reading."""
-        return self._snapshot.table(self.name).footprint(self.space.hashes)
+        """The size of the keys' rows, as far as it is known without reading them."""
+        return self._snapshot.stored(self.name).footprint(self.space.hashes)
 
     def aligned(self) -> pa.Table:
-        """Of a value table: one row per key of the task, null where there is none."""
+        """One row per key of the task, null where a key has none. Requires: a value table."""
         if self._aligned is None:
             self._aligned = self.lookup().aligned()
         return self._aligned
 
     def entries(self, numbers: np.ndarray, subkeys: Mapping[str, pa.Array]) -> Lookup:
-        """Only these entries: entry i belongs to key ``numbers[i]``."""
+        """These entries only: entry i is of key ``numbers[i]``."""
         return self._read(self.space.at(numbers, subkeys))
 
     def _read(self, lookup_keys: pa.Table) -> Lookup:
-        return self._snapshot.table(self.name).multi_get(lookup_keys, columns=self._columns, now_ms=self.now_ms, expiries=True)
+        return self._snapshot.stored(self.name).multi_get(lookup_keys, columns=self._columns, now_ms=self.now_ms, expiries=True)
 
     def ends(self, numbers: np.ndarray, ttl_ms: int, before: pa.Array | None = None) -> pa.Array:
-        """When what is written now for these keys ends, if it lives for so long; not before ``before``.
+        """The expiry times of entries that are written now for these keys, at least ``before``.
 
-        By event time it lives from the newest of the key's rows on, or from the watermark if that is later: an epoch may span
-        more than a life. Where there is neither yet, it does not end.
+        By event time, the ttl starts at the newest row of the key, or at the watermark if that is later: an epoch may be longer
+        than the ttl. Without both, the entry does not expire.
         """
         if not self.by_event_time:
             return pa.repeat(pa.scalar(self.now_ms + ttl_ms, pa.int64()), len(numbers))
@@ -111,7 +111,7 @@ class TableCursor:
         return pa.array(ends, mask=ends == BEGINNING)
 
     def write_at(self, numbers: np.ndarray, columns: Mapping[str, pa.Array], op: str) -> None:
-        """Rows for these keys, with these further columns."""
+        """Writes rows for these keys with these further columns."""
         if op == "put" and self.schema.ttl_ms and self.by_event_time and EXPIRES not in columns:
             columns = {**columns, EXPIRES: self.ends(numbers, self.schema.ttl_ms)}
         self._writer.write(self.name, self.space.at(numbers, columns), op)

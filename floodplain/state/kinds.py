@@ -1,4 +1,4 @@
-"""The Python classes that stand for Arrow types."""
+"""The Python classes of Arrow types."""
 
 from collections.abc import Callable
 from datetime import date, timedelta
@@ -7,11 +7,11 @@ from decimal import Decimal
 import pyarrow as pa
 
 FINE_UNITS = ("us", "ns")
-"""Units of time that hold whatever Python's times do."""
+"""Units that represent all Python times exactly."""
 
 
 def plain_kind(type_: pa.DataType) -> type | None:
-    """The class whose own objects are taken as they are: Arrow refuses those that do not fit, and keeps the others."""
+    """The class whose instances need no conversion: Arrow stores them without loss, or rejects them."""
     types = pa.types
     if types.is_duration(type_):
         return timedelta if type_.unit in FINE_UNITS else None

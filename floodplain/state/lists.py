@@ -15,11 +15,12 @@ from floodplain.state.positions import pack
 from floodplain.state.prefetch import PrefetchedEntries
 from floodplain.state.row_expressions import ALL
 from floodplain.state.tables import StateColumn, state_of
-from floodplain.state.value_check import as_it_is, check_each, fitting
+from floodplain.state.value_check import check_each, checked_converter, identity
 
 
 class ListHandle:
-    """``get``, ``append``, ``extend``, ``set``, ``clear``, ``exists``; walking takes bounded memory. Appending reads nothing."""
+    """``get``, ``append``, ``extend``, ``set``, ``clear``, ``exists``; iteration takes bounded memory. Appending reads
+    nothing."""
 
     def __init__(self, state: List, place: StateColumn, cursor: TableCursor, epoch: int) -> None:
         self.i = 0
@@ -27,33 +28,33 @@ class ListHandle:
         self.place = place
         self.cursor = cursor
         self.epoch = epoch
-        self._held = PrefetchedEntries(cursor, [place.column or ""])
+        self._prefetched = PrefetchedEntries(cursor, [place.column or ""])
         self._all = state.prefetch == ALL
         self._appended: dict[int, list[Any]] = {}
         self._cleared: set[int] = set()
-        self._kind, self._fit = plain_kind(state.arrow), fitting(f"state {state_of(place)}", state.arrow)
+        self._kind, self._convert = plain_kind(state.arrow), checked_converter(f"state {state_of(place)}", state.arrow)
 
     def trust(self) -> None:
-        """What is given is as the store has it: made by code of ours, which checks it."""
-        self._fit = as_it_is
+        """Skips conversions: a built-in caller passes only valid values."""
+        self._convert = identity
 
     def get(self) -> list[Any]:
         """The elements, oldest first."""
-        return [*chain.from_iterable(self._kept()), *self._appended.get(self.i, ())]
+        return [*chain.from_iterable(self._stored()), *self._appended.get(self.i, ())]
 
     def __iter__(self) -> Iterator[Any]:
         """The elements as they are now, oldest first."""
-        return chain(chain.from_iterable(self._kept()), self._appended.get(self.i, ())[:])
+        return chain(chain.from_iterable(self._stored()), self._appended.get(self.i, ())[:])
 
     def __len__(self) -> int:
-        return sum(map(len, self._kept())) + len(self._appended.get(self.i, ()))
+        return sum(map(len, self._stored())) + len(self._appended.get(self.i, ()))
 
     def exists(self) -> bool:
-        return bool(self._appended.get(self.i)) or any(self._kept())
+        return bool(self._appended.get(self.i)) or any(self._stored())
 
     def append(self, value: Any) -> None:
         if type(value) is not self._kind:
-            value = self._fit(value)
+            value = self._convert(value)
         appended = self._appended.get(self.i)
         if appended is None:
             self._appended[self.i] = [value]
@@ -61,13 +62,13 @@ class ListHandle:
             appended.append(value)
 
     def extend(self, values: Iterable[Any]) -> None:
-        kind, fit = self._kind, self._fit
-        values = [value if type(value) is kind else fit(value) for value in values]
+        kind, convert = self._kind, self._convert
+        values = [value if type(value) is kind else convert(value) for value in values]
         if values:
             self._appended.setdefault(self.i, []).extend(values)
 
     def set(self, values: Iterable[Any]) -> None:
-        """Replace all elements."""
+        """Replaces all elements."""
         values = list(values)
         self.clear()
         self.extend(values)
@@ -76,13 +77,13 @@ class ListHandle:
         self._cleared.add(self.i)
         self._appended.pop(self.i, None)
 
-    def _kept(self) -> Iterable[list[Any]]:
-        """What the list held as the epoch began, in parts."""
+    def _stored(self) -> Iterable[list[Any]]:
+        """The elements at the start of the epoch, in blocks."""
         if self.i in self._cleared:
             return ()
-        if self._all and self._held.fits(self.i):
-            return self._held.of(self.i)
-        return (values for (values,) in self._held.slices(self.i))
+        if self._all and self._prefetched.within_budget(self.i):
+            return self._prefetched.of(self.i)
+        return (values for (values,) in self._prefetched.slices(self.i))
 
     def write(self) -> None:
         if self._cleared:

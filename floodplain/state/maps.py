@@ -13,15 +13,15 @@ from floodplain.state.handles import restore
 from floodplain.state.keyspace import TableCursor
 from floodplain.state.kinds import plain_kind
 from floodplain.state.tables import StateColumn, state_of
-from floodplain.state.value_check import as_it_is, check_each, fitting
+from floodplain.state.value_check import check_each, checked_converter, identity
 from floodplain.store.rows import merge_functions
 
 _STORED: Final = object()
-"""In place of a value: what the entry was as the epoch began, not yet read."""
+"""Marks the value at the start of the epoch, not read yet."""
 
 
 class _Change:
-    """What became of an entry: a value (``ABSENT``: removed; ``_STORED``: as it was), then operands to be folded onto it."""
+    """A changed entry: its value (``ABSENT``: removed; ``_STORED``: unchanged), then operands to fold into it."""
 
     __slots__ = ("key", "operands", "value")
 
@@ -32,7 +32,7 @@ class _Change:
 
 
 class _EntriesHandle:
-    """What maps and sets have in common. Writing reads nothing; reading one entry reads no more than ``prefetch`` says."""
+    """The base of the handles on maps and sets. Writing reads nothing; reading an entry fetches what ``prefetch`` declares."""
 
     def __init__(self, state: Map | Set, place: StateColumn, cursor: TableCursor, rows: pa.Table, starts: np.ndarray) -> None:
         self.i = 0
@@ -46,13 +46,13 @@ class _EntriesHandle:
         where = f"state {state_of(place)}"
         plain = is_plain(self.key_type)
         self._key_kind = plain_kind(self.key_type) if plain else None
-        self._fit_key = fitting(f"{where}, entry key", self.key_type, wholly=not plain)
+        self._convert_key = checked_converter(f"{where}, entry key", self.key_type, check_range=not plain)
         if isinstance(state, Map):
-            self._kind, self._fit = plain_kind(state.arrow_value), fitting(where, state.arrow_value)
+            self._kind, self._convert = plain_kind(state.arrow_value), checked_converter(where, state.arrow_value)
 
     def trust(self) -> None:
-        """What is given is as the store has it: made by code of ours, which checks it."""
-        self._fit = self._fit_key = as_it_is
+        """Skips conversions: a built-in caller passes only valid values."""
+        self._convert = self._convert_key = identity
 
     @property
     def key_type(self) -> pa.DataType:
@@ -69,13 +69,13 @@ class _EntriesHandle:
         self._changes.pop(self.i, None)
 
     def exists(self) -> bool:
-        """Whether there is any entry; stops at the first."""
+        """Whether there is any entry; reads no further than the first."""
         if any(change.operands or change.value is not ABSENT for change in self._changes.get(self.i, {}).values()):
             return True
         return next(self._all(), None) is not None
 
     def __iter__(self) -> Iterator[Any]:
-        """The keys of the entries as they are now, whatever is changed meanwhile; bounded in memory."""
+        """The keys of the entries, unaffected by changes during the iteration; in bounded memory."""
         return (key for key, _ in self._all())
 
     def __len__(self) -> int:
@@ -86,12 +86,12 @@ class _EntriesHandle:
 
     def _change(self, key: Any, value: Any) -> None:
         if type(key) is not self._key_kind:
-            key = self._fit_key(key)
+            key = self._convert_key(key)
         self._changes.setdefault(self.i, {})[self._freeze(key)] = _Change(key, value, [])
 
     def _now(self, key: Any) -> Any:
         if type(key) is not self._key_kind:
-            key = self._fit_key(key)
+            key = self._convert_key(key)
         name = self._freeze(key)
         change = self._changes.get(self.i, _NONE).get(name)
         if change is None:
@@ -105,8 +105,8 @@ class _EntriesHandle:
         return ABSENT if self.i in self._cleared else self._entries.value(self.i, key, name)
 
     def _all(self) -> Iterator[tuple[Any, Any]]:
-        """(entry key, value): those of the store in its order, then new ones."""
-        # A copy, so that the map may be changed while it is walked through.
+        """(entry key, value): stored entries in their order, then new ones."""
+        # A copy, so that the map may be changed during iteration.
         changes = self._copied()
         stored = iter(()) if self.i in self._cleared else self._entries.all(self.i)
         return self._walk(changes, stored)
@@ -124,7 +124,7 @@ class _EntriesHandle:
                 yield change.key, value
 
     def _folded(self, base: Any, operands: list[Any]) -> Any:
-        """As the store folds: nulls leave the value alone, and an entry that nothing was known of comes to be."""
+        """Folds as the store does: null operands are ignored, and a missing entry is created."""
         if not operands:
             return base
         assert isinstance(self.state, Map)
@@ -149,8 +149,8 @@ class _EntriesHandle:
         changes = self._changes.get(self.i, _NONE).values()
         check_each([change.key for change in changes], self.key_type)
         if isinstance(self.state, Map):
-            given = [value for change in changes for value in (change.value, *change.operands)]
-            check_each([value for value in given if value is not ABSENT and value is not _STORED], self.state.arrow_value)
+            values = [value for change in changes for value in (change.value, *change.operands)]
+            check_each([value for value in values if value is not ABSENT and value is not _STORED], self.state.arrow_value)
 
     def write(self) -> None:
         if self._cleared:
@@ -166,7 +166,7 @@ class _EntriesHandle:
         self._write([(at, change.key, operand) for at, change in changes for operand in change.operands], "merge")
 
     def _fold_operands(self) -> None:
-        """Onto what is there, which is read for it, for the reason that ``ReducingHandle`` has."""
+        """Folds operands into the stored values, which are read: see ``ReducingHandle._merges``."""
         for number, entries in self._changes.items():
             self.i = number
             for change in entries.values():
@@ -195,21 +195,28 @@ class MapHandle(_EntriesHandle):
     def put(self, key: Any, value: Any) -> None:
         """Reads nothing."""
         if type(value) is not self._kind:
-            value = self._fit(value)
+            value = self._convert(value)
         self._change(key, value)
 
+    def has_put(self, key: Any, value: Any) -> bool:
+        """Whether this epoch has put this entry, with this value."""
+        if type(key) is not self._key_kind:
+            key = self._convert_key(key)
+        change = self._changes.get(self.i, _NONE).get(self._freeze(key))
+        return change is not None and not change.operands and bool(change.value == self._convert(value))
+
     def merge(self, key: Any, operand: Any) -> None:
-        """Fold ``operand`` into the entry. Reads nothing."""
+        """Folds ``operand`` into the entry. Reads nothing."""
         assert isinstance(self.state, Map)
         if not self.state.merge_name:
             operator, _, state = self.cursor.name.partition("__")
             raise BadInput(
-                f"operator {operator}, state {state}: values of type {self.state.arrow_value} have no merge: declare one"
+                f"operator {operator}, state {state}: values of type {self.state.arrow_value} have no merge function: declare one"
             )
         if type(key) is not self._key_kind:
-            key = self._fit_key(key)
+            key = self._convert_key(key)
         if type(operand) is not self._kind:
-            operand = self._fit(operand)
+            operand = self._convert(operand)
         changes = self._changes.setdefault(self.i, {})
         name = self._freeze(key)
         change = changes.get(name)

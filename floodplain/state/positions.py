@@ -1,6 +1,6 @@
-"""Where a list element stands: the epoch that appended it, then its number within that epoch, in one unsigned 64-bit number.
+"""Positions of list elements: the epoch of the append and the ordinal within it, packed into one unsigned 64-bit integer.
 
-Both fit side by side, so the order of positions is the order of appending, and no one needs to know how long a list is.
+So positions sort in the order of appends, and appending does not need the length of the list.
 """
 
 import numpy as np
@@ -10,14 +10,14 @@ from floodplain.errors import BadInput
 
 ORDINAL_BITS = 24
 MAX_ORDINAL = (1 << ORDINAL_BITS) - 1
-"""Elements that one key can append to one list in one epoch, less one."""
+"""One less than the number of elements that a key can append to a list in one epoch."""
 MAX_EPOCH = (1 << (64 - ORDINAL_BITS)) - 1
 
 Positions = npt.NDArray[np.uint64]
 
 
 def pack(epoch: int, ordinals: npt.ArrayLike) -> Positions:
-    """The positions of elements number ``ordinals`` of one epoch."""
+    """The positions of the elements with these ordinals in one epoch."""
     numbers = np.asarray(ordinals)
     if not 0 <= epoch <= MAX_EPOCH:
         raise BadInput(f"epoch {epoch} is not within 0 to {MAX_EPOCH}")

@@ -1,4 +1,4 @@
-"""What lists, maps and sets held as the epoch began, read so that memory stays bounded."""
+"""Prefetches entries of lists, maps and sets as of the start of the epoch, in bounded memory."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -12,16 +12,16 @@ from floodplain.store.read.lookup import Footprint
 from floodplain.store.rows.layout import one_array
 
 _FIRST_KEYS = 1024
-"""The first batch, while nothing is known of how much a key holds."""
+"""Keys in the first batch, while the size of a key is not known."""
 _GROWTH = 8
 _BLOCK_ROWS = 1 << 14
-"""Rows that become Python values at a time: those take many times the memory that they need in Arrow."""
+"""Rows that are converted to Python values at a time: these take many times the memory of Arrow."""
 
 
 class PrefetchedEntries:
-    """The entries of each key, whole. All keys in one multi-get if they fit the budget, else in batches that do.
+    """All entries of each key: of all keys in one multi-get if they are within the budget, else in batches that are.
 
-    Keys are reached in ascending order while rows are processed, so batches go forward; a key behind (a timer's) is read alone.
+    Rows are processed in ascending order of keys, so batches move forward; an earlier key (that of a timer) is read alone.
     """
 
     def __init__(self, cursor: TableCursor, columns: list[str]) -> None:
@@ -33,14 +33,14 @@ class PrefetchedEntries:
         self._seen_keys = self._seen_bytes = 0
         self._alone: tuple[int, list[list[Any]]] | None = None
 
-    def fits(self, number: int) -> bool:
-        """Whether the key may be held: not if it alone is known to be larger than the budget."""
+    def within_budget(self, number: int) -> bool:
+        """Whether the key may be prefetched: not if it alone is known to exceed the budget."""
         if self._low <= number < self._high:
             return True
         return bool(self._footprint.at_least[number] <= self._cursor.prefetch_bytes)
 
     def of(self, number: int) -> list[list[Any]]:
-        """Per column, the values of the key's entries in the order of their sub-keys."""
+        """Per column, the values of the key's entries, sorted by sub-key."""
         if not self._low <= number < self._high:
             if number < self._high:
                 return self._read_alone(number)
@@ -51,7 +51,7 @@ class PrefetchedEntries:
         return [block.values(begin, end) for block in self._blocks]
 
     def slices(self, number: int) -> Iterator[list[list[Any]]]:
-        """As ``of``, a bounded part at a time, for keys that do not fit."""
+        """As ``of``, in bounded slices, for keys that exceed the budget."""
         for rows in self._cursor.pieces(number):
             for start in range(0, len(rows), _BLOCK_ROWS):
                 part = rows.slice(start, _BLOCK_ROWS)
@@ -65,11 +65,11 @@ class PrefetchedEntries:
         whole = self._footprint.at_most <= self._cursor.prefetch_bytes
         self._low, self._high = (0, len(self._cursor.space)) if whole else (number, self._end(number))
         self._blocks = []
-        found = self._cursor.lookup_of(np.arange(self._low, self._high))
+        stored = self._cursor.lookup_of(np.arange(self._low, self._high))
         self._seen_keys += self._high - self._low
-        self._seen_bytes += found.rows.nbytes
-        self._bounds = np.searchsorted(found.key_number, np.arange(self._high - self._low + 1)).tolist()
-        self._blocks = [_Block(one_array(found.rows.column(name))) for name in self._columns]
+        self._seen_bytes += stored.rows.nbytes
+        self._bounds = np.searchsorted(stored.key_number, np.arange(self._high - self._low + 1)).tolist()
+        self._blocks = [_Block(one_array(stored.rows.column(name))) for name in self._columns]
 
     def _end(self, number: int) -> int:
         each = self._seen_bytes / self._seen_keys if self._seen_keys else 0
@@ -85,7 +85,7 @@ class PrefetchedEntries:
 
 
 class _Block:
-    """A column of which the rows at hand are Python values."""
+    """A column with a window of rows converted to Python values."""
 
     def __init__(self, column: pa.Array) -> None:
         self._column = column

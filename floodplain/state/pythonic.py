@@ -1,4 +1,4 @@
-"""Arrow columns as lists of Python values."""
+"""Converts Arrow columns to lists of Python values."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -8,11 +8,11 @@ import pyarrow as pa
 
 _DAY_US = 86_400_000_000
 _FIRST_US, _LAST_US = -62_135_596_800_000_000 + _DAY_US, 253_402_300_799_999_999 - _DAY_US
-"""The years 1 to 9999, which are those that ``datetime`` has, in any zone."""
+"""The range of ``datetime``, years 1 to 9999, in any zone."""
 
 
 def to_python(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """``column.to_pylist()``, several times faster for times."""
+    """As ``column.to_pylist()``, several times faster for timestamps."""
     kind = column.type
     if not pa.types.is_timestamp(kind) or kind.unit == "ns":
         return column.to_pylist()
@@ -25,7 +25,7 @@ def to_python(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     if kind.tz is None:
         plain: list[Any] = times.astype(np.dtype(object)).tolist()
         return plain
-    # Adding to a time that has a zone takes a tenth of what giving each time its zone does.
+    # Adding a timedelta to a datetime with a zone takes a tenth of the time of setting the zone of each.
     zone, spans = pa.lib.string_to_tzinfo(kind.tz), times.view("m8[us]").tolist()
     epoch = datetime(1970, 1, 1, tzinfo=zone if kind.tz == "UTC" else UTC)
     aware = [span if span is None else epoch + span for span in spans]

@@ -1,9 +1,8 @@
-"""What ``prefetch`` can say of the row: which entry of a map or set it will want.
+"""Expressions of ``prefetch``: which entry of a map or set a row will read.
 
-A path is the name of a column, or of a field within a struct: ``page``, ``click.page``. Names that hold anything but letters,
-digits and ``_`` (or are ``all`` or ``lazy``) stand in backticks, as in Spark: ``` `page url`.host ```, with a backtick
-doubled. Several paths, separated by commas, name several entries of one row: ``page, referrer``. That is the whole language:
-more is a column of the rows, made by Spark before they come.
+A path is the name of a column, or of a field within a struct: ``page``, ``click.page``. Names with other characters than letters,
+digits and ``_`` (and ``all`` and ``lazy``) need backticks, as in Spark: ``` `page url`.host ```, with backticks doubled. Several
+paths, separated by commas, name several entries per row: ``page, referrer``. For anything else, compute a column upstream.
 """
 
 import pyarrow as pa
@@ -18,7 +17,7 @@ ALL, LAZY = "all", "lazy"
 
 
 def parse_paths(text: str) -> tuple[Path, ...]:
-    """The paths that the text names. Raises ``BadInput`` that points at the position."""
+    """Parses paths. Raises ``BadInput`` with the position of an error."""
     try:
         return paths_in(text)
     except Unreadable as error:
@@ -29,7 +28,7 @@ def parse_paths(text: str) -> tuple[Path, ...]:
 
 
 def evaluate(path: Path, rows: pa.Table) -> pa.Array:
-    """The column, or the field within it: null where any struct on the way is. Raises ``BadInput`` saying what there is."""
+    """The column, or the field within it: null where an outer struct is null. Raises ``BadInput`` with the existing names."""
     name, *fields = path
     if not rows.schema.get_all_field_indices(name):
         raise BadInput(f"rows have no column {name!r}; they have {', '.join(rows.column_names)}")
@@ -37,9 +36,9 @@ def evaluate(path: Path, rows: pa.Table) -> pa.Array:
     for field in fields:
         if not pa.types.is_struct(values.type):
             raise BadInput(f"{name!r} is a {values.type} and has no field {field!r}")
-        found = values.type.get_all_field_indices(field)
-        if not found:
+        positions = values.type.get_all_field_indices(field)
+        if not positions:
             raise BadInput(f"{name!r} has no field {field!r}; it has {', '.join(inner.name for inner in values.type)}")
-        values = field_at(values, found[0])
+        values = field_at(values, positions[0])
         name = f"{name}.{field}"
     return values

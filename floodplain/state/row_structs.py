@@ -1,4 +1,4 @@
-"""Whole rows as values of state: all columns but the keys, which the state has anyway."""
+"""Rows as values of a state: structs of all columns but the keys, which the state has already."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from floodplain.structs import field_at, fields_of
 
 
 def struct_type(rows: pa.Schema, keys: Sequence[str], what: str) -> pa.StructType:
-    """What is kept of a row of these columns."""
+    """The struct type of rows of this schema."""
     fields = [pa.field(field.name, field.type) for field in rows if field.name not in keys]
     if not fields:
         raise BadInput(f"{what}: the rows have no columns but the keys {', '.join(keys)}")
@@ -24,13 +24,13 @@ def as_struct(rows: pa.Table, kind: pa.StructType) -> pa.StructArray:
     return pa.StructArray.from_arrays([one_array(rows.column(field.name)).cast(field.type) for field in fields], fields=fields)
 
 
-def field_of(kept: pa.StructArray, name: str) -> pa.Array:
-    return field_at(kept, kept.type.get_field_index(name))
+def field_of(structs: pa.StructArray, name: str) -> pa.Array:
+    return field_at(structs, structs.type.get_field_index(name))
 
 
-def as_rows(batch: Any, owner: np.ndarray, kept: pa.StructArray, keys: Sequence[str], rows: pa.Schema) -> pa.Table:
-    """Rows as they came in, of kept values and the number of the key of each."""
+def as_rows(batch: Any, owner: np.ndarray, structs: pa.StructArray, keys: Sequence[str], rows: pa.Schema) -> pa.Table:
+    """Rows of the input schema, from stored structs and the key number of each."""
     at = pa.array(owner)
     columns = {name: batch.keys.column(number).take(at) for number, name in enumerate(keys)}
-    columns |= zip((field.name for field in kept.type), fields_of(kept), strict=True)
+    columns |= zip((field.name for field in structs.type), fields_of(structs), strict=True)
     return pa.Table.from_arrays([columns[field.name] for field in rows], names=rows.names)

@@ -1,16 +1,16 @@
-"""From the declared states of an operator to the tables that hold them.
+"""Maps the declared states of an operator to tables.
 
 * All states with one entry per key (``Value``, ``Reducing``, ``Aggregating``) are columns of one table named after the
-  operator. Those that expire by event time stand in a second one, because a table expires by one clock.
-* Each list, map, set and timer is a table of its own, named ``<operator>__<state>``. So is what belongs to no key: a task
+  operator. Those that expire by event time are in a second table, because a table has one clock.
+* Each list, map, set and timer is a table of its own, named ``<operator>__<state>``. So is state without a key: a task
   value is keyed by its slot, a broadcast map by its entry key.
-* **Absent or null.** A column is null where the state is absent: never set, cleared or expired; its default is applied by
-  whoever reads. That a ``Value`` was *set* to null stands in a column ``<state>__null`` beside it, which is true then and
-  null otherwise. It expires with the value, so an expired null is absent again; and the value's own column keeps its plain
-  type, so that a query on the state reads ``views`` and not ``views.value``. (One bitmap of presence for all states could
-  not expire by the state; a struct around each value would be in the way of merges and of every query.)
-  The other kinds have no such column: a merge leaves nulls out, and an element of a list or map is there if its row is.
-* Names given by users never hold ``__``, so no two operators and states make one table name.
+* **Absent or null.** A column is null where the state is absent: never set, cleared or expired; the reader applies the
+  default. The column ``<state>__null`` is true if a ``Value`` was *set* to null, else null. It expires with the value, so an
+  expired null is absent again. The value's own column keeps its plain type, so that a query on the state reads ``views`` and
+  not ``views.value``. (A presence bitmap of all states could not expire per state; a struct around each value would be in the
+  way of merges and of every query.) The other kinds have no such column: a merge ignores nulls, and an element of a list or
+  map exists if its row does.
+* Names of users never contain ``__``, so table names are unique.
 """
 
 import re
@@ -41,14 +41,15 @@ from floodplain.store.rows.evolution import evolve
 from floodplain.store.rows.widening import changes_inside
 from floodplain.store.store import Writer
 from floodplain.tiers.paths import checked_name
+from floodplain.versions.records import user_names
 from floodplain.versions.records.schema import PROCESSING_TIME, TableSchema
 
-SEPARATOR = "__"
-NULL_MARK = "__null"
+SEPARATOR = user_names.SEPARATOR
+NULL_MARK = user_names.NULL_MARK
 _EVENT_VALUES = "___event"
 SLOT = "slot"
 SLOTS = "slots"
-"""Of a task value's table: how many slots there were when it was written."""
+"""The column of a task value with the number of slots when it was written."""
 
 KeySchema: TypeAlias = str | pa.Schema | Mapping[str, str | pa.DataType]
 OnePerKey: TypeAlias = Value | Reducing | Aggregating
@@ -56,22 +57,22 @@ OnePerKey: TypeAlias = Value | Reducing | Aggregating
 
 @dataclass(frozen=True, slots=True)
 class StateColumn:
-    """Where a state is kept."""
+    """The table and columns that store a state."""
 
     table: str
     column: str | None
-    """Of its value; None for a set and for timers, whose sub-key says all."""
+    """The column of its value; None for a set and for timers, which have only a sub-key."""
     null_mark: str | None = None
-    """The column that tells a value set to null."""
+    """The column that marks a value set to null."""
     subkey: str | None = None
-    beside: str | None = None
-    """The column without which this one means nothing."""
+    companion: str | None = None
+    """The column without which this one is meaningless."""
     whole: bool = False
-    """Whether fields inside its values mean nothing without each other."""
+    """Whether the fields of its values depend on each other."""
 
 
 def state_of(place: StateColumn) -> str:
-    """The name of the state that is kept here."""
+    """The name of the state that is stored here."""
     return place.table.partition(SEPARATOR)[2] if place.subkey else place.column or ""
 
 
@@ -81,18 +82,18 @@ class OperatorTables:
 
     operator: str
     key_columns: Mapping[str, str]
-    """The name of each key column as it was given → as the tables call it."""
+    """Key column of the input → column name in the tables."""
     schemas: tuple[TableSchema, ...]
     places: Mapping[str, StateColumn]
-    """State → where it is."""
+    """State → the table and columns that store it."""
 
 
 def tables_for(operator: str, keys: KeySchema, states: Mapping[str, State]) -> OperatorTables:
     """The tables for these states. Raises errors that name the operator and the state."""
     _check_user_name("operator", operator)
-    given = as_fields(keys)
-    key_columns = safe_names(given)
-    stored_keys = {key_columns[name]: type_ for name, type_ in given.items()}
+    fields = as_fields(keys)
+    key_columns = safe_names(fields)
+    stored_keys = {key_columns[name]: type_ for name, type_ in fields.items()}
     places: dict[str, StateColumn] = {}
     schemas: list[TableSchema] = []
     columns: dict[str, dict[str, Column]] = {PROCESSING_TIME: {}, EVENT_TIME: {}}
@@ -102,19 +103,19 @@ def tables_for(operator: str, keys: KeySchema, states: Mapping[str, State]) -> O
         if isinstance(state, OnePerKey):
             clock = state.watermark if state.ttl_ms else PROCESSING_TIME
             if name in stored_keys:
-                raise SchemaMismatch(f"{with_name}: a key column has this name: call one of them something else")
+                raise SchemaMismatch(f"{with_name}: a key column has this name: rename one of them")
             columns[clock].update(_value_columns(name, state))
             mark = name + NULL_MARK if isinstance(state, Value) and state.nullable else None
-            beside = state.beside if isinstance(state, Value) else None
+            companion = state.companion if isinstance(state, Value) else None
             whole = isinstance(state, Value) and state.whole
-            places[name] = StateColumn(_values_table(operator, clock), name, null_mark=mark, beside=beside, whole=whole)
+            places[name] = StateColumn(_values_table(operator, clock), name, null_mark=mark, companion=companion, whole=whole)
         elif isinstance(state, TaskValue | Broadcast):
             table = checked_name("table", f"{operator}{SEPARATOR}{name}")
             places[name] = StateColumn(table, "value", subkey=SLOT if isinstance(state, TaskValue) else "key")
             schemas.append(_keyless_table(table, state))
         else:
             table = checked_name("table", f"{operator}{SEPARATOR}{name}")
-            places[name] = _own_place(table, state, stored_keys)
+            places[name] = _own_column(table, state, stored_keys)
             schemas.append(_own_table(places[name], state, stored_keys))
     for clock, values in columns.items():
         if values:
@@ -123,10 +124,11 @@ def tables_for(operator: str, keys: KeySchema, states: Mapping[str, State]) -> O
 
 
 def define(writer: Writer, *operators: OperatorTables) -> None:
-    """Create the tables or change them to what is declared now; nothing is changed unless everything can be.
+    """Creates the tables, or evolves them to the declared states; all or nothing.
 
-    Raises ``SchemaMismatch`` naming the state that cannot be read as it is declared now. A state no longer declared is
-    forgotten if it was a column; a list, map, set or timer keeps its table and is found again if it is declared again.
+    Raises ``SchemaMismatch`` that names the state whose stored type is incompatible with the declared one. A state that is no
+    longer declared is dropped if it was a column; a list, map, set or timer keeps its table, and has it again if it is declared
+    again.
     """
     known = {name: versions[-1] for name, versions in writer.store.head.schemas.items()}
     for tables in operators:
@@ -143,29 +145,29 @@ def evolved(
     replaced: Collection[str] = (),
     compared: Collection[str] = (),
 ) -> list[TableSchema]:
-    """The schemas that are new or change, given those that are ``known``.
+    """The schemas that are new or change, given the ``known`` ones.
 
-    ``renames``: columns, old → new. ``replaced``: states whose values are all made anew, so that they may be of any type.
-    ``compared``: states whose parts are known to mean what they meant. Raises ``SchemaMismatch`` naming the state that cannot be
-    read as it is declared now.
+    ``renames``: columns, old → new. ``replaced``: states whose values are all rewritten, so that they may have any type.
+    ``compared``: states whose fields are known to have kept their meaning. Raises ``SchemaMismatch`` that names the state whose
+    stored type is incompatible with the declared one.
     """
     for name, place in tables.places.items():
         _check_not_moved(tables.operator, name, place, known)
-        _check_beside(tables.operator, name, place, known)
+        _check_companion(tables.operator, name, place, known)
     wanted = {schema.table: schema for schema in tables.schemas}
     for name, place in tables.places.items():
         if place.whole and place.table in known and name not in compared:
             _check_whole(tables.operator, name, place, wanted[place.table], known[place.table])
-    found = []
+    changed = []
     for schema in tables.schemas:
         old = known.get(schema.table)
         new = schema if old is None else _evolved(tables, schema, old, renames or {}, replaced)
-        found += [] if new is old else [new]
-    return found
+        changed += [] if new is old else [new]
+    return changed
 
 
-def held_states(operator: str, known: Mapping[str, TableSchema]) -> dict[str, str | None]:
-    """State → the table of its own that it has; None for one that is a column. Timers and the like are among them."""
+def stored_states(operator: str, known: Mapping[str, TableSchema]) -> dict[str, str | None]:
+    """Stored state → its own table; None if it is a column. Includes timers and other internal states."""
     columns = [
         field.name
         for table in (operator, operator + _EVENT_VALUES)
@@ -179,7 +181,7 @@ def held_states(operator: str, known: Mapping[str, TableSchema]) -> dict[str, st
 
 
 def safe_names(names: Mapping[str, object]) -> dict[str, str]:
-    """A column name allowed in tables for each of the names, which may be any that Spark allows; all different."""
+    """A valid and unique column name of tables for each of these names, which may be any that Spark allows."""
     safe: dict[str, str] = {}
     taken, numbers = set[str](), dict[str, int]()
     for name in names:
@@ -197,7 +199,7 @@ def safe_names(names: Mapping[str, object]) -> dict[str, str]:
 def _check_user_name(what: str, name: str) -> None:
     checked_name(what, name)
     if SEPARATOR in name or name.startswith("_") or name.endswith("_"):
-        raise BadName(f"{what} name {name!r} is not allowed: it may not start or end with _ nor hold {SEPARATOR}")
+        raise BadName(f"{what} name {name!r} is not allowed: it may not start or end with _ nor contain {SEPARATOR}")
 
 
 def _values_table(operator: str, clock: str) -> str:
@@ -211,7 +213,7 @@ def _value_columns(name: str, state: OnePerKey) -> Iterator[tuple[str, Column]]:
         yield checked_name("column", name + NULL_MARK), Column(pa.bool_(), ttl_ms=state.ttl_ms)
 
 
-def _own_place(table: str, state: List | Map | Set | Timers, keys: Mapping[str, pa.DataType]) -> StateColumn:
+def _own_column(table: str, state: List | Map | Set | Timers, keys: Mapping[str, pa.DataType]) -> StateColumn:
     match state:
         case List():
             return StateColumn(table, free_name("value", keys), subkey=free_name("position", keys))
@@ -220,7 +222,7 @@ def _own_place(table: str, state: List | Map | Set | Timers, keys: Mapping[str, 
         case Set():
             return StateColumn(table, None, subkey=free_name("element", keys))
         case Timers():
-            # Named after its clock, so that timers of the one are never taken for those of the other.
+            # Named after its clock, so that event-time timers are never read as processing-time timers.
             return StateColumn(table, None, subkey=free_name(WATERMARKS[state.time], keys))
 
 
@@ -246,54 +248,54 @@ def _keyless_table(table: str, state: TaskValue | Broadcast) -> TableSchema:
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """A column name that key columns leave free."""
+    """The name, with underscores appended until it is not taken."""
     while name in taken:
         name += "_"
     return name
 
 
 def _check_not_moved(operator: str, name: str, place: StateColumn, known: Mapping[str, TableSchema]) -> None:
-    """A state that another table holds already would start empty, without a word."""
+    """Raises if another table stores the state: it would silently start empty."""
     own = f"{operator}{SEPARATOR}{name}"
     shared = [_values_table(operator, PROCESSING_TIME), operator + _EVENT_VALUES]
-    held = [table for table in shared if table in known and any(field.name == name for field in known[table].values)]
-    held += [own] if own in known else []
-    elsewhere = [table for table in held if table != place.table]
+    stored = [table for table in shared if table in known and any(field.name == name for field in known[table].values)]
+    stored += [own] if own in known else []
+    elsewhere = [table for table in stored if table != place.table]
     if elsewhere:
         raise SchemaMismatch(
-            f"operator {operator}, state {name}: table {elsewhere[0]} holds it as another kind of state (or by another clock), "
-            f"and {place.table} would start empty: declare it as it was, or call it something else"
+            f"operator {operator}, state {name}: table {elsewhere[0]} stores it as another kind of state (or by another clock), "
+            f"and {place.table} would start empty: declare it as it was, or rename it"
         )
 
 
-def _check_beside(operator: str, name: str, place: StateColumn, known: Mapping[str, TableSchema]) -> None:
-    held = {field.name for field in known[place.table].values} if place.table in known else set()
-    if place.beside is not None and name in held and place.beside not in held:
+def _check_companion(operator: str, name: str, place: StateColumn, known: Mapping[str, TableSchema]) -> None:
+    stored = {field.name for field in known[place.table].values} if place.table in known else set()
+    if place.companion is not None and name in stored and place.companion not in stored:
         raise SchemaMismatch(
-            f"operator {operator}, state {name}: table {place.table} has it, but not {place.beside}, and it means nothing alone: "
-            "declare what belongs together as it was (aggregates that go by one column in their order), or use another name"
+            f"operator {operator}, state {name}: table {place.table} has it, but not {place.companion}, without which it is "
+            "meaningless: declare both as they were (aggregates by one column in their order), or use another name"
         )
 
 
 def _check_whole(operator: str, name: str, place: StateColumn, wanted: TableSchema, old: TableSchema) -> None:
-    held = {field.name: field for field in old.fields}
+    stored = {field.name: field for field in old.fields}
     for field in wanted.fields:
-        before = held.get(field.name)
+        before = stored.get(field.name)
         if field.name not in (place.column, place.subkey) or before is None or not changes_inside(before, field):
             continue
-        if _declared_parts(before.arrow) != _declared_parts(field.arrow):
+        if _declared_fields(before.arrow) != _declared_fields(field.arrow):
             raise SchemaMismatch(
                 f"operator {operator}, state {name}: table {old.table}: column {field.name} is {before.arrow} and cannot become "
-                f"{field.arrow}: its fields belong together, and those in the state were made otherwise; rename the operator"
+                f"{field.arrow}: its fields depend on each other, and stored ones were computed otherwise; rename the operator"
             )
 
 
-def _declared_parts(type_: pa.DataType) -> list[pa.Field] | pa.DataType:
-    """The fields of a struct, or of those in a list or map, but for those that an operator adds by itself."""
+def _declared_fields(type_: pa.DataType) -> list[pa.Field] | pa.DataType:
+    """The fields of a struct, or of the structs in a list or map, without those that an operator adds itself."""
     if pa.types.is_list(type_):
-        return _declared_parts(type_.value_type)
+        return _declared_fields(type_.value_type)
     if pa.types.is_map(type_):
-        return _declared_parts(type_.item_type)
+        return _declared_fields(type_.item_type)
     return [field for field in type_ if not field.name.startswith("_")] if pa.types.is_struct(type_) else type_
 
 

@@ -1,4 +1,4 @@
-"""Types as Spark writes them and as Arrow has them, in any of the forms in which users give them."""
+"""Converts types and schemas between Spark DDL and Arrow."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from floodplain.expressions.type_ddl import ATOMIC, VARIANT, parse_type
 
 
 def parse_schema(text: str) -> pa.Schema:
-    """Fields as in ``"user string, views long NOT NULL"``, as an Arrow schema."""
+    """Parses ``"user string, views long NOT NULL"`` to an Arrow schema."""
     type_ = parse_type(text)
     if not pa.types.is_struct(type_) or type_ == VARIANT:
         raise SchemaMismatch(f"{text!r} has no fields: write them as in 'user string, views long'")
@@ -18,23 +18,23 @@ def parse_schema(text: str) -> pa.Schema:
 
 
 def as_arrow(type_: str | pa.DataType) -> pa.DataType:
-    """An Arrow type as it is, or what a text says."""
+    """An Arrow type, or the one that a DDL text denotes."""
     return type_ if isinstance(type_, pa.DataType) else parse_type(type_)
 
 
 def as_fields(schema: str | pa.Schema | Mapping[str, str | pa.DataType]) -> dict[str, pa.DataType]:
-    """Names and types from any of the forms in which fields are given."""
+    """Names and types of a schema in any of its forms."""
     if isinstance(schema, Mapping):
         return {name: as_arrow(type_) for name, type_ in schema.items()}
     fields = list(schema if isinstance(schema, pa.Schema) else parse_schema(schema))
     names = [field.name for field in fields]
     if len(set(names)) != len(names):
-        raise SchemaMismatch(f"a field stands twice among {', '.join(names)}")
+        raise SchemaMismatch(f"a field occurs twice among {', '.join(names)}")
     return {field.name: field.type for field in fields}
 
 
 def to_ddl(type_: pa.DataType) -> str:
-    """The text that ``parse_type`` reads as this type. That array elements and map values are never null is not in it."""
+    """The DDL text that ``parse_type`` reads as this type, without the nullability of array elements and map values."""
     for name, atomic in ATOMIC.items():
         if type_ == atomic and (name == "variant" or not pa.types.is_struct(type_)):
             return name

@@ -1,4 +1,4 @@
-"""Handles on state that belongs to no key: of a slot, or the same in all slots."""
+"""Handles on task-level state: values per slot, and broadcast maps."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,32 +9,35 @@ from floodplain.errors import BadInput, UserError, short
 from floodplain.lossless import UNFIT
 from floodplain.state.descriptors import Broadcast, TaskValue
 from floodplain.state.entries import Frozen, frozen
-from floodplain.state.python_values import fresh_by
+from floodplain.state.python_values import copier_for
 from floodplain.state.tables import StateColumn
-from floodplain.state.value_check import fitting
+from floodplain.state.value_check import checked_converter
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.write.task_writer import TaskWriter
 
 
 class TaskValueHandle:
-    """``get``, ``set``, ``clear``, ``exists``: the value of the slot, whatever key is at hand."""
+    """``get``, ``set``, ``clear``, ``exists``: the value of the slot, independent of the current key."""
 
     def __init__(self, name: str, state: TaskValue, value: Any) -> None:
         self.i = 0
         self._name = name
         self._state = state
         self._value = value
-        self._fresh, self._fit = fresh_by(state.arrow), fitting(f"task value {name}", state.arrow, wholly=True)
+        self._copy, self._convert = (
+            copier_for(state.arrow),
+            checked_converter(f"task value {name}", state.arrow, check_range=True),
+        )
         self.changed = False
 
     def get(self) -> Any:
-        return self._fresh(self._state.default if self._value is None else self._value)
+        return self._copy(self._state.default if self._value is None else self._value)
 
     def exists(self) -> bool:
         return self._value is not None
 
     def set(self, value: Any) -> None:
-        self._value = None if value is None else self._fit(value)
+        self._value = None if value is None else self._convert(value)
         self.changed = True
 
     def clear(self) -> None:
@@ -69,16 +72,16 @@ class BroadcastHandle:
         self._state = state
         self._place = place
         self._snapshot = snapshot
-        self._fresh_key, self._fresh = fresh_by(state.arrow_key), fresh_by(state.arrow_value)
+        self._copy_key, self._copy = copier_for(state.arrow_key), copier_for(state.arrow_value)
         where = f"broadcast state {name}"
-        self._fit_key = fitting(f"{where}, entry key", state.arrow_key, wholly=True)
-        self._fit = fitting(where, state.arrow_value, wholly=True)
+        self._convert_key = checked_converter(f"{where}, entry key", state.arrow_key, check_range=True)
+        self._convert = checked_converter(where, state.arrow_value, check_range=True)
         self._entries: dict[Any, tuple[Any, Any]] | None = None
         self._changed: dict[Any, Any] = {}
 
     def get(self, key: Any, default: Any = None) -> Any:
-        found = self._all().get(self._frozen(key))
-        return default if found is None else self._fresh(found[1])
+        entry = self._all().get(self._frozen(key))
+        return default if entry is None else self._copy(entry[1])
 
     def contains(self, key: Any) -> bool:
         return self._frozen(key) in self._all()
@@ -90,10 +93,10 @@ class BroadcastHandle:
         return list(zip(self.keys(), self.values(), strict=True))
 
     def keys(self) -> list[Any]:
-        return [self._fresh_key(key) for key, _ in self._all().values()]
+        return [self._copy_key(key) for key, _ in self._all().values()]
 
     def values(self) -> list[Any]:
-        return [self._fresh(value) for _, value in self._all().values()]
+        return [self._copy(value) for _, value in self._all().values()]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.keys())
@@ -108,13 +111,13 @@ class BroadcastHandle:
 
     def put(self, key: Any, value: Any) -> None:
         self._check_writable()
-        key = self._fit_key(key)
-        self._all()[frozen(key)] = (key, self._fit(value))
+        key = self._convert_key(key)
+        self._all()[frozen(key)] = (key, self._convert(value))
         self._changed[frozen(key)] = key
 
     def remove(self, key: Any) -> None:
         self._check_writable()
-        key = self._fit_key(key)
+        key = self._convert_key(key)
         if self._all().pop(frozen(key), None) is not None:
             self._changed[frozen(key)] = key
 
@@ -123,23 +126,23 @@ class BroadcastHandle:
             self.remove(key)
 
     def _frozen(self, key: Any) -> Frozen:
-        return frozen(self._fit_key(key))
+        return frozen(self._convert_key(key))
 
     def _check_writable(self) -> None:
         if not self.writable:
             raise BadInput(
-                f"broadcast state {self._name} is changed only in on_broadcast, so that it stays the same in all tasks"
+                f"broadcast state {self._name} can be changed only in on_broadcast, so that it stays the same in all tasks"
             )
 
     def _all(self) -> dict[Any, tuple[Any, Any]]:
         if self._entries is None:
-            rows = self._snapshot.table(self._place.table).to_arrow()
+            rows = self._snapshot.stored(self._place.table).to_arrow()
             columns = (rows.column(name).to_pylist() for name in (self._place.subkey, self._place.column))
             self._entries = {frozen(key): (key, value) for key, value in zip(*columns, strict=True)}
         return self._entries
 
     def mark(self) -> None:
-        """Nothing to undo: no call for a key can change it."""
+        """No savepoint is needed: calls for a key cannot change it."""
 
     def rollback(self, _: None) -> None:
         pass
@@ -148,15 +151,15 @@ class BroadcastHandle:
         pass
 
     def write(self, writer: TaskWriter) -> None:
-        """What was changed since the last time."""
+        """Writes the changes since the last write."""
         entries = self._all() if self._changed else {}
-        there = [entries[name] for name in self._changed if name in entries]
+        put = [entries[name] for name in self._changed if name in entries]
         gone = [key for name, key in self._changed.items() if name not in entries]
         key_name, value_name = self._place.subkey, self._place.column
-        if there:
+        if put:
             columns = [
-                pa.array([key for key, _ in there], self._state.arrow_key),
-                pa.array([value for _, value in there], self._state.arrow_value),
+                pa.array([key for key, _ in put], self._state.arrow_key),
+                pa.array([value for _, value in put], self._state.arrow_value),
             ]
             writer.write(self._place.table, pa.Table.from_arrays(columns, [key_name, value_name]), "put")
         if gone:

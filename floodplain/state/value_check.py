@@ -1,7 +1,7 @@
-"""Whether Python values fit an Arrow type: the one rule for outputs, states, defaults and the rows of kits.
+"""Lossless conversion of Python values to Arrow types, for outputs, states, defaults and the rows of kits.
 
-A value fits if the store gives an equal one back. ``2.0`` is a ``long``; 1.5 is none, nor is a time without a zone a
-``timestamp``. Columns of Arrow go by ``floodplain.lossless``, which is the same rule.
+A value fits a type if the store returns an equal one. ``2.0`` fits ``long``; 1.5 does not, and a time without a zone does not fit
+``timestamp``. ``floodplain.lossless`` has the same rule for Arrow columns.
 """
 
 import math
@@ -17,14 +17,14 @@ import pyarrow.compute as pc
 from floodplain.errors import SchemaMismatch, short
 from floodplain.lossless import NO_ZONE, UNFIT, ZONE_LOST, Lossy
 from floodplain.state.kinds import FINE_UNITS, plain_kind
-from floodplain.state.python_values import form_of
+from floodplain.state.python_values import normalizer_for
 
-Fit: TypeAlias = Callable[[Any], Any]
-"""Makes of a value the one that is kept, or raises one of ``UNFIT``."""
+Converter: TypeAlias = Callable[[Any], Any]
+"""Converts a value to the one that is stored, or raises one of ``UNFIT``."""
 
 
-def surely_fits(type_: pa.DataType) -> Callable[[Any], bool]:
-    """True: the value can be stored. False: only ``array_of`` can tell."""
+def quick_check(type_: pa.DataType) -> Callable[[Any], bool]:
+    """A cheap check. True: the value fits. False: it may fit, and ``array_of`` decides."""
     if pa.types.is_signed_integer(type_):
         bound = 1 << (type_.bit_width - 1)
         return lambda value: value is None or (type(value) is int and -bound <= value < bound)
@@ -37,29 +37,29 @@ def surely_fits(type_: pa.DataType) -> Callable[[Any], bool]:
     return lambda value: value is None
 
 
-def fit_of(type_: pa.DataType) -> Fit:
-    """What makes of a value, given in any way that Arrow knows, a fresh one as the store gives it back."""
-    return form_of(type_, leaf=_leaf, strict=True) or _leaf(type_)
+def converter_for(type_: pa.DataType) -> Converter:
+    """The converter of any value that Arrow accepts to a copy of what the store returns."""
+    return normalizer_for(type_, leaf=_leaf, strict=True) or _leaf(type_)
 
 
-def as_it_is(value: Any) -> Any:
-    """The ``Fit`` of values that are known to fit."""
+def identity(value: Any) -> Any:
+    """The converter of values that are known to fit."""
     return value
 
 
-def fitting(where: str, type_: pa.DataType, *, wholly: bool = False) -> Fit:
-    """``fit_of`` with errors that name the place and the value.
+def checked_converter(where: str, type_: pa.DataType, *, check_range: bool = False) -> Converter:
+    """``converter_for`` with errors that name the state and the value.
 
-    ``wholly``: what only Arrow can tell, such as a number beyond its range, is refused here too, not when it is stored.
+    ``check_range``: also checks what only Arrow knows, such as the range of a number; else that is checked when it is stored.
     """
-    fit = fit_of(type_)
+    convert = converter_for(type_)
 
     def checked(value: Any) -> Any:
         try:
-            fitted = fit(value)
-            if wholly:
-                pa.array([fitted], type_)
-            return fitted
+            converted = convert(value)
+            if check_range:
+                pa.array([converted], type_)
+            return converted
         except UNFIT as error:
             reason = str(error).partition("\n")[0]
             raise SchemaMismatch(f"{where}: {short(value)} does not fit type {type_}: {reason}") from error
@@ -69,34 +69,34 @@ def fitting(where: str, type_: pa.DataType, *, wholly: bool = False) -> Fit:
 
 def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     """The values as an array. Raises one of ``UNFIT`` if one of them does not fit."""
-    if _taken_as_they_are(values, type_):
+    if _arrow_keeps(values, type_):
         made = pa.array(values, type_)
         if not pa.types.is_float32(type_) or not pc.any(pc.is_inf(made)).as_py():
             return made
-    return pa.array(list(map(fit_of(type_), values)), type_)
+    return pa.array(list(map(converter_for(type_), values)), type_)
 
 
 def check_each(values: Sequence[Any], type_: pa.DataType) -> None:
     """Raises ``Lossy`` that names the first value that does not fit."""
-    found = first_unfit(values, type_)
-    if found is not None:
-        reason = str(found[1]).partition("\n")[0]
-        raise Lossy(f"{short(values[found[0]])} does not fit type {type_}: {reason}") from found[1]
+    unfit = first_unfit(values, type_)
+    if unfit is not None:
+        reason = str(unfit[1]).partition("\n")[0]
+        raise Lossy(f"{short(values[unfit[0]])} does not fit type {type_}: {reason}") from unfit[1]
 
 
 def first_unfit(values: Sequence[Any], type_: pa.DataType) -> tuple[int, Exception] | None:
-    """The place of the first value that does not fit, and why."""
-    fit = fit_of(type_)
+    """The position of the first value that does not fit, and the error; None if all fit."""
+    convert = converter_for(type_)
     for at, value in enumerate(values):
         try:
-            pa.array([fit(value)], type_)
+            pa.array([convert(value)], type_)
         except UNFIT as reason:
             return at, reason
     return None
 
 
 def table_of(rows: Sequence[Any], schema: pa.Schema, where: str) -> pa.Table:
-    """Rows, given as dicts, as a table; a field that a row lacks is null.
+    """A table of rows, which are dicts; a missing field is null.
 
     Raises ``SchemaMismatch`` that names the column and the value that does not fit.
     """
@@ -111,16 +111,15 @@ def _column(values: list[Any], field: pa.Field, where: str) -> pa.Array:
     try:
         return array_of(values, field.type)
     except UNFIT as error:
-        found = first_unfit(values, field.type)
-        at, reason = found if found is not None else (0, error)
+        at, reason = first_unfit(values, field.type) or (0, error)
         line = str(reason).partition("\n")[0]
         raise SchemaMismatch(
             f"{where}: {short(values[at])} does not fit column {field.name} of type {field.type}: {line}"
         ) from error
 
 
-def _taken_as_they_are(values: Sequence[Any], type_: pa.DataType) -> bool:
-    """Whether Arrow loses nothing of these values without saying so; found out for all of them at once."""
+def _arrow_keeps(values: Sequence[Any], type_: pa.DataType) -> bool:
+    """Whether Arrow converts these values without silent loss; checked for all of them at once."""
     types = pa.types
     if types.is_integer(type_) or types.is_nested(type_):
         return _inferred_fits(values, type_)
@@ -136,18 +135,18 @@ def _inferred_fits(values: Sequence[Any], type_: pa.DataType) -> bool:
         return False
 
 
-def _holds(wanted: pa.DataType, given: pa.DataType) -> bool:
-    """Whether all values of which Arrow says that they are of the one type fit the other, but for those that it refuses."""
+def _holds(wanted: pa.DataType, inferred: pa.DataType) -> bool:
+    """Whether Arrow converts all values of the inferred type to the wanted one without silent loss."""
     types = pa.types
-    if types.is_null(given) or types.is_integer(given):
-        return types.is_null(given) or types.is_integer(wanted) or types.is_float64(wanted)
-    if types.is_struct(given) and types.is_struct(wanted):
+    if types.is_null(inferred) or types.is_integer(inferred):
+        return types.is_null(inferred) or types.is_integer(wanted) or types.is_float64(wanted)
+    if types.is_struct(inferred) and types.is_struct(wanted):
         of = {field.name: field.type for field in wanted}
-        return all(field.name in of and _holds(of[field.name], field.type) for field in given)
-    if types.is_list(given) and types.is_list(wanted):
-        return _holds(wanted.value_type, given.value_type)
+        return all(field.name in of and _holds(of[field.name], field.type) for field in inferred)
+    if types.is_list(inferred) and types.is_list(wanted):
+        return _holds(wanted.value_type, inferred.value_type)
     same = (types.is_string, types.is_binary, types.is_boolean, types.is_float64)
-    return any(is_one(given) and is_one(wanted) for is_one in same)
+    return any(is_one(inferred) and is_one(wanted) for is_one in same)
 
 
 def _times_fit(values: Sequence[Any], type_: pa.DataType) -> bool:
@@ -162,8 +161,8 @@ def _times_fit(values: Sequence[Any], type_: pa.DataType) -> bool:
     return None not in zones if timestamp and type_.tz is not None else zones <= {None}
 
 
-def _leaf(type_: pa.DataType) -> Fit:
-    """As ``fit_of``, for types that hold no others."""
+def _leaf(type_: pa.DataType) -> Converter:
+    """As ``converter_for``, for types that are not nested."""
     types = pa.types
     if types.is_timestamp(type_):
         return _timestamp(type_)
@@ -177,17 +176,17 @@ def _leaf(type_: pa.DataType) -> Fit:
     return _equal(type_, kind)
 
 
-def _by_arrow(type_: pa.DataType, kind: type | None) -> Fit:
-    def fit(value: Any) -> Any:
+def _by_arrow(type_: pa.DataType, kind: type | None) -> Converter:
+    def convert(value: Any) -> Any:
         return value if value is None or type(value) is kind else pa.array([value], type_)[0].as_py()
 
-    return fit
+    return convert
 
 
-def _equal(type_: pa.DataType, kind: type | None) -> Fit:
-    """What Arrow makes of a value, if that is equal to it."""
+def _equal(type_: pa.DataType, kind: type | None) -> Converter:
+    """Converts by Arrow, and raises ``Lossy`` unless the result is equal."""
 
-    def fit(value: Any) -> Any:
+    def convert(value: Any) -> Any:
         if value is None or type(value) is kind:
             return value
         made = pa.array([value], type_)[0].as_py()
@@ -196,11 +195,11 @@ def _equal(type_: pa.DataType, kind: type | None) -> Fit:
             return made
         raise Lossy.of(value, made)
 
-    return fit
+    return convert
 
 
-def _narrow_float(type_: pa.DataType) -> Fit:
-    def fit(value: Any) -> Any:
+def _narrow_float(type_: pa.DataType) -> Converter:
+    def convert(value: Any) -> Any:
         if value is None:
             return None
         made = pa.array([value], type_)[0].as_py()
@@ -208,15 +207,15 @@ def _narrow_float(type_: pa.DataType) -> Fit:
             raise Lossy.of(value, made)
         return made
 
-    return fit
+    return convert
 
 
-def _timestamp(type_: pa.DataType) -> Fit:
+def _timestamp(type_: pa.DataType) -> Converter:
     aware, exact = type_.tz is not None, _equal(type_, None)
-    as_it_is = type_.unit in FINE_UNITS
+    keeps_micros = type_.unit in FINE_UNITS
 
-    def fit(value: Any) -> Any:
-        if type(value) is datetime and (value.tzinfo is not None) is aware and as_it_is:
+    def convert(value: Any) -> Any:
+        if type(value) is datetime and (value.tzinfo is not None) is aware and keeps_micros:
             return value
         if isinstance(value, np.datetime64) and aware:
             raise Lossy(NO_ZONE)
@@ -224,24 +223,24 @@ def _timestamp(type_: pa.DataType) -> Fit:
             raise Lossy(NO_ZONE if aware else ZONE_LOST)
         return _of_number(value, type_, exact)
 
-    return fit
+    return convert
 
 
-def _other_time(type_: pa.DataType) -> Fit:
+def _other_time(type_: pa.DataType) -> Converter:
     kind = plain_kind(type_)
     exact = _equal(type_, kind)
     is_date = pa.types.is_date(type_)
 
-    def fit(value: Any) -> Any:
+    def convert(value: Any) -> Any:
         if is_date and isinstance(value, datetime) and value.tzinfo is None and value.time() == time():
             return value.date()
         return _of_number(value, type_, exact)
 
-    return fit
+    return convert
 
 
-def _of_number(value: Any, type_: pa.DataType, exact: Fit) -> Any:
-    """A number is a time in the unit of the type; a fraction of it is none."""
+def _of_number(value: Any, type_: pa.DataType, exact: Converter) -> Any:
+    """A number is a time in the unit of the type, without a fraction."""
     if isinstance(value, int | float | Decimal | np.integer | np.floating) and not isinstance(value, bool):
         if value != int(value):
             raise Lossy.of(value, int(value))

@@ -20,6 +20,7 @@ from floodplain.versions.records import seen
 from floodplain.versions.records.edit import Content, RestoreEpoch, RunRef
 from floodplain.versions.records.manifest import Manifest, content_of
 from floodplain.versions.records.schema import TableSchema, same_definition
+from floodplain.versions.records.user_names import UserNames
 
 
 class TableRestored(msgspec.Struct, frozen=True):
@@ -41,11 +42,11 @@ class RolledBack(msgspec.Struct, frozen=True):
     """What a rollback to an epoch changes."""
 
     restored: int
-    """The epoch whose content is there again."""
+    """The epoch whose content was restored."""
     epoch: int
-    """The new epoch that has it."""
+    """The new epoch that has this content."""
     before: int
-    """The epoch before: going back to that one undoes it."""
+    """The last epoch before the rollback: a rollback to it undoes this one."""
     restored_at_ms: int
     """When the restored epoch was committed."""
     batch_before: int
@@ -54,11 +55,11 @@ class RolledBack(msgspec.Struct, frozen=True):
     watermarks_before: dict[str, int]
     watermarks_after: dict[str, int]
     tables: tuple[TableRestored, ...]
-    """Those that change."""
+    """The tables that change."""
     published: int
-    """Output is published up to here and stays so."""
+    """The last epoch whose output is published. It stays published."""
     unpublished: tuple[str, ...] = ()
-    """Staged output of the last epoch that is given up."""
+    """Staged output of the last epoch that is discarded."""
     dry_run: bool = False
 
 
@@ -168,7 +169,7 @@ def _change(name: str, head: Manifest, past: Manifest) -> TableRestored:
     before, after = (_runs(manifest.runs, name) for manifest in (head, past))
     now, then = head.schema(name), past.schema(name)
     return TableRestored(
-        name=name,
+        name=UserNames({**past.definitions, **head.definitions}).table(name),
         runs_before=len(before),
         runs_after=len(after),
         rows_before=sum(run.rows for run in before),

@@ -35,6 +35,7 @@ from floodplain.versions.log.requirements import RequireSchema
 from floodplain.versions.records.edit import PutSchema
 from floodplain.versions.records.manifest import Lease, Manifest
 from floodplain.versions.records.schema import PROCESSING_TIME, TableSchema
+from floodplain.versions.records.user_names import UserNames
 from floodplain.versions.retention import garbage, tags
 from floodplain.versions.retention.pins import pin
 
@@ -72,10 +73,10 @@ class Store:
         clock: Clock | None = None,
         randomness: Randomness | None = None,
     ) -> "Store":
-        """Open the store at a directory or URL. ``create`` makes one where there is nothing, after probing the place.
+        """Open the store at a directory or URL. With ``create``, create it if there is none, after probing the location.
 
-        Costs the same however large the state is. Raises ``StoreNotFound``, ``UnsafeStore`` where commits would not be safe, or
-        ``BadInput`` where one is to be made and something else is.
+        The cost does not depend on the size of the state. Raises ``StoreNotFound`` if there is no store, ``UnsafeStore`` if
+        commits would not be safe there, or ``BadInput`` if a store is to be created where other files are.
         """
         settings, clock, randomness = settings or StoreSettings(), clock or SystemClock(), randomness or SystemRandomness()
         counters = Counters()
@@ -100,7 +101,7 @@ class Store:
         return self.history.head
 
     def snapshot(self, *, pinned: bool = False) -> Snapshot:
-        """The newest epoch. ``pinned`` keeps its files from garbage collection by others until the snapshot is closed."""
+        """The newest epoch. ``pinned`` protects its files from garbage collection until the snapshot is closed."""
         return self._snapshot(self.history.refresh(), pinned)
 
     def at(self, epoch: int | None = None, *, tag: str | None = None, pinned: bool = False) -> Snapshot:
@@ -118,16 +119,17 @@ class Store:
         """What was added, changed and deleted in a table between two epochs, in bounded pieces."""
         self.history.refresh()
         was, now = self.history.at(older), self.history.at(newer)
+        table = UserNames(now.definitions).stored(table, now.schemas) or table
         uses = [self.open_runs.use(manifest) for manifest in (was, now)]
         with forgotten_before_damage(self.history, was, now):
             yield from changes(was, now, table, self.open_runs, self.history.settings.window_bytes)
         del uses
 
     def writer(self, owner: str, *, force: bool = False, outlasted: Lease | None = None) -> "Writer":
-        """Take the lease. Raises ``LeaseHeld`` while another owner has it, unless ``force``: that one is then fenced off.
+        """Take the lease. Raises ``LeaseHeld`` while another owner has it. With ``force``, that owner is fenced off instead.
 
-        An owner whose process has provably ended, on this machine, has it no more. ``outlasted``: a lease that the caller has
-        seen unchanged for its whole length, for holders whose clock is ahead of ours.
+        The lease of a process of this machine that has provably ended does not count. ``outlasted``: a lease that the caller
+        saw unchanged for its whole length. It does not count either, even if the holder's clock is ahead of ours.
         """
 
         def take() -> int:
@@ -148,7 +150,7 @@ class Store:
         return Writer(self, token)
 
     def compact(self, *, full: bool = False, step_bytes: int | None = None) -> Iterator[Compacted]:
-        """Do the compaction that is worth doing, one bounded step at a time. A step that loses a race is dropped."""
+        """Compact where the policy says so, one bounded step at a time. A step that loses a race to another one is dropped."""
         tiered = policy.TieredPolicy() if step_bytes is None else policy.TieredPolicy(step_bytes=step_bytes)
         while True:
             manifest = self.history.refresh()
@@ -164,7 +166,7 @@ class Store:
                 return
 
     def collect_garbage(self) -> garbage.Collected:
-        """Forget epochs as the retention settings say and delete what nothing needs. Leaves running epochs alone."""
+        """Forget epochs as the retention settings say, and delete files that no retained epoch needs. Safe while epochs run."""
         return self._collected(lambda: garbage.collect(self.history))
 
     def _collected(self, collect: Callable[[], garbage.Collected]) -> garbage.Collected:
@@ -183,13 +185,13 @@ class Store:
         return collected
 
     def let_go(self) -> None:
-        """Unmap runs that nothing needs, and sweep what killed processes left half written."""
+        """Unmap runs that are no longer needed, and delete half-written files of killed processes."""
         self.history.blobs.sweep(self.history.clock, STALE_TEMP_MS)
         self.unmap()
 
     def unmap(self) -> None:
-        """Let go of runs that neither the newest epoch nor a snapshot that is held needs: deleted files take room on the disk
-        until then. Taking a snapshot does so, too, where there are new runs."""
+        """Unmap runs that neither the newest epoch nor a live snapshot needs: a deleted file frees its disk space only then.
+        Taking a snapshot also does this if there are new runs."""
         head = self.head
         self._seen = head.runs
         self.open_runs.unmap(head)
@@ -199,6 +201,7 @@ class Store:
         tags.set_tag(self.history, name, self.history.refresh().epoch if epoch is None else epoch)
 
     def drop_tag(self, name: str) -> None:
+        """Remove a tag. The retention settings then decide about its epoch."""
         tags.drop_tag(self.history, name)
 
     def rollback(
@@ -210,12 +213,12 @@ class Store:
         drop_output: bool = False,
         dry_run: bool = False,
     ) -> RolledBack:
-        """Make the content of a retained epoch, by number or tag, that of a new one: tables, input position, watermarks, counts.
+        """Commit a new epoch with the content of a retained one, by number or tag: tables, input position, watermarks, counts.
 
-        One edit does it, which going back to the epoch before undoes. What sinks have published stays published; input that is
-        read again is published again, under new epoch numbers. ``force``: although another writer holds the lease, which is then
-        fenced off. ``drop_output``: although output of the last epoch is not published, which then never is. ``dry_run``: only
-        tell what would change. Raises ``SnapshotExpired``, ``Corrupt``, ``LeaseHeld`` or ``BadInput``; then nothing has changed.
+        It is one edit. A rollback to the epoch before it undoes it. What sinks have published stays published; input that is
+        read again is published again, under new epoch numbers. ``force``: fence off another writer that holds the lease.
+        ``drop_output``: discard output of the last epoch that is not published yet. ``dry_run``: only return what would change.
+        Raises ``SnapshotExpired``, ``Corrupt``, ``LeaseHeld`` or ``BadInput``; then nothing has changed.
         """
         wanted = self._chosen(epoch, tag)
         if dry_run:
@@ -233,43 +236,44 @@ class Store:
         return verify(self.history, progress)
 
     def close(self) -> None:
+        """Unmap all runs and close connections."""
         self.open_runs.keep_only(())
         self.history.blobs.close()
 
 
 class Writer:
-    """The holder of the lease, who alone commits epochs. ``close`` releases the lease."""
+    """The holder of the lease: it alone commits epochs. ``close`` releases the lease."""
 
     def __init__(self, store: Store, token: int) -> None:
         self.store = store
         self.token = token
         self._renewal: Renewal | None = None
         self.time = StoreTime(store.history)
-        """Processing time as the store bears it out."""
+        """Processing time, as far as the store's own clock confirms it."""
 
     def keep(
         self,
         wanted: Callable[[], bool] = lambda: True,
         lost: Callable[[Exception], object] = lambda error: None,  # noqa: ARG005
     ) -> None:
-        """Renew the lease from a thread of its own while ``wanted`` says so, until ``rest`` or ``close``.
+        """Renew the lease in a background thread while ``wanted`` returns true, until ``rest`` or ``close``.
 
-        Without it each commit renews the lease, and who takes longer than ``lease_ms`` for an epoch may lose it. ``lost`` is told
-        from that thread why the lease cannot be kept: another writer took it.
+        Without it only commits renew the lease, so a writer whose epoch takes longer than ``lease_ms`` may lose it. ``lost`` is
+        called in that thread, with the error, when another writer has taken the lease.
         """
         self.rest()
         self._renewal = Renewal(self.store.history, self.token, wanted, lost)
         self._renewal.start()
 
     def rest(self) -> None:
-        """No longer ``keep`` the lease; it is not released."""
+        """Stop the background renewal. The lease is not released."""
         if self._renewal is not None:
             self._renewal.stop()
 
     def define(self, schema: TableSchema, *, renames: Mapping[str, str] | None = None) -> TableSchema:
         """Create the table, or change it to this definition. Returns its newest schema.
 
-        Raises ``SchemaMismatch`` naming the column if what is already written could not be read under it.
+        Raises ``SchemaMismatch``, with the column, if rows already written could not be read under it.
         """
         history = self.store.history
         old = history.head.schema(schema.table)
@@ -283,10 +287,10 @@ class Writer:
         return new
 
     def epoch(self, *, now_ms: int | None = None, watermarks: Mapping[str, int] | None = None, at: Moment | None = None) -> Epoch:
-        """Begin the next epoch at these times, which are committed with it and from which rows count their time to live.
+        """Begin the next epoch at these times. They are committed with it, and time to live counts from them.
 
-        ``now_ms`` is processing time, never earlier than the last epoch's: the clock's if not given, as far as the store bears it
-        out. ``at``: what ``time`` says of it. ``watermarks`` are others.
+        ``now_ms``: processing time, never earlier than that of the last epoch. By default it is the clock's, as far as the
+        store confirms it. ``at``: a moment that ``time`` returned. ``watermarks``: those of event time, by name.
         """
         history = self.store.history
         before = history.refresh().watermarks.get(PROCESSING_TIME, layout.BEGINNING)
@@ -296,17 +300,17 @@ class Writer:
         return Epoch(history, self.store.open_runs, self.token, times, set_back=at.set_back)
 
     def rollback(self, epoch: int, *, drop_output: bool = False) -> RolledBack:
-        """As ``Store.rollback``, between two epochs of this writer."""
+        """``Store.rollback``, between two epochs of this writer."""
         return roll_back(self.store.history, epoch, self.token, drop_output=drop_output)
 
     def put(self, table: str, rows: pa.Table | pa.RecordBatch) -> Manifest:
-        """An epoch of one delta."""
+        """Put whole rows into a table and commit, as one epoch."""
         epoch = self.epoch()
         epoch.put(table, rows)
         return epoch.commit()
 
     def collect_garbage(self) -> garbage.Collected:
-        """As ``Store.collect_garbage``, between two epochs of this writer: nothing of its own is running.
+        """``Store.collect_garbage``, between two epochs of this writer, so that nothing of its own is running.
 
         A compaction that runs elsewhere at this moment has to start over.
         """
@@ -314,6 +318,7 @@ class Writer:
         return self.store._collected(lambda: garbage.collect(history, token=self.token, horizon=history.refresh().position))
 
     def close(self) -> None:
+        """Release the lease, so that the next writer need not wait."""
         self.rest()
         lease.release(self.store.history, self.token)
 

@@ -33,6 +33,8 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
+    """The result of a verification: the damages, and how much was checked."""
+
     damages: tuple[Damage, ...]
     epochs: int
     runs: int
@@ -42,6 +44,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
     @property
     def good(self) -> bool:
+        """Whether there is no damage."""
         return not self.damages
 
 

@@ -1,4 +1,4 @@
-"""Crashes for the test kit: every write to the state and every publishing of output is a step that can be the last one."""
+"""Fault injection for the test kits: the process can crash before or after each write to the state and each publish to a sink."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,31 +19,31 @@ When = Literal["before", "after"]
 
 
 class Crashed(BaseException):
-    """The process ends here: not an ``Exception``, so nothing that handles errors can go on."""
+    """A simulated crash of the process. A ``BaseException``, so that no error handler swallows it."""
 
 
 @dataclass(frozen=True)
 class CrashPoint:
-    """Right before or after one step, by number."""
+    """Right before or after one step. ``step``: its number, counted from the first start of the kit."""
 
     step: int
     when: When
 
 
 def crash() -> None:
-    """The action of a step that kills the process."""
+    """The default action at a crash point: kills the process."""
     raise Crashed
 
 
 class Steps:
-    """Counts steps over all lives of a kit, and does what is planned for some of them."""
+    """Counts steps over all restarts of a kit, and runs the actions planned at crash points."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.reset()
 
     def reset(self) -> None:
-        """As if none had been taken, and none was planned."""
+        """Forgets all steps and all planned actions."""
         self.taken: list[str] = []
         self._planned: dict[CrashPoint, Callable[[], object]] = {}
         self._dead = False
@@ -74,7 +74,7 @@ class Steps:
 
 
 class CountedBlobs(Blobs):
-    """Blobs whose writes are steps. A delete of several is a step for each."""
+    """Blobs whose writes are steps. Deleting several blobs is one step for each."""
 
     def __init__(self, inner: Blobs, steps: Steps) -> None:
         self._inner, self._steps = inner, steps
@@ -109,10 +109,10 @@ class CountedBlobs(Blobs):
         return self._inner.modified_ms(name)
 
 
-class Captured(Sink):
-    """The world outside: keeps what was published, over all lives of the pipeline.
+class CapturedSink(Sink):
+    """Keeps all published rows in memory, by epoch, over all restarts of the pipeline.
 
-    An epoch may be published again, but never with other rows.
+    An epoch may be published again, but only with the same rows.
     """
 
     def __init__(self, name: str, steps: Steps) -> None:
@@ -123,7 +123,7 @@ class Captured(Sink):
         rows = read_staged(staged, blobs, schema)
 
         def keep() -> None:
-            # By what they print: NaN is not equal to itself.
+            # Compared by repr, because NaN is not equal to itself.
             if epoch in self.epochs and repr(self.epochs[epoch].to_pylist()) != repr(rows.to_pylist()):
                 raise AssertionError(f"epoch {epoch} of {self._name} was published twice, with different rows")
             self.epochs[epoch] = rows
@@ -131,13 +131,16 @@ class Captured(Sink):
         self._steps.take(f"publish {self._name} {epoch}", keep)
 
 
-class Witnessed(Sink):
-    """A sink as one driver has it. Raises ``AssertionError`` if that driver publishes what is not committed or, on beginning to
-    publish an epoch, no longer holds the lease."""
+class CheckedSink(Sink):
+    """A sink of one driver that checks the order of commit, fencing and publishing.
+
+    Raises ``AssertionError`` if the driver publishes an epoch that is not committed, or begins to publish one after it has lost
+    the lease.
+    """
 
     def __init__(self, inner: Sink, log: History, token: int | None) -> None:
-        """``log``: as somebody else reads it. ``token``: the driver's lease; None for all sinks but the first, because a driver
-        looks at its lease once for all of them."""
+        """``log``: a reader of the log apart from the driver's. ``token``: the driver's lease; None for all sinks but the first,
+        because a driver checks its lease once per epoch, before the first sink."""
         self._inner, self._log, self._token = inner, log, token
 
     @property
@@ -171,10 +174,10 @@ class Witnessed(Sink):
         self._inner.publish(epoch, staged, blobs, schema)
 
 
-def witnessed(plan: Plan, log: History, token: int) -> Plan:
-    """The pipeline as a driver with this lease has it, each sink ``Witnessed``."""
+def with_checked_sinks(plan: Plan, log: History, token: int) -> Plan:
+    """The plan of a driver with this lease, each sink wrapped in a ``CheckedSink``."""
     leases = [token, *[None] * len(plan.outlets)]
     outlets = [
-        replace(outlet, sink=Witnessed(outlet.sink, log, lease)) for outlet, lease in zip(plan.outlets, leases, strict=False)
+        replace(outlet, sink=CheckedSink(outlet.sink, log, lease)) for outlet, lease in zip(plan.outlets, leases, strict=False)
     ]
     return Plan(outlets, plan.event_time, plan.watermark)

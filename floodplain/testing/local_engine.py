@@ -1,4 +1,4 @@
-"""The engine of the test kit: steps of a pipeline on Arrow tables, in this process."""
+"""The engine of the test kits: runs the steps of a plan on Arrow tables, in this process."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -34,12 +34,13 @@ class LocalEngine:
         steps = [node.function for node in plan.nodes if hasattr(node, "function")]
         if len(steps) != len(transforms):
             raise BadInput(
-                f"the pipeline has {len(steps)} transform steps in Spark: give as many Arrow functions as transforms=[…]"
+                f"the pipeline has {len(steps)} transform steps, and the kit got {len(transforms)} Arrow functions: pass "
+                "one for each, in order, as transforms=[…]"
             )
         self._functions = dict(zip(map(id, steps), transforms, strict=True))
         self._attempts = 0
         self.resources = Resources()
-        """What process functions opened: tasks of one engine run in one process."""
+        """Resources that process functions opened. All tasks of one engine share them, as tasks of one process do."""
 
     def schema(self, rows: pa.Table) -> pa.Schema:
         return rows.schema
@@ -51,28 +52,31 @@ class LocalEngine:
         return rows
 
     def transform(self, rows: pa.Table, function: Callable[[Any], Any]) -> pa.Table:
-        known = self._functions[id(function)]
+        on_arrow = self._functions[id(function)]
         try:
-            return known(rows)
+            return on_arrow(rows)
         except FloodplainError:
             raise
         except Exception as error:
-            raise UserError.in_function("transform", known, error) from error
+            raise UserError.in_function("transform", on_arrow, error) from error
 
     def select(self, rows: pa.Table, columns: Sequence[tuple[str, Any]], only: tuple[str, str] | None) -> pa.Table:
         if only is not None:
             rows = rows.filter(pc.field(only[0]) == only[1])
-        made = {name: rest(made.but, rows) if isinstance(made, Rest) else evaluated(made, rows) for name, made in columns}
-        return pa.table({name: column for name, column in made.items() if column is not None})
+        selected = {
+            name: rest(expression.but, rows) if isinstance(expression, Rest) else evaluated(expression, rows)
+            for name, expression in columns
+        }
+        return pa.table({name: column for name, column in selected.items() if column is not None})
 
     def extend(self, rows: pa.Table, columns: Sequence[tuple[str, Any]], where: Any) -> pa.Table:
         if where is not None:
             rows = rows.filter(holds(where, rows))
-        made = {name: evaluated(expression, rows) for name, expression in columns}
-        return pa.table({name: rows.column(name) for name in rows.column_names} | made)
+        computed = {name: evaluated(expression, rows) for name, expression in columns}
+        return pa.table({name: rows.column(name) for name in rows.column_names} | computed)
 
     def combined(self, rows: pa.Table, combiner: Combiner, slots: int) -> pa.Table:
-        """As if so many tasks had read the rows."""
+        """Rows combined as if ``slots`` tasks had each read a share of them."""
         ends = [len(rows) * number // slots for number in range(slots + 1)]
         return pa.concat_tables([combiner(rows.slice(start, end - start)) for start, end in pairwise(ends)])
 
@@ -80,19 +84,20 @@ class LocalEngine:
         return pa.concat_tables(members, promote_options="permissive")
 
     def parted(self, rows: pa.Table, parts: OnePass) -> pa.Table:
-        return self.union([self._part_of(rows.filter(pc.field(parts.column) == part.value), part) for part in parts.parts])
+        branches = [self._branch(rows.filter(pc.field(parts.column) == branch.value), branch) for branch in parts.parts]
+        return self.union(branches)
 
     @staticmethod
-    def _part_of(rows: pa.Table, part: Branch) -> pa.Table:
-        for condition in part.where:
+    def _branch(rows: pa.Table, branch: Branch) -> pa.Table:
+        for condition in branch.where:
             rows = rows.filter(holds(condition, rows))
-        found = {}
-        for name, made in part.columns:
+        selected = {}
+        for name, made in branch.columns:
             fields = pa.table(
                 {field: evaluated(value, rows) for field, value in ([(name, made)] if isinstance(made, str) else made)}
             )
-            found[name] = fields.column(0) if isinstance(made, str) else rest((), fields)
-        return pa.table(found)
+            selected[name] = fields.column(0) if isinstance(made, str) else rest((), fields)
+        return pa.table(selected)
 
     def read(self, staged: Staged, place: Work) -> pa.Table:
         assert place.blobs is not None
@@ -107,20 +112,23 @@ class LocalEngine:
         row_bytes: float | None,  # noqa: ARG002
     ) -> list[TaskReport]:
         if isinstance(rows, Staged):
-            return [run_task(job, slot, self._part(slot), (), self.resources) for slot in range(assignment.slots)]
+            return [run_task(job, slot, self._attempt(slot), (), self.resources) for slot in range(assignment.slots)]
         slot_of_group = slot_of_each_group(job.slots, msgspec.msgpack.decode(job.work.ticket, type=Ticket).key_groups)
         slots = slots_of(hash_columns(normalize_keys([rows.column(key) for key in keys])), slot_of_group)
-        parts = [rows.filter(pa.array(slots == slot)) for slot in range(assignment.slots)]
-        return [run_task(job, slot, self._part(slot), part.to_batches(), self.resources) for slot, part in enumerate(parts)]
+        by_slot = [rows.filter(pa.array(slots == slot)) for slot in range(assignment.slots)]
+        return [
+            run_task(job, slot, self._attempt(slot), of_slot.to_batches(), self.resources) for slot, of_slot in enumerate(by_slot)
+        ]
 
     def stage(self, rows: pa.Table, job: StageJob) -> list[TaskReport]:
-        return [stage_task(job, 0, self._part(0), rows.to_batches())]
+        return [stage_task(job, 0, self._attempt(0), rows.to_batches())]
 
     def measure(
         self, rows: pa.Table, rule: WatermarkRule, now_ms: int
     ) -> tuple[pa.Table, Callable[[], dict[str, SourceObservation]]]:
         return timed(rows, rule, now_ms), partial(observe, rows, rule, SOURCE)
 
-    def _part(self, slot: int) -> str:
+    def _attempt(self, slot: int) -> str:
+        """A name for files of one task attempt."""
         self._attempts += 1
         return f"{slot}-{self._attempts}"

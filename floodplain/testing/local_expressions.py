@@ -1,4 +1,4 @@
-"""Expressions as far as they make sense without Spark: columns, fields of structs and literals."""
+"""Evaluates the expressions that need no Spark: columns, fields of structs, literals, and comparisons of them."""
 
 from collections.abc import Collection
 from functools import reduce
@@ -15,7 +15,7 @@ from floodplain.state.row_expressions import evaluate
 
 
 def evaluated(expression: Any, rows: pa.Table) -> pa.Array:
-    """The column that the expression names, or a literal in every row. Raises ``BadInput`` for what only Spark can compute."""
+    """The column that the expression names, or a literal for every row. Raises ``BadInput`` for any other expression."""
     if not isinstance(expression, str):
         raise _needs_spark(expression)
     return _evaluated(parse(expression), rows, expression)
@@ -31,9 +31,9 @@ def _evaluated(parsed: Expression, rows: pa.Table, written: str) -> pa.Array:
 
 
 def rest(but: Collection[str], rows: pa.Table) -> pa.Array | None:
-    """All columns but these as one struct, if there are any."""
-    left_out = frozenset(but)
-    names = [name for name in rows.column_names if name not in left_out]
+    """All columns except ``but`` as one struct; None if there are none."""
+    excluded = frozenset(but)
+    names = [name for name in rows.column_names if name not in excluded]
     if not names:
         return None
     columns = [pa.concat_arrays(rows.column(name).chunks) if len(rows) else pa.nulls(0, rows.field(name).type) for name in names]
@@ -41,17 +41,17 @@ def rest(but: Collection[str], rows: pa.Table) -> pa.Array | None:
 
 
 def holds(condition: Any, rows: pa.Table) -> pa.Array:
-    """Where a boolean column is true, or comparisons of what ``evaluated`` takes, also ``in (…)``, put together by ``and``."""
+    """A mask of the rows where the condition holds: a boolean column, comparisons and ``in (…)``, joined by ``and``."""
     if not isinstance(condition, str):
         raise _needs_spark(condition)
     parsed = parse(condition)
-    found = pa.repeat(True, len(rows))
-    for part in parsed.conditions if isinstance(parsed, And) else (parsed,):
-        here = _holds(part, rows, condition)
-        if not pa.types.is_boolean(here.type):
-            raise BadInput(f"the condition {condition} is {here.type}, not boolean")
-        found = pc.and_(found, here)
-    return found
+    mask = pa.repeat(True, len(rows))
+    for operand in parsed.conditions if isinstance(parsed, And) else (parsed,):
+        operand_mask = _holds(operand, rows, condition)
+        if not pa.types.is_boolean(operand_mask.type):
+            raise BadInput(f"the condition {condition} is {operand_mask.type}, not boolean")
+        mask = pc.and_(mask, operand_mask)
+    return mask
 
 
 def _holds(condition: Condition, rows: pa.Table, written: str) -> pa.Array:
@@ -65,6 +65,6 @@ def _holds(condition: Condition, rows: pa.Table, written: str) -> pa.Array:
 
 def _needs_spark(expression: Any) -> BadInput:
     return BadInput(
-        f"the expression {expression} needs Spark, and the kit runs without: compute it in a transform, give the kit the same as "
-        "an Arrow function (transforms=[…]), and name the column here"
+        f"the expression {expression} needs Spark, and the kit runs without it: compute the column in a transform, pass the kit "
+        "an equivalent Arrow function (transforms=[…]), and name the column here"
     )

@@ -1,4 +1,4 @@
-"""A test kit: drive a whole pipeline without Spark, with time in your hands and crashes where you want them."""
+"""A test kit: runs a whole pipeline without Spark, with times as arguments and crashes at chosen steps."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -30,11 +30,11 @@ from floodplain.settings import StoreSettings
 from floodplain.sinks.base import Sink
 from floodplain.sinks.memory import MemorySink
 from floodplain.state.descriptors import EVENT_TIME
-from floodplain.state.python_values import rows_in_form
+from floodplain.state.python_values import user_rows
 from floodplain.state.types import as_fields
 from floodplain.state.value_check import table_of
 from floodplain.store.store import Store
-from floodplain.testing.faults import Captured, CountedBlobs, Crashed, CrashPoint, Steps, crash, witnessed
+from floodplain.testing.faults import CapturedSink, CountedBlobs, Crashed, CrashPoint, Steps, crash, with_checked_sinks
 from floodplain.testing.local_engine import LocalEngine
 from floodplain.testing.local_watermark import RowWatermark
 from floodplain.tiers import paths
@@ -48,7 +48,7 @@ Rows: TypeAlias = Sequence[Mapping[str, Any]] | pa.Table
 
 @dataclass(frozen=True)
 class Columns:
-    """Stands for a DataFrame where a pipeline is described: it has columns and no rows."""
+    """A DataFrame's stand-in while the pipeline is described: a schema without rows."""
 
     schema: pa.Schema
     sparkSession: None = None  # noqa: N815 — as Spark calls it
@@ -59,32 +59,32 @@ class Columns:
         return list(self.schema.names)
 
     def withWatermark(self, column: str, delay: str) -> "Columns":  # noqa: ARG002, N802 — as Spark calls it
-        """The kit keeps it."""
+        """Does nothing: the kit computes the watermark itself."""
         return self
 
 
 @dataclass(frozen=True)
 class KitEpoch:
-    """One step of a script: a call of ``PipelineKit.epoch``, ``tick`` or ``static``, as a value."""
+    """One entry of a script: a call of ``PipelineKit.epoch``, ``tick`` or ``static``, as a value."""
 
     rows: Rows | None = ()
-    """None: no data comes, as in ``tick``."""
+    """None: no input, as in ``tick``."""
     watermark_ms: int | None = None
     now_ms: int | None = None
     broadcast: Mapping[str, Rows] | None = None
     slots: int | None = None
     batch: str | None = None
-    """Its rows are static input of this name, as in ``static``."""
+    """If set, the rows are static input with this batch name, as in ``static``."""
     finish: bool = True
 
 
 class PipelineKit:
     """A pipeline on a store in memory.
 
-    ``build`` takes a stream and returns it with its sinks, just as on Spark; what the sinks would publish is kept here.
-    ``rows`` declares the input as Spark writes it, or several inputs by name. ``broadcasts`` declares broadcast inputs; each
-    is given to ``build`` by name. Steps in Spark (``transform``) cannot run here: ``transforms`` has for each of them, in
-    order, a function on Arrow tables.
+    ``build`` takes a stream and returns it with its sinks, as on Spark. The kit replaces the sinks and captures the rows that
+    they would publish. ``rows`` declares the input columns as Spark DDL, or several inputs by name. ``broadcasts`` declares
+    broadcast inputs; ``build`` gets each as a keyword argument. ``transform`` steps need Spark and cannot run here:
+    ``transforms`` has, for each of them in order, an equivalent function on Arrow tables.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class PipelineKit:
         slots: int = 2,
         settings: StoreSettings | None = None,
     ) -> None:
-        given = {"": rows} if isinstance(rows, str) else dict(rows)
-        self._sources = {tag: Columns(pa.schema(as_fields(columns).items())) for tag, columns in given.items()}
+        declared = {"": rows} if isinstance(rows, str) else dict(rows)
+        self._sources = {tag: Columns(pa.schema(as_fields(columns).items())) for tag, columns in declared.items()}
         self._frames = {name: Columns(pa.schema(as_fields(columns).items())) for name, columns in (broadcasts or {}).items()}
         self._broadcast_names = {id(frame): name for name, frame in self._frames.items()}
         self.steps = Steps()
-        self.sinks: dict[str, Captured] = {}
+        self.sinks: dict[str, CapturedSink] = {}
         self._transforms = list(transforms)
         self._first_slots = slots
         self._settings = settings or StoreSettings(key_groups=16)
@@ -116,7 +116,7 @@ class PipelineKit:
         self._about, self._delay_ms = stream.about, stream.delay_ms
         self._timed_by = _timed_by(plan, self._sources)
         self._plan = Plan(
-            [replace(outlet, sink=self._captured(outlet.name)) for outlet in plan.outlets], plan.event_time, plan.watermark
+            [replace(outlet, sink=self._captured_sink(outlet.name)) for outlet in plan.outlets], plan.event_time, plan.watermark
         )
         inputs = {"": self._merged_schema(), **{tag: frame.schema for tag, frame in stream.broadcasts.items()}}
         self._inputs = inputs
@@ -125,11 +125,11 @@ class PipelineKit:
 
     @property
     def _outlets(self) -> list[str]:
-        """The sinks of the pipeline as it is; those of one before are kept with what they got."""
+        """The sinks of the current pipeline. ``sinks`` also has those of earlier versions of it, with their rows."""
         return [outlet.name for outlet in self._plan.outlets]
 
-    def _captured(self, name: str) -> Captured:
-        return self.sinks.setdefault(name, Captured(name, self.steps))
+    def _captured_sink(self, name: str) -> CapturedSink:
+        return self.sinks.setdefault(name, CapturedSink(name, self.steps))
 
     def _merged_schema(self) -> pa.Schema:
         if "" in self._sources:
@@ -138,32 +138,32 @@ class PipelineKit:
         return merged.append(pa.field(SOURCE, pa.string()))
 
     def foreach_batch_sink(self, stream: Stream, function: Callable[[Any, int], None]) -> Sink:  # noqa: ARG002
-        """What would be published is kept by the kit: the function is not called."""
+        """The kit captures the rows and never calls the function."""
         return MemorySink()
 
     def schemas_of(self, stream: Stream, plan: Plan) -> dict[str, pa.Schema]:
-        """Called by a stream that is asked for its schema."""
+        """Called by ``Stream.schema`` and ``Output.schemas``."""
         inputs = {"": self._merged_schema(), **{tag: frame.schema for tag, frame in stream.broadcasts.items()}}
         empty = {tag: schema.empty_table() for tag, schema in inputs.items()}
         return dry_schemas(plan, LocalEngine(self._transforms, plan), empty)
 
     def wipe(self) -> None:
-        """As if it had never run: no state, no output, no time has passed. ``restart`` starts it."""
+        """Deletes state and output, and sets the clock and the watermark to 0. ``restart`` starts the pipeline again."""
         self._clock, self._randomness, self._space = ManualClock(0), SeededRandomness(7), Space()
         self._slots, self._watermark_ms, self._batch_id = self._first_slots, 0, -1
-        self._rows_time = RowWatermark()
+        self._row_watermark = RowWatermark()
         self._pending: Callable[[], object] | None = None
         self.steps.reset()
         for sink in self.sinks.values():
             sink.epochs.clear()
 
     def stop(self) -> None:
-        """As ``Query.stop``: what was published is noted, and the state let go. ``restart`` goes on."""
+        """As ``Query.stop``: records what was published and releases the lease. ``restart`` continues."""
         self._epochs.close()
 
     def restart(self, build: Callable[..., Output] | None = None, **changes: Any) -> None:
-        """A new driver process on the same state, with a changed pipeline if one is given. What the one before was at when it
-        died is given to it again. ``changes``: ``drop``, ``reset``, ``rename`` and ``evolve``, as ``start`` takes them."""
+        """Start a new driver process on the same state, with a changed pipeline if ``build`` is given. Input that the last driver
+        was processing when it crashed is replayed. ``changes``: ``drop``, ``reset``, ``rename`` and ``evolve`` of ``start``."""
         if build is None:
             self._begin()
         else:
@@ -173,8 +173,8 @@ class PipelineKit:
         build(Stream(self, self._sources, Input(), {}), **self._frames).start(state="memory://kit", **changes)
 
     def close(self) -> None:
-        """The processes that run tasks end: what ``open`` of process functions returned is closed. A further epoch opens it anew,
-        and so does a ``restart``."""
+        """End the task processes: closes the resources that ``open`` of process functions returned. The next epoch or ``restart``
+        opens them anew."""
         if self._engine is not None:
             self._engine.resources.close()
 
@@ -190,7 +190,7 @@ class PipelineKit:
         place = StateLocation(self.store, writer, "memory://kit", self._settings, {}, blobs)
         self._engine = LocalEngine(self._transforms, self._plan)
         log = History.open(blobs, settings=self._settings, clock=self._clock, randomness=SeededRandomness(0))
-        self._epochs = EpochRunner(place, witnessed(self._plan, log, writer.token), self._engine, self._slots)
+        self._epochs = EpochRunner(place, with_checked_sinks(self._plan, log, writer.token), self._engine, self._slots)
         self._epochs.prepare({tag: schema.empty_table() for tag, schema in self._inputs.items()}, self._changes)
         if self._pending is not None:
             self._do(self._pending)
@@ -200,11 +200,11 @@ class PipelineKit:
         return MemoryBlobs("memory://kit", Counters(), self._space)
 
     def _do(self, work: Callable[[], Any]) -> Any:
-        """Work that a new driver is given again if this one dies."""
+        """Run work that is replayed to the next driver if this one crashes."""
         self._pending = work
-        done = work()
+        result = work()
         self._pending = None
-        return done
+        return result
 
     def epoch(
         self,
@@ -214,25 +214,26 @@ class PipelineKit:
         now_ms: int | None = None,
         broadcast: Mapping[str, Rows] | None = None,
     ) -> dict[str, list[dict[str, Any]]]:
-        """One batch of input at these times, processed, committed and published; returns what each sink got.
+        """Process, commit and publish one batch of input at these times; returns the rows that each sink got.
 
-        With several inputs each row says its own in ``source``. The watermark of an epoch follows from the rows of those before,
-        as on Spark: the newest event time less the delay, of several inputs that of the slowest. If ``watermark_ms`` is given, it
-        is that, and from then on it moves only as it is given. Where it is by a rule of the pipeline's own it is not to be given.
+        With several inputs, the column ``source`` of each row names its input. As on Spark, the watermark is computed from the
+        rows of earlier epochs: the newest event time minus the delay; with several inputs, that of the slowest. Once
+        ``watermark_ms`` is passed, rows no longer advance the watermark; only the argument does. It must be omitted if the
+        pipeline has a watermark rule of its own.
         """
         self._move_time(now_ms, watermark_ms)
         inputs = self._tables(rows, broadcast or {})
         if self._timed_by is not None:
-            self._rows_time.see(inputs[""], *self._timed_by)
+            self._row_watermark.observe(inputs[""], *self._timed_by)
         self._batch_id += 1
         position = SourcePosition("kit", self._batch_id, f"v1\n{{}}\n{self._batch_id}")
         self._do(partial(self._deliver, inputs, position, self._clock.now_ms(), self._watermark_ms))
         number = self.store.head.epoch
-        return {name: rows_in_form(self.sinks[name].epochs[number]) for name in self._outlets}
+        return {name: user_rows(self.sinks[name].epochs[number]) for name in self._outlets}
 
     def _tables(self, rows: Rows, broadcast: Mapping[str, Rows]) -> dict[str, pa.Table]:
         tagged = {"": rows, **{tag: broadcast.get(name, ()) for name, tag in self._tag_of.items()}}
-        return {tag: _table(given, self._inputs[tag]) for tag, given in tagged.items()}
+        return {tag: _table(of_input, self._inputs[tag]) for tag, of_input in tagged.items()}
 
     def _deliver(self, inputs: dict[str, pa.Table], position: SourcePosition, now_ms: int, watermark_ms: int) -> None:
         self._epochs.publisher.publish()
@@ -242,21 +243,21 @@ class PipelineKit:
     def static(
         self, rows: Rows, *, batch: str | None = None, finish: bool = True, now_ms: int | None = None
     ) -> dict[str, list[dict[str, Any]]]:
-        """A static DataFrame of these rows, as ``start`` runs it; returns what each sink got."""
+        """Process these rows as a static DataFrame, as ``start`` does; returns the rows that each sink got."""
         self._move_time(now_ms, None)
         inputs, before = self._tables(rows, {}), self.store.head.epoch
         self._do(lambda: run_static(self._epochs, inputs, batch, partial(self._newest_ms, inputs[""]), finish=finish))
         new = range(before + 1, self.store.head.epoch + 1)
-        return {name: [row for epoch in new for row in rows_in_form(self.sinks[name].epochs[epoch])] for name in self._outlets}
+        return {name: [row for epoch in new for row in user_rows(self.sinks[name].epochs[epoch])] for name in self._outlets}
 
     def _newest_ms(self, rows: pa.Table) -> int:
-        """The watermark that static rows give."""
+        """The watermark after static rows: their newest event time minus the delay."""
         times = pa.array([]) if self._plan.event_time is None else as_ms(rows.column(self._plan.event_time))
         newest = pc.max(times).as_py()
         return NONE_MS if newest is None else int(newest) - self._delay_ms
 
     def tick(self, *, now_ms: int, watermark_ms: int | None = None) -> bool:
-        """Time passes and no data comes: an epoch without rows if timers are due; whether there was one.
+        """Advance time without input: runs an epoch if timers are due, and returns whether it did.
 
         ``watermark_ms``: as in ``epoch``.
         """
@@ -265,10 +266,10 @@ class PipelineKit:
 
     def _move_time(self, now_ms: int | None, watermark_ms: int | None) -> None:
         if watermark_ms is not None and self._plan.watermark is not None:
-            raise BadInput("this pipeline computes its watermark from its rows: do not give one")
-        self._rows_time.by_hand |= watermark_ms is not None
-        moved_ms = 0 if self._timed_by is None else self._rows_time.watermark_ms(self._delay_ms, self._timed_by[1])
-        self._watermark_ms = max(self._watermark_ms, watermark_ms or 0, moved_ms)
+            raise BadInput("this pipeline computes its watermark from its rows: omit watermark_ms")
+        self._row_watermark.manual |= watermark_ms is not None
+        of_rows_ms = 0 if self._timed_by is None else self._row_watermark.watermark_ms(self._delay_ms, self._timed_by[1])
+        self._watermark_ms = max(self._watermark_ms, watermark_ms or 0, of_rows_ms)
         self._clock.advance_ms(max((now_ms or 0) - self._clock.now_ms(), 0))
 
     def explain(self, format: Form = "text") -> str:  # noqa: A002 — as Spark calls it
@@ -280,8 +281,8 @@ class PipelineKit:
         self._epochs.heartbeat(source, time_ms(at))
 
     def rollback(self, epoch: int, build: Callable[..., Output] | None = None, **changes: Any) -> None:
-        """Go back to an epoch and start anew, as after ``floodplain rollback``. What came after it is to be given again. Further
-        arguments as of ``restart``."""
+        """Roll back to an epoch and restart, as after ``floodplain rollback``. Later input must be passed to ``epoch`` again.
+        Further arguments: as of ``restart``."""
         self.restart()
         self.store.rollback(epoch, force=True)
         head = self.store.head
@@ -294,24 +295,24 @@ class PipelineKit:
         self._slots = slots
 
     def crash_at(self, point: CrashPoint, action: Callable[[], object] = crash) -> None:
-        """Raise ``Crashed`` at this point (or do something else there: let another driver take over)."""
+        """Raise ``Crashed`` at this point, or run another ``action`` there (for example, let another driver take over)."""
         self.steps.plan(point, action)
 
     def play(self, script: Sequence[KitEpoch]) -> list[range]:
-        """All of a script; a crash is followed by a restart, and the script goes on. Returns the steps that each part of it took,
-        those of the restart if there was one. Raises ``AssertionError`` if a part left an epoch unpublished."""
-        return [self._played(part) for part in script]
+        """Run a whole script; after a crash, restart and continue. Returns the steps of each entry (after a crash: of the
+        restart). Raises ``AssertionError`` if an entry leaves a committed epoch unpublished."""
+        return [self._play(entry) for entry in script]
 
-    def _played(self, part: KitEpoch) -> range:
+    def _play(self, entry: KitEpoch) -> range:
         before = self.store.head.epoch
-        steps = self.through(partial(self._act, part))
+        steps = self.until_done(partial(self._act, entry))
         for epoch in range(before + 1, self.store.head.epoch + 1):
-            if left := [name for name in self._outlets if epoch not in self.sinks[name].epochs]:
-                raise AssertionError(f"epoch {epoch} is committed and not published when the next one may begin: {left}")
+            if unpublished := [name for name in self._outlets if epoch not in self.sinks[name].epochs]:
+                raise AssertionError(f"epoch {epoch} is committed, but not published before the next epoch: {unpublished}")
         return steps
 
-    def through(self, act: Callable[[], object]) -> range:
-        """Do it, or restart until it is done; returns the steps that it took in the end."""
+    def until_done(self, act: Callable[[], object]) -> range:
+        """Run it; after a crash, restart until a restart completes. Returns the steps of the run that completed."""
         while True:
             first = len(self.steps.taken)
             try:
@@ -321,23 +322,23 @@ class PipelineKit:
             else:
                 return range(first, len(self.steps.taken))
 
-    def _act(self, part: KitEpoch) -> None:
-        if part.slots is not None:
-            self.rescale(part.slots)
-        if part.rows is None:
-            self.tick(now_ms=part.now_ms or 0, watermark_ms=part.watermark_ms)
-        elif part.batch is not None:
-            self.static(part.rows, batch=part.batch, finish=part.finish, now_ms=part.now_ms)
+    def _act(self, entry: KitEpoch) -> None:
+        if entry.slots is not None:
+            self.rescale(entry.slots)
+        if entry.rows is None:
+            self.tick(now_ms=entry.now_ms or 0, watermark_ms=entry.watermark_ms)
+        elif entry.batch is not None:
+            self.static(entry.rows, batch=entry.batch, finish=entry.finish, now_ms=entry.now_ms)
         else:
-            self.epoch(part.rows, watermark_ms=part.watermark_ms, now_ms=part.now_ms, broadcast=part.broadcast)
+            self.epoch(entry.rows, watermark_ms=entry.watermark_ms, now_ms=entry.now_ms, broadcast=entry.broadcast)
 
     @property
     def schemas(self) -> dict[str, pa.Schema]:
-        """The columns of what each sink gets."""
+        """The schema of the rows that each sink gets."""
         return {outlet.name: self._epochs.bound.schema_of(outlet) for outlet in self._plan.outlets}
 
     def state(self, table: str) -> list[dict[str, Any]]:
-        return rows_in_form(self.store.snapshot().table(table).to_arrow())
+        return user_rows(self.store.snapshot().table(table).to_arrow())
 
     @property
     def progress(self) -> list[EpochProgress]:
@@ -349,55 +350,55 @@ class PipelineKit:
         return self._epochs.progress.totals
 
     def outcome(self) -> dict[str, Counter[str]]:
-        """All that was published and all that is in the state, in a form to compare."""
-        found = {f"sink {name}": _bag(*sink.epochs.values()) for name, sink in self.sinks.items()}
+        """All published rows and all state, as multisets to compare."""
+        published = {f"sink {name}": _multiset(*sink.epochs.values()) for name, sink in self.sinks.items()}
         snapshot = self.store.snapshot()
-        return found | {f"table {table}": _bag(snapshot.table(table).to_arrow()) for table in self.store.head.schemas}
+        return published | {f"table {table}": _multiset(snapshot.table(table).to_arrow()) for table in self.store.head.schemas}
 
 
 def survives_every_crash(make: Callable[[], PipelineKit], script: Sequence[KitEpoch], *, crashes: int = 1) -> int:
-    """Play a script from the first start on, once as it is, then with a crash at each point in turn; returns how many.
+    """Play a script without crashes, then again with a crash at each point in turn; returns the number of runs with crashes.
 
-    Points are before each step, and after the last one of the start and of each part of the script: after any other step a
-    crash leaves behind what one before the next does. ``crashes=2``: with each of these also a second one, at each point of the
-    recovery from the first. Raises ``AssertionError`` naming the points after which output or state was not the same.
+    Crash points are before each step, and after the last step of the start and of each entry of the script. (A crash after any
+    other step is equal to one before the next.) ``crashes=2`` adds, to each of these, a second crash at each point of the
+    recovery. Raises ``AssertionError`` with the crash points after which output or state differ from the run without crashes.
     """
     kit = make()
-    points = [point for part in _play(kit, script, ()) for point in _points(kit, part)]
-    untouched = kit.outcome()
-    return sum(_survives(kit, script, (point,), crashes, untouched) for point in points)
+    points = [point for steps in _play(kit, script, ()) for point in _points(kit, steps)]
+    expected = kit.outcome()
+    return sum(_survives(kit, script, (point,), crashes, expected) for point in points)
 
 
 def _survives(
-    kit: PipelineKit, script: Sequence[KitEpoch], points: tuple[CrashPoint, ...], crashes: int, untouched: dict[str, Counter[str]]
+    kit: PipelineKit, script: Sequence[KitEpoch], points: tuple[CrashPoint, ...], crashes: int, expected: dict[str, Counter[str]]
 ) -> int:
-    parts = _play(kit, script, points)
+    played = _play(kit, script, points)
     outcome = kit.outcome()
-    different = [name for name, found in untouched.items() if outcome.get(name) != found]
+    different = [name for name, rows in expected.items() if outcome.get(name) != rows]
     if different:
-        told = " and ".join(f"{point.when} step {point.step} ({kit.steps.taken[point.step]})" for point in points)
-        raise AssertionError(f"after a crash {told}: {different} differ")
+        where = " and ".join(f"{point.when} step {point.step} ({kit.steps.taken[point.step]})" for point in points)
+        raise AssertionError(f"after a crash {where}: {different} differ")
     if len(points) == crashes:
         return 1
-    recovery = _points(kit, next(part for part in parts if part.start > points[-1].step))
-    return 1 + sum(_survives(kit, script, (*points, point), crashes, untouched) for point in recovery)
+    recovery = _points(kit, next(steps for steps in played if steps.start > points[-1].step))
+    return 1 + sum(_survives(kit, script, (*points, point), crashes, expected) for point in recovery)
 
 
 def _play(kit: PipelineKit, script: Sequence[KitEpoch], points: Sequence[CrashPoint]) -> list[range]:
     kit.wipe()
     for point in points:
         kit.crash_at(point)
-    return [kit.through(kit.restart), *kit.play(script)]
+    return [kit.until_done(kit.restart), *kit.play(script)]
 
 
-def _points(kit: PipelineKit, part: range) -> list[CrashPoint]:
-    # What probes of the store leave behind is not read again.
-    steps = [step for step in part if paths.PROBES not in kit.steps.taken[step]]
-    return [*(CrashPoint(step, "before") for step in steps), *(CrashPoint(step, "after") for step in steps[-1:])]
+def _points(kit: PipelineKit, steps: range) -> list[CrashPoint]:
+    # Objects written by probes of the store are never read again, so crashes there cannot matter.
+    chosen = [step for step in steps if paths.PROBES not in kit.steps.taken[step]]
+    return [*(CrashPoint(step, "before") for step in chosen), *(CrashPoint(step, "after") for step in chosen[-1:])]
 
 
 def _timed_by(plan: Plan, sources: Mapping[str, Columns]) -> tuple[str, list[str]] | None:
-    """The column that moves the watermark, and the sources that have it; None where rows do not move it as on Spark."""
+    """The event-time column and the sources that have it; None if rows do not advance the watermark, or a rule does."""
     if plan.event_time is None or plan.watermark is not None:
         return None
     return plan.event_time, [tag for tag, rows in sources.items() if plan.event_time in rows.columns]
@@ -408,5 +409,5 @@ def _table(rows: Rows, schema: pa.Schema) -> pa.Table:
     return cast_table(rows, schema) if isinstance(rows, pa.Table) else table_of(list(rows), schema, "rows of the kit")
 
 
-def _bag(*tables: pa.Table) -> Counter[str]:
+def _multiset(*tables: pa.Table) -> Counter[str]:
     return Counter(repr(row) for table in tables for row in table.to_pylist())

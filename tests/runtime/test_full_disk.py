@@ -308,7 +308,7 @@ def test_rows_that_wait_on_a_full_disk(small_disk):
     users = np.arange(2_000_000)
     rows = pa.table({"user": users}).to_batches(max_chunksize=10_000)
     spill = Spill(1 << 20, small_disk, 16, ["user"])
-    with pytest.raises(NoSpace, match=f"setting rows of the epoch aside in {small_disk}"):
+    with pytest.raises(NoSpace, match=f"spilling rows of the epoch to {small_disk}"):
         list(spill.buckets(rows, pa.schema({"user": pa.int64()}), ((0, 16),)))
     assert [path for path in small_disk.rglob("*") if path.is_file()] == []
 

@@ -95,6 +95,31 @@ def test_a_release_is_seen_at_the_next_look(tmp_path):
         assert writer.token == 2 and len(clock.sleeps_s) == 3
 
 
+@pytest.mark.parametrize("takes_again", [False, True])
+def test_a_release_between_the_refusal_and_the_look_at_why_costs_no_wait(tmp_path, caplog, takes_again):
+    """Unless the holder, or another, has taken it once more by then."""
+
+    class Releasing(Store):
+        def writer(self, owner, **given):
+            try:
+                return super().writer(owner, **given)
+            except LeaseHeld:
+                held.close()
+                if takes_again:
+                    Store.open(tmp_path, clock=clock).writer("quick")
+                raise
+
+    clock = ManualClock()
+    held = Store.open(tmp_path, create=True, clock=clock).writer("leaving")
+    store = Releasing.open(tmp_path, clock=clock)
+    if takes_again:
+        with pytest.raises(LeaseHeld):
+            take_over(store, "me")
+    else:
+        assert take_over(store, "me").token == 2
+    assert not clock.sleeps_s and not caplog.records
+
+
 @pytest.mark.parametrize("renews", [1, 20])
 def test_who_lives_keeps_it(tmp_path, renews):
     clock = Watched(renews, lambda: held.epoch().commit())

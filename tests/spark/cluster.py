@@ -10,15 +10,13 @@ from typing import Any
 from tests.spark.fault_processes import Fault
 
 ROOT = Path(__file__).resolve().parents[2]
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that lives for seconds."""
 
 
 def environment(java: Path) -> dict[str, str]:
     """For a process that starts Spark and whose workers import what the tests define."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     python = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path}
-    return {**os.environ, **python, "JAVA_HOME": str(java), "JAVA_TOOL_OPTIONS": QUICK_START}
+    return {**os.environ, **python, "JAVA_HOME": str(java)}
 
 
 class Cluster:

@@ -1,6 +1,7 @@
 """The driver and what runs beside it, with tasks in this process: the end of a query, its lease, compaction that fails."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -46,13 +47,14 @@ def started(
     clock: Clock,
     chosen: StoreSettings = MINUTE,
     listener: Listener | Maintenance | None = None,
+    **given: Any,
 ) -> Driver:
     """A driver that holds the lease and is about to run epochs."""
     kit = PipelineKit(lambda stream: stream.key_by("user").process(process, name="count").write("memory"), rows=ROWS)
     store = open_store(blobs, clock, chosen)
     place = StateLocation(store, store.writer("one"), blobs.url, chosen, {}, blobs)
     engine: Any = LocalEngine((), kit._plan)
-    driver = Driver(place, kit._plan, engine, 2, [""], listener or Listener())
+    driver = Driver(place, kit._plan, engine, 2, [""], listener or Listener(), **given)
     driver.prepare({"": kit._inputs[""].empty_table()}, StartChanges())
     return driver
 
@@ -77,6 +79,41 @@ def test_no_timer_fires_after_the_end():
     driver.close()
     with pytest.raises(BadInput, match="has stopped"):
         driver.heartbeat(None, 1)
+
+
+def test_epochs_that_come_with_data_only():
+    """No timer fires in between; how far publishing got is noted all the same."""
+    clock = ManualClock()
+    driver = started(Echo(), memory(), clock, without_data=False)
+    epoch(driver, "ada")
+    clock.advance_ms(MINUTE.lease_ms // 3)
+    assert not driver.tick() and (driver.store.head.epoch, driver.store.head.published) == (1, 1)
+    epoch(driver, "bob")
+    assert [progress.output_rows for progress in driver.epochs.progress.epochs] == [1, 2], "it fires with the next rows"
+    driver.close()
+
+
+@pytest.mark.parametrize("method", ["create", "delete", "list", "get"])
+def test_the_lease_is_released_whatever_else_fails_at_the_end(method):
+    class Once(Plan):
+        """The first such operation at the end is refused."""
+
+        armed = False
+
+        def before(self, op: Op) -> None:
+            if self.armed and op.method == method:
+                self.armed = False
+                raise Refused("not now")
+
+    plan, clock = Once(), ManualClock()
+    blobs = FaultyBlobs(memory(), plan)
+    driver = started(Count(), blobs, clock)
+    epoch(driver, "ada")
+    plan.armed = True
+    with suppress(Refused):
+        driver.close()
+    plan.armed = False
+    assert take_over(open_store(blobs, clock, MINUTE), "next").token == 2 and not clock.sleeps_s
 
 
 def test_the_end_waits_for_the_epoch_that_runs_and_lets_no_other_begin(tmp_path):

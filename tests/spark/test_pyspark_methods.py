@@ -30,15 +30,15 @@ def test_aggregates_that_mean_something_else_are_refused(rows):
         (F.countDistinct("v").alias("x"), "of distinct values"),
         (F.sum_distinct("v"), "of distinct values"),
         (F.expr("count(distinct v)"), "of distinct values"),
-        (F.sum(F.col("v") * 2), "cannot be taken over: use those of fp"),
+        (F.sum(F.col("v") * 2), "has no equivalent here: use an aggregate of fp"),
         (F.stddev("v"), "stddev is not one of"),
         (F.first("v"), "first is not one of"),
-        (F.col("v"), "cannot be taken over"),
+        (F.col("v"), "has no equivalent here"),
     ):
         with pytest.raises(BadInput, match=told):
             rows.groupBy("user").agg(asked)
     for window in (F.window("ts", "10 minutes"), F.session_window("ts", "5 minutes")):
-        with pytest.raises(BadInput, match=r"a window is no column.*\.window\(fp\."):
+        with pytest.raises(BadInput, match=r"a window is no key column.*\.window\(fp\."):
             rows.groupBy(window, "user")
     with pytest.raises(BadInput, match="the other side is a DataFrame"):
         rows.join(rows.sources[""], "user")
@@ -51,5 +51,5 @@ def test_conditions_of_joins_are_read(spark):
     assert key_pairs((a == b) & (c == d) & (F.col("e") == F.col("f"))) == {"a": "b", "c": "d", "e": "f"}
     assert key_pairs(a) == {"a": "a"} and key_pairs([a, "b"]) == {"a": "a", "b": "b"}
     for wrong in (a > b, (a == b) | (c == d), a.eqNullSafe(b), (a == b) & (c >= d), a + b == c):
-        with pytest.raises(BadInput, match=r"is not a pair of columns that are equal: on=.*within="):
+        with pytest.raises(BadInput, match=r"is no equality of two columns: pass on=.*within="):
             key_pairs(wrong)

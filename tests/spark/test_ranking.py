@@ -89,7 +89,7 @@ def build(frame, partial):
 
 
 def test_all_of_them_come_to_what_sql_says(spark, tmp_path):
-    """Rows are put together where they are read in the second run, not in the first."""
+    """Rows are pre-aggregated before the shuffle in the second run, not in the first."""
     (tmp_path / "in").mkdir()
     pq.write_table(bids(0), tmp_path / "in" / "0.parquet")
     frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import venv
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from pyspark.errors import StreamingQueryException
 
 import floodplain as fp
 from floodplain.errors import BadInput, Unavailable, UserError
+from floodplain.spark.driver import Driver
 from floodplain.spark.java import java_home
 from floodplain.spark.runtime import Query, stream
+from floodplain.spark.termination import Termination
 from floodplain.store.store import Store
 from tests.processes import Count, Grumpy, OutOfReach, Picky
 from tests.spark.cluster import environment
@@ -150,6 +153,52 @@ def test_a_query_that_spark_was_told_to_stop_lets_go(spark, tmp_path, busy):
         query.heartbeat(1)
 
 
+def _told(spark: Any, query: Query) -> None:
+    wait_for("the failure", lambda: query.exception)
+
+
+def _gone(spark: Any, query: Query) -> None:
+    wait_for("its end", lambda: not spark.streams.active)
+
+
+def _any(spark: Any, query: Query) -> None:
+    with pytest.raises(StreamingQueryException):
+        spark.streams.awaitAnyTermination()
+
+
+def _stopped(spark: Any, query: Query) -> None:
+    for active in spark.streams.active:
+        active.stop()
+
+
+@pytest.mark.parametrize("notice", [_told, _gone, _any, _stopped])
+def test_whoever_starts_again_before_the_end_is_over_waits_for_the_end_and_not_for_the_lease(
+    spark, tmp_path, monkeypatch, caplog, notice
+):
+    """The lease is not released before the next start asks for it."""
+    spark.streams.resetTerminated()
+    asked = threading.Event()
+    wait_released, close = Termination.wait_released, Driver.close
+
+    def waits(termination: Termination) -> None:
+        asked.set()
+        wait_released(termination)
+
+    def closes(driver: Driver) -> None:
+        assert asked.wait(60), "the next start did not ask for the end"
+        close(driver)
+
+    monkeypatch.setattr(Termination, "wait_released", waits)
+    monkeypatch.setattr(Driver, "close", closes)
+    put_file(tmp_path / "in", 0, user=["ada"], amount=[1 if notice is _stopped else -1])
+    query = start(spark, tmp_path, Picky())
+    notice(spark, query)
+    again = start(spark, tmp_path, Count(), trigger={"availableNow": True})
+    assert again.await_termination() and let_go(tmp_path) == 1
+    ended(query)
+    assert "waiting" not in caplog.text
+
+
 def test_where_a_state_cannot_be(spark, tmp_path):
     put_file(tmp_path / "in", 0, user=["ada"], amount=[1])
     pipeline = stream(rows_of(spark, tmp_path)).key_by("user").process(Count()).write("memory")
@@ -174,7 +223,9 @@ def test_temporary_folders_are_gone_at_the_end(spark, tmp_path, monkeypatch):
         raise KeyError("mine")
 
     query = frame.writeStream.foreachBatch(fails).start()
-    with pytest.raises(StreamingQueryException, match=r"^KeyError in the function .*fails of foreach_batch, epoch 1: 'mine'"):
+    with pytest.raises(
+        StreamingQueryException, match=r"exception: KeyError in the function .*fails of foreach_batch, epoch 1: 'mine'"
+    ):
         query.awaitTermination()
     assert isinstance(query.exception(), StreamingQueryException)
     assert not list(tmp_path.glob("floodplain-*"))

@@ -154,7 +154,7 @@ def test_spark_finds_the_best_rows_that_python_finds(spark):
     for number, value in enumerate(VALUES * 4):
         make, by = (fp.max_by, fp.min_by)[number % 2], BYS[number % 3]
         named[f"x{number}"] = make(value, by, where=("w", None)[number // 6 % 2])
-    aggregation = Aggregation(named).fitted(rows.schema, None)
+    aggregation = Aggregation(named).bind(rows.schema, None)
     assert len(aggregation.parts) == 12
     combiner = AggregateCombiner(aggregation, ("g",), None, None)
     engine = SparkEngine(spark, 16)
@@ -167,7 +167,7 @@ def test_spark_finds_the_best_rows_that_python_finds(spark):
 
 
 def test_rows_keyed_by_their_time_are_put_together(spark, tmp_path):
-    """The time is a key then, and comes out of what is put together once."""
+    """The time is a key then, and is in the combined rows once."""
     rows = spark.sql("select timestamp_millis(id % 3 * 4000) as ts, id from range(12)")
     keyed = fp.stream(rows).watermark("ts", "0 seconds").key_by("ts")
     windows = keyed.window(fp.tumbling("10 seconds")).agg(n=fp.count(), high=fp.max("id"), partial=True)
@@ -199,7 +199,7 @@ def test_the_global_window_needs_an_end_or_a_trigger(spark, tmp_path):
 
 
 def test_an_aggregate_of_a_users_own_goes_to_the_workers(spark, tmp_path):
-    """Also one that no module has, as in a notebook; put together before the exchange, and not."""
+    """Also one that no module has, as in a notebook; with and without pre-aggregation before the shuffle."""
 
     class Spread(fp.Aggregate):
         def __init__(self, column, *, factor):

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from floodplain.state.python_values import form_of, in_form, rows_in_form
+from floodplain.state.python_values import normalizer_for, user_rows, user_values
 from floodplain.state.types import as_arrow
 
 Pair = namedtuple("Pair", ["a", "b"])
@@ -39,17 +39,17 @@ DEEP = "array<struct<a: map<string, array<long>>, b: long>>"
 )
 def test_what_is_given_in_any_way_has_one_form(type_, given, wanted):
     arrow = as_arrow(type_)
-    form = form_of(arrow)
+    form = normalizer_for(arrow)
     assert form(given) == wanted
     assert form(form(given)) == wanted
     assert form(None) is None
     stored = pa.array([given, None], arrow)
-    assert in_form(stored) == [wanted, None], "as it was given, so it comes back"
-    assert rows_in_form(pa.table({"v": pa.chunked_array([stored])})) == [{"v": wanted}, {"v": None}]
+    assert user_values(stored) == [wanted, None], "as it was given, so it comes back"
+    assert user_rows(pa.table({"v": pa.chunked_array([stored])})) == [{"v": wanted}, {"v": None}]
 
 
 def test_a_form_shares_nothing_with_what_was_given():
-    form = form_of(as_arrow(DEEP))
+    form = normalizer_for(as_arrow(DEEP))
     given = [{"a": {"x": [1]}, "b": 2}]
     before, made = copy.deepcopy(given), form(given)
     made[0]["a"]["x"].append(2)
@@ -61,7 +61,7 @@ def test_a_form_shares_nothing_with_what_was_given():
 
 @pytest.mark.parametrize("type_", ["long", "string", "binary", "boolean", "double", "timestamp", "date", "decimal(5,2)", "void"])
 def test_values_that_cannot_be_changed_have_no_form(type_):
-    assert form_of(as_arrow(type_)) is None
+    assert normalizer_for(as_arrow(type_)) is None
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,6 @@ def test_values_that_cannot_be_changed_have_no_form(type_):
 )
 def test_what_does_not_fit_is_left_for_arrow_to_refuse(type_, given):
     arrow = as_arrow(type_)
-    assert form_of(arrow)(given) == given
+    assert normalizer_for(arrow)(given) == given
     with pytest.raises((pa.ArrowException, TypeError, ValueError)):
         pa.array([given], arrow)

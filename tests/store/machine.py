@@ -119,7 +119,7 @@ class Twins:
         return world.arrow_rows(table, rows, columns, self.forged)
 
     def half_written(self, writer: Writer, delta: list[Op]) -> Epoch:
-        """An epoch with rows, not committed. Leaves out tables whose definition this writer does not have."""
+        """An epoch with rows, not committed. Skips tables whose definition this writer does not have."""
         epoch = writer.epoch()
         newest = self.writer.store.head
         for name, op, rows in self.filled(delta):

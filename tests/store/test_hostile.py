@@ -1,4 +1,4 @@
-"""Files that carry valid checksums and lie: each lie ends in an error of ours, whichever way the store is read."""
+"""Files that carry valid checksums and lie: each lie ends in a Floodplain error, whichever way the store is read."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -71,7 +71,7 @@ def everything(store: Store) -> None:
 
 
 def refused(store: Store) -> bool:
-    """Whether reading or verifying ends in an error of ours; any other error goes through."""
+    """Whether reading or verifying ends in a Floodplain error; any other error propagates."""
     try:
         everything(store)
         return not forge.reopen(store.history.blobs).verify().good
@@ -312,7 +312,7 @@ def test_rows_that_are_not_unique_though_said_to_be() -> None:
     ],
 )
 def test_an_index_that_leads_astray(damage: Callable[[np.ndarray], np.ndarray], by_reading: bool) -> None:
-    """One that leaves out a row is found by verifying alone."""
+    """A run that lacks a row is detected only by verifying."""
     store = store_of("time")
     run = honest(store, "time", chunk_bytes=1 << 20)
     forge.commit_runs(store, forge.with_part(run, "index", lambda data: damage(np.frombuffer(data, "<u8")).tobytes()))

@@ -1,4 +1,4 @@
-"""Edits with valid checksums that no writer of ours would have written, and names that are no names."""
+"""Edits with valid checksums that Floodplain would never write, and invalid names."""
 
 import struct
 from collections.abc import Callable

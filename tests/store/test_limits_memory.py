@@ -18,7 +18,7 @@ from floodplain.versions.records.schema import TableSchema
 LIMIT = 1 << 20
 ROWS_BYTES = 48 << 20
 MOST = 8 * LIMIT
-"""A window of rows is decoded, put together, sorted and resolved, and a chunk of each run is cut through."""
+"""A window of rows is decoded, concatenated, sorted and resolved, and a chunk of each run is cut through."""
 SETTINGS = StoreSettings(
     key_groups=2, sync=False, compression="zstd", chunk_bytes=1 << 17, window_bytes=LIMIT, memory_bytes=LIMIT, inline_bytes=0
 )

@@ -1,8 +1,8 @@
 """``make compare BASE=<commit>``: whether this tree is slower than that of an earlier commit.
 
-Both run ``counter`` and one Nexmark query, each side in a process and a Spark of its own, fed the same files in turn. Answers
-are compared with those of DuckDB before any ratio is given. The last line is JSON with ``ratios.now_vs_base`` and its 95 %
-interval; the exit code is 1 if an answer is wrong, or if the upper bound is below 0.97: then this tree is slower.
+Both sides run ``counter`` and one Nexmark query, each in a process and a Spark of its own, fed the same files in turn. Answers
+are compared with those of DuckDB. The last line is JSON with ``ratios.now_vs_base`` and its 95 % interval. The exit code is 1
+if an answer is wrong, or if the upper bound is below 0.97: then this tree is slower.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from tools.compare.interval import now_vs_base
 ROOT = Path(__file__).resolve().parents[2]
 BOUND = 0.97
 WARM_UP = 3
-"""Rounds that do not count: Java compiles what runs often."""
+"""Rounds that do not count: Java compiles hot code meanwhile."""
 SMALL = 30
 """Small epochs before all others, for the same reason."""
 
@@ -43,7 +43,7 @@ class Sizes:
     rows: int
     keys: int
     block: int = 3
-    """Epochs of a round."""
+    """Epochs per round."""
 
     @property
     def epochs(self) -> int:
@@ -52,7 +52,7 @@ class Sizes:
 
 @dataclass
 class Side:
-    """A tree that takes part, and the files that it was fed."""
+    """The process of one tree, and the files that it was fed."""
 
     name: str
     home: Path
@@ -78,7 +78,7 @@ class Side:
 
 @contextmanager
 def tree_of(commit: str, home: Path) -> Iterator[Path]:
-    """The files of a commit, for as long as it takes."""
+    """A temporary worktree of a commit."""
     tree = home / "base"
     subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(tree), commit], cwd=ROOT, check=True)
     try:
@@ -89,7 +89,7 @@ def tree_of(commit: str, home: Path) -> Iterator[Path]:
 
 @contextmanager
 def side_of(name: str, tree: Path, workload: str, home: Path) -> Iterator[Side]:
-    """A process in ``tree``: Spark's workers import from their working directory first, before ``PYTHONPATH``."""
+    """Starts a side with ``tree`` as its working directory: Spark's workers import from there before ``PYTHONPATH``."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tree), str(ROOT)])}
     command = [sys.executable, "-P", str(ROOT / "tools" / "compare" / "side.py"), workload, str(home)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=tree)
@@ -108,14 +108,14 @@ def side_of(name: str, tree: Path, workload: str, home: Path) -> Iterator[Side]:
 
 
 def _check_trees(name: str, tree: Path, ready: dict[str, Any]) -> None:
-    """Requires: driver and tasks of a side run the code of its own tree."""
+    """Ends the run unless driver and tasks of a side import the code of its own tree."""
     others = {where: path for where, path in ready.items() if Path(path).resolve() != (tree / "floodplain").resolve()}
     if others:
         raise SystemExit(f"the side {name} must run the code of {tree}, but imports floodplain from elsewhere: {others}")
 
 
 def race(sides: Sequence[Side], blocks: Sequence[Sequence[Path]], what: str) -> None:
-    """Each block goes to all sides, another one first each time."""
+    """Feeds each block to all sides, another one first each time."""
     for number, block in enumerate(blocks):
         for side in sides if number % 2 else reversed(sides):
             took_s = side.feed(block)
@@ -124,12 +124,12 @@ def race(sides: Sequence[Side], blocks: Sequence[Sequence[Path]], what: str) -> 
         if number < WARM_UP:
             say(f"{what}, warm-up, round {number + 1} of {WARM_UP}")
         else:
-            told = ", ".join(f"{side.name} {side.seconds[-1]:.2f} s" for side in sides)
-            say(f"{what}, round {number + 1 - WARM_UP} of {len(blocks) - WARM_UP}: {told}")
+            times = ", ".join(f"{side.name} {side.seconds[-1]:.2f} s" for side in sides)
+            say(f"{what}, round {number + 1 - WARM_UP} of {len(blocks) - WARM_UP}: {times}")
 
 
 def counter(sides: Sequence[Side], sizes: Sizes, home: Path) -> bool:
-    """Count and sum per key, over keys that all have state; whether all answers are right."""
+    """Count and sum per key, after a state was written for every key; returns whether all answers are right."""
     rng, files = np.random.default_rng(7), Files(home / "files")
     fill = [files.write(events(rng.permutation(sizes.keys), rng))]
     small = [files.write(events(rng.integers(0, sizes.keys, 100), rng)) for _ in range(SMALL)]
@@ -141,7 +141,7 @@ def counter(sides: Sequence[Side], sizes: Sizes, home: Path) -> bool:
 
 
 def nexmark(sides: Sequence[Side], sizes: Sizes, home: Path, name: str) -> bool:
-    """One query of Nexmark; whether all answers are right."""
+    """One query of Nexmark; returns whether all answers are right."""
     stream, first = Nexmark(rate=10_000.0, disorder_ms=3_000), SMALL * 1_000
     total = first + sizes.epochs * sizes.rows
     small = write_files(stream.slices(first, 1_000), home / "files")
@@ -184,22 +184,22 @@ def compared(name: str, base: Path, sizes: Sizes, home: Path) -> tuple[bool, dic
 
 
 def main() -> int:
-    asked = _arguments()
-    sizes = Sizes(asked.rounds, asked.rows, asked.keys)
+    arguments = _arguments()
+    sizes = Sizes(arguments.rounds, arguments.rows, arguments.keys)
     checks, figures, logs = {}, {}, []
     with tempfile.TemporaryDirectory(prefix="floodplain-compare-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
         provide_java(home / "java")
-        with tree_of(asked.base, home) as base:
-            for name in ("counter", asked.query):
+        with tree_of(arguments.base, home) as base:
+            for name in ("counter", arguments.query):
                 checks[f"{name}_equals_duckdb"], figures[name] = compared(name, base, sizes, home)
                 seconds = figures[name]["seconds"]
                 logs.append((seconds["now"], seconds["base"]))
     both = now_vs_base([now for side, _ in logs for now in side], [base for _, side in logs for base in side])
     ratios = {"now_vs_base": round(both.mean, 4), "low": round(both.low, 4), "high": round(both.high, 4)}
-    ratios |= {f"{name}_now_vs_base": told["now_vs_base"][0] for name, told in figures.items()}
+    ratios |= {f"{name}_now_vs_base": of_workload["now_vs_base"][0] for name, of_workload in figures.items()}
     met = both.high >= BOUND
-    commits = {"base": _commit(asked.base), "now": _commit("HEAD")}
+    commits = {"base": _commit(arguments.base), "now": _commit("HEAD")}
     result = {"bench": "compare", "checks": checks, "ratios": ratios, "figures": {**figures, **commits, "not_slower": met}}
     print(json.dumps(result), flush=True)
     return 0 if all(checks.values()) and met else 1
@@ -218,7 +218,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--base", required=True, metavar="COMMIT", help="the commit to compare with")
     parser.add_argument("--rounds", type=int, default=9, help="rounds that count (9; at least 7 for a figure)")
     parser.add_argument("--query", default="q5", choices=sorted(QUERIES), help="the query of Nexmark (q5)")
-    parser.add_argument("--rows", type=int, default=300_000, help="rows of an epoch (300,000)")
+    parser.add_argument("--rows", type=int, default=300_000, help="rows per epoch (300,000)")
     parser.add_argument("--keys", type=int, default=500_000, help="keys of counter (500,000)")
     return parser.parse_args()
 

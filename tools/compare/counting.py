@@ -1,4 +1,4 @@
-"""Count and sum per key, with nothing but the public API: it runs on any commit."""
+"""Count and sum per key, using only the public API, so that it runs on any commit."""
 
 from typing import Any
 

@@ -19,10 +19,10 @@ class Ratio(NamedTuple):
 
 
 def now_vs_base(now_s: Sequence[float], base_s: Sequence[float]) -> Ratio:
-    """How many times the throughput of ``base`` that of ``now`` is: above 1 where it is faster.
+    """The throughput of ``now`` divided by that of ``base``: above 1 if it is faster.
 
-    Each round is a pair that ran one after the other, so what slows the machine for a while slows both. The interval is a
-    bootstrap over rounds. Requires: as many of one as of the other, at least two.
+    Each round is a pair that ran one after the other, so a slow phase of the machine affects both. The interval is a bootstrap
+    over rounds. Requires: as many rounds of both, at least two.
     """
     if len(now_s) != len(base_s) or len(now_s) < 2:
         raise ValueError(f"{len(now_s)} and {len(base_s)} rounds: a ratio needs the same number of both, and at least two")

@@ -1,7 +1,7 @@
 """One side of a comparison: a query on the tree that ``PYTHONPATH`` names, fed by commands on standard input.
 
-``side.py WORKLOAD HOME``. Each command is a JSON list of files; the answer, a line of JSON, tells what Spark says they took. It
-uses nothing of Floodplain but the public API, so that it runs on older trees.
+``side.py WORKLOAD HOME``. Each command is a JSON list of files; the answer is a line of JSON with their processing times, as
+Spark reports them. It uses only Floodplain's public API, so that it runs on older trees.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 QUIET_S = 0.3
-"""A state whose log does not grow for so long has no compaction under way."""
+"""A state whose log does not grow for this long has no compaction running."""
 
 
 def session(home: Path) -> SparkSession:
@@ -45,7 +45,7 @@ def session(home: Path) -> SparkSession:
 
 
 def workload(name: str) -> tuple[str, Any]:
-    """The columns of its files, and what starts it."""
+    """The schema of its input files, and its start function."""
     if name == "counter":
         counting = import_module("tools.compare.counting")
         return counting.ROWS, counting.start
@@ -60,7 +60,7 @@ def _package(_: Iterable[int]) -> list[str]:
 
 
 class Side:
-    """A running query and its account of the files it was fed."""
+    """A running query that is fed files and reports how long they took."""
 
     def __init__(self, name: str, home: Path) -> None:
         self._input, self._log = home / "in", home / "state" / "log"
@@ -81,7 +81,7 @@ class Side:
         for path in files:
             os.link(path, self._input / Path(path).name)
         self._query.processAllAvailable()
-        self._settle()
+        self._wait_for_compaction()
         batches = [batch for batch in self._batches() if batch.batchId > seen]
         took_ms = [batch.durationMs["triggerExecution"] for batch in batches]
         began = [datetime.fromisoformat(batch.timestamp).timestamp() for batch in batches]
@@ -90,7 +90,7 @@ class Side:
     def _batches(self) -> list[Any]:
         return [batch for batch in self._query.recentProgress if "addBatch" in batch.durationMs]
 
-    def _settle(self) -> None:
+    def _wait_for_compaction(self) -> None:
         """Untimed: a compaction of one side must not run while the other is measured."""
         seen, since = None, time.monotonic()
         while time.monotonic() - since < QUIET_S:

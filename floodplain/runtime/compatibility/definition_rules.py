@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from floodplain.errors import IncompatibleChange
-from floodplain.operators.kernel.definition import Described, Given
+from floodplain.operators.kernel.definition import INCOMPATIBLE, OperatorSpec, ParameterSpec
 from floodplain.versions.records.definition import Definition, Parameter
+from floodplain.versions.records.user_names import UserNames
 
 KEPT = "kept"
 """In the value of an aggregate: the states that it is made of."""
@@ -36,7 +37,7 @@ class Comparison:
     """Those that the state can follow, in words."""
 
 
-def compare(operator: str, old: Definition, new: Described) -> Comparison:
+def compare(operator: str, old: Definition, new: OperatorSpec) -> Comparison:
     """``old``: as recorded, under the names of today."""
     comparison = Comparison()
     if old.kind != new.kind:
@@ -56,7 +57,7 @@ def compare(operator: str, old: Definition, new: Described) -> Comparison:
     return comparison
 
 
-def _judge(operator: str, parameter: Given, recorded: Parameter, comparison: Comparison) -> None:
+def _judge(operator: str, parameter: ParameterSpec, recorded: Parameter, comparison: Comparison) -> None:
     change = f"was {_shown(recorded)}, is {_shown(parameter.recorded)}"
     if why := parameter.rule(recorded.value, parameter.recorded.value):
         comparison.refused.append(Refusal(operator, parameter.name, f"{change}: {why}"))
@@ -64,7 +65,7 @@ def _judge(operator: str, parameter: Given, recorded: Parameter, comparison: Com
         comparison.noted.append(f"operator {operator}, {parameter.name}: {change}")
 
 
-def _judge_aggregate(operator: str, aggregate: Given, definition: Definition, comparison: Comparison) -> None:
+def _judge_aggregate(operator: str, aggregate: ParameterSpec, definition: Definition, comparison: Comparison) -> None:
     what, recorded = f"aggregate {aggregate.name}", definition.aggregates.get(aggregate.name)
     if recorded is None:
         _judge_new(operator, aggregate, definition.kind, comparison)
@@ -74,22 +75,22 @@ def _judge_aggregate(operator: str, aggregate: Given, definition: Definition, co
     )
     if old != new:
         change = f"was {_shown(recorded)}, is {_shown(aggregate.recorded)}" + _settings(old, new)
-        comparison.refused.append(Refusal(operator, what, f"{change}: what the state holds was made with the old one"))
+        comparison.refused.append(Refusal(operator, what, f"{change}: {INCOMPATIBLE}"))
     elif not set(aggregate.value.get(KEPT, ())) <= set(recorded.value.get(KEPT, ())):
         kept = " and ".join(recorded.value[KEPT])
         comparison.refused.append(Refusal(operator, what, f"it is kept as {kept}, together with aggregates that stood before it"))
 
 
-def _judge_new(operator: str, aggregate: Given, kind: str, comparison: Comparison) -> None:
+def _judge_new(operator: str, aggregate: ParameterSpec, kind: str, comparison: Comparison) -> None:
     """An aggregate that the recorded definition does not have."""
     if kind == "retractable aggregate":
-        why = f"it is new ({aggregate.told}), and rows that it has not seen may be retracted"
+        why = f"it is new ({aggregate.text}), and rows that it has not seen may be retracted"
         comparison.refused.append(Refusal(operator, f"aggregate {aggregate.name}", why))
     elif aggregate.value["since"] == "now":
-        comparison.noted.append(f"operator {operator}: {aggregate.told} added")
+        comparison.noted.append(f"operator {operator}: {aggregate.text} added")
     else:
         why = (
-            f"it is new ({aggregate.told}), and would count from this start on beside others that have counted from the beginning"
+            f"it is new ({aggregate.text}), and would count from this start on beside others that have counted from the beginning"
         )
         way_out = "if that is meant, say so: since='now' in the aggregate"
         comparison.refused.append(Refusal(operator, f"aggregate {aggregate.name}", why, way_out))
@@ -106,12 +107,12 @@ def _shown(parameter: Parameter) -> str:
     return parameter.told or repr(parameter.value)
 
 
-def refuse(refusals: Iterable[Refusal], location: str) -> None:
-    """Raises ``IncompatibleChange`` with all of them, if there are any."""
+def refuse(refusals: Iterable[Refusal], location: str, names: UserNames) -> None:
+    """Raises ``IncompatibleChange`` with all of them, if there are any, in the names that users know."""
     some = list(refusals)
     if not some:
         return
-    listed = "\n".join(f"- {refusal}" for refusal in some)
+    listed = names.in_text("\n".join(f"- {refusal}" for refusal in some))
     operators = ", ".join(f"'{name}'" for name in dict.fromkeys(refusal.operator for refusal in some))
     raise IncompatibleChange(
         f"the state at {location} was made by a pipeline that did something else, and would be misread:\n{listed}\n"

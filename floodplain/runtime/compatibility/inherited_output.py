@@ -57,7 +57,7 @@ def check_waiting(snapshot: Snapshot, operators: Iterable[KeyedOperator]) -> Non
         table = f"{operator.name}{SEPARATOR}{WAITING}"
         if WAITING in operator.tables.places or table not in snapshot.manifest.schemas:
             continue
-        if rows_wait(snapshot.table(table)):
+        if rows_wait(snapshot.stored(table)):
             raise BadInput(
                 f"operator {operator.name}: rows wait in the state ({table}) until the watermark passes them, and without "
                 "in_order none would be processed any more. Start it with in_order until they are through; or give the step "

@@ -8,14 +8,14 @@ import msgspec
 
 from floodplain.eventtime.times import END_MS, late_cutoff_ms
 from floodplain.operators.kernel.dead_letters import DEAD_LETTERS
-from floodplain.operators.kernel.definition import PROCESS, STATEFUL_PROCESSOR, Described, plain
+from floodplain.operators.kernel.definition import PROCESS, STATEFUL_PROCESSOR, OperatorSpec, plain
 from floodplain.operators.kernel.event_order import WAITING
 from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.process import Process
 from floodplain.operators.kernel.traits import traits_of
 from floodplain.runtime.compatibility.definition_rules import KEPT, Refusal
 from floodplain.state.descriptors import EVENT_TIME
-from floodplain.state.tables import NULL_MARK, SEPARATOR, held_states
+from floodplain.state.tables import NULL_MARK, SEPARATOR, stored_states
 from floodplain.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from floodplain.versions.records.definition import Definition, Parameter
 from floodplain.versions.records.edit import DropTable, RenameTable
@@ -41,9 +41,9 @@ def declared_states(process: Process) -> dict[str, Parameter]:
     return states
 
 
-def with_kept(new: Described, process: Process) -> Described:
+def with_kept(new: OperatorSpec, process: Process) -> OperatorSpec:
     """With the states that each aggregate is made of."""
-    kept = traits_of(process).kept_by()
+    kept = traits_of(process).states_by_aggregate()
     aggregates = [
         replace(aggregate, value={**aggregate.value, KEPT: kept.get(aggregate.name, [])}) for aggregate in new.aggregates
     ]
@@ -72,16 +72,16 @@ class StateChanges:
 class Inherited:
     """An operator on state that is there already."""
 
-    def __init__(self, operator: KeyedOperator, old: Definition, new: Described, base: Manifest) -> None:
+    def __init__(self, operator: KeyedOperator, old: Definition, new: OperatorSpec, base: Manifest) -> None:
         self._operator, self._old, self._new, self._base = operator, old, new, base
         known = {table: versions[-1] for table, versions in base.schemas.items()}
-        self._held = {name: table for name, table in held_states(operator.name, known).items() if name not in _OWN}
+        self._held = {name: table for name, table in stored_states(operator.name, known).items() if name not in _OWN}
         self._lateness_before = self._earlier_lateness()
 
     def continued(self, operator: KeyedOperator) -> KeyedOperator:
         """With what it must know of definitions that it had before."""
         apart = [name for name, table in self._held.items() if table is not None]
-        process = operator.traits.continued(apart, self._lateness_before)
+        process = operator.traits.resumed(apart, self._lateness_before)
         return replace(operator, process=process, lateness_before=self._lateness_before)
 
     def definition(self, old: Definition) -> Definition:

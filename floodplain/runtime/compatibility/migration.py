@@ -17,8 +17,8 @@ from floodplain.plan.definitions import described
 from floodplain.plan.nodes import Keyed
 from floodplain.runtime.compatibility.definition_rules import Refusal, compare, refuse
 from floodplain.runtime.compatibility.inherited_states import Inherited, StateChanges, declared_states, with_kept
-from floodplain.state.python_values import in_form
-from floodplain.state.tables import SEPARATOR, evolved
+from floodplain.state.python_values import user_values
+from floodplain.state.tables import evolved
 from floodplain.store.compaction.rewrite import rewrite
 from floodplain.store.store import Writer
 from floodplain.versions.log.commit import commit
@@ -36,6 +36,7 @@ from floodplain.versions.records.edit import (
 )
 from floodplain.versions.records.manifest import Manifest, preview
 from floodplain.versions.records.schema import TableSchema, field_named
+from floodplain.versions.records.user_names import UserNames, operator_of
 
 Structural: TypeAlias = DropTable | RenameTable | DropDefinition
 Evolve: TypeAlias = Callable[[Any], Any] | None
@@ -73,7 +74,7 @@ class Rewrite:
         type_ = field_named(self.after, self.column).arrow
         if self.function is None:
             return values.cast(type_)
-        return pa.array([self._new(value, type_) for value in in_form(values)], type_)
+        return pa.array([self._new(value, type_) for value in user_values(values)], type_)
 
     def _new(self, value: Any, type_: pa.DataType) -> Any:
         if value is None:
@@ -150,10 +151,11 @@ class Migration:
 
     def check(self) -> None:
         """Raises ``IncompatibleChange`` for what the state cannot follow, ``BadInput`` for names that mean nothing here."""
-        refuse(self._refused, self._location)
+        names = UserNames({**self.base.definitions, **self._definitions})
+        refuse(self._refused, self._location, names)
         if self._mismatch is not None:
-            raise self._mismatch
-        refuse(self._lost, self._location)
+            raise SchemaMismatch(names.in_text(str(self._mismatch))) from self._mismatch
+        refuse(self._lost, self._location, names)
         for option in ("drop", "rename", "evolve"):
             for name in getattr(self._changes, option):
                 if name not in self._used and not self._was_done(option, name):
@@ -184,7 +186,7 @@ class Migration:
         return [DropDefinition(operator)] if operator in self.base.definitions else []
 
     def _tables_of(self, operator: str) -> list[str]:
-        return [table for table in self.base.schemas if _operator_of(table) == operator]
+        return [table for table in self.base.schemas if operator_of(table) == operator]
 
     def _use(self, name: str, operator: str) -> None:
         other = self._used.setdefault(name, operator)
@@ -294,12 +296,8 @@ def _rewritten(writer: Writer, base: Manifest, requested: Sequence[Rewrite]) -> 
     return replacements
 
 
-def _operator_of(table: str) -> str:
-    return table.partition(SEPARATOR)[0]
-
-
 def _operators(manifest: Manifest) -> set[str]:
-    return {_operator_of(table) for table in manifest.schemas if table != NEWEST}
+    return {operator_of(table) for table in manifest.schemas if table != NEWEST}
 
 
 def _same(old: Definition, new: Definition) -> bool:

@@ -1,5 +1,6 @@
 """One task of a ``StatefulProcessor``: its callbacks in Spark's order, for the keys of the task."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NoReturn
@@ -16,7 +17,8 @@ from floodplain.operators.kernel.context import Context
 from floodplain.operators.kernel.error_attribution import is_users_fault
 from floodplain.operators.kernel.key_grouping import Grouped
 from floodplain.operators.kernel.operator import KeyedOperator
-from floodplain.spark.transform_with_state.handle import EVENT, NO_TIME, LiveHandle, Phase
+from floodplain.spark.transform_with_state.errors import EVENT, NO_TIME, Phase
+from floodplain.spark.transform_with_state.metrics import DELETED, EXPIRED, TIMER_MS, CountingHandle
 from floodplain.spark.transform_with_state.types import Codec
 
 
@@ -37,19 +39,21 @@ class Calls:
         self._pointed = [*self._states.values(), self._timers]
         self._times = _times(process.time_mode, context.processing_time, self._watermark_ms)
         self._flavour = process.flavour(process, grouped)
+        self._context = context
 
     def run(self) -> pa.Table:
         process = self._process
-        handle = LiveHandle(process.time_mode, process.declared, self._timers)
+        handle = CountingHandle(process.time_mode, process.declared, self._timers)
         self._guarded(None, None, lambda: self._processor.init(handle))
         handle.attach(self._states)
         self._rows()
         handle.phase = Phase.DATA_PROCESSED
         if process.time_mode != NO_TIME:
-            self._expired()
+            self._measured_expired(handle.counts)
         handle.detach()
         self._guarded(None, None, self._processor.close)
         handle.phase = Phase.CLOSED
+        self._context.measures.update(handle.measures())
         output = self._output()
         self._check_event_times(output)
         return output
@@ -65,24 +69,30 @@ class Calls:
         pointed, times, flavour = self._pointed, self._times, self._flavour
         handle_input_rows, take = self._processor.handleInputRows, flavour.take
         initial = flavour.initial()
-        for number, (key, rows) in enumerate(flavour.groups()):
+        for number, (key, calls) in enumerate(flavour.groups()):
             for handle in pointed:
                 handle.i = number
             if initial is not None:
                 for state in initial[number]:
                     self._guarded(key, state, partial(self._processor.handleInitialState, key, state, times))
-            if rows is None:
-                continue
-            try:
-                take(handle_input_rows(key, rows, times))
-            except Exception as error:
-                self._blame(error, key, *flavour.first(number))
+            for rows in calls:
+                try:
+                    take(handle_input_rows(key, rows, times))
+                except Exception as error:
+                    self._blame(error, key, *flavour.first(number))
 
-    def _expired(self) -> None:
-        """What is due now fires by time, whatever callbacks do to it; what they set for the past waits for the next epoch."""
+    def _measured_expired(self, counts: Counter[str]) -> None:
+        """As in Spark, a timer that has fired counts as deleted."""
+        began_s = self._context.stopwatch_s()
+        fired = self._expired()
+        counts.update({EXPIRED: fired, DELETED: fired, TIMER_MS: int((self._context.stopwatch_s() - began_s) * 1000)})
+
+    def _expired(self) -> int:
+        """What is due now fires by time, whatever callbacks do to it; what they set for the past waits for the next epoch.
+        Returns how many fired."""
         due = self._timers.waiting(self._until_ms)
         if not due:
-            return
+            return 0
         keys = _named_keys(self._grouped, self._process.shape)
         for at_ms, number in due:
             for handle in self._pointed:
@@ -93,6 +103,7 @@ class Calls:
             except Exception as error:
                 self._blame(error, key, timer_ms=at_ms)
             self._timers.delete(at_ms)
+        return len(due)
 
     def _fire(self, key: Any, at_ms: int) -> None:
         made = self._processor.handleExpiredTimer(key=key, timerValues=self._times, expiredTimerInfo=ExpiredTimerInfo(at_ms))

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
-from floodplain.errors import BadInput
+from floodplain.errors import BadInput, FloodplainError
 from floodplain.expressions.identifiers import quoted
 from floodplain.pipeline.stream import Stream
 from floodplain.spark.runtime import stream
+from floodplain.spark.transform_with_state.failing import FailingQuery
 from floodplain.spark.transform_with_state.initial_state import InitialRows
 from floodplain.spark.transform_with_state.process import StatefulProcess
 from floodplain.spark.transform_with_state.writer import StatefulWriter
@@ -40,6 +42,8 @@ class Source:
     """States that ``init`` deletes."""
     initial: DataFrame | None = None
     initial_keys: tuple[str, ...] = ()
+    failure: FloodplainError | None = None
+    """What ``init`` raised, or what is wrong with the states that it declares."""
 
     def stream(self, store: Store) -> Stream:
         keys = self.process.shape.keys
@@ -70,7 +74,9 @@ class StatefulFrame:
 
     @property
     def writeStream(self) -> StatefulWriter:
-        return StatefulWriter(self._source.stream, self._planned, self._source.deleted, self._trailing())
+        source = self._source
+        failing = None if source.failure is None else partial(FailingQuery, source.rows, source.failure)
+        return StatefulWriter(source.stream, self._planned, source.deleted, self._trailing(), failing)
 
     def transform(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> "StatefulFrame":
         made = func(self, *args, **kwargs)

@@ -5,22 +5,33 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import IntEnum
+from functools import partial
 from operator import index
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 from pyspark.sql.types import StructType
 
-from floodplain.spark.transform_with_state.states import LiveList, LiveMap, LiveValue, NoKey
+from floodplain.spark.transform_with_state.errors import (
+    NO_TIME,
+    PROCESSING,
+    Phase,
+    already_defined,
+    check_name,
+    no_key,
+    ttl_in_wrong_mode,
+    ttl_not_positive,
+    wrong_phase,
+    wrong_time_mode,
+)
+from floodplain.spark.transform_with_state.states import Deleted, LiveList, LiveMap, LiveValue, Unusable
 from floodplain.spark.transform_with_state.types import Codec
 from floodplain.state.descriptors import List, Map, State, Value
 from floodplain.state.timers import TimersHandle
+from floodplain.versions.records.definition import SparkVariable
 
-NO_TIME, PROCESSING, EVENT = "none", "processingtime", "eventtime"
-TIME_MODES = {NO_TIME: "None", PROCESSING: "ProcessingTime", EVENT: "EventTime"}
-"""As the JVM calls them."""
+Kind: TypeAlias = Literal["value", "list", "map"]
 
 _KINDS = {"value": LiveValue, "list": LiveList, "map": LiveMap}
 _PLAIN_NAME = re.compile(r"[a-z0-9]+(_[a-z0-9]+)*\Z")
@@ -28,22 +39,11 @@ _LONGEST_PLAIN = 41
 _LONGEST_SLUG = 28
 
 
-class Phase(IntEnum):
-    """How far a processor is, in the order of Spark's own states of a handle."""
-
-    CREATED = 0
-    PRE_INIT = 1
-    INITIALIZED = 2
-    DATA_PROCESSED = 3
-    TIMER_PROCESSED = 4
-    CLOSED = 5
-
-
 @dataclass(frozen=True)
 class Declared:
     """One state variable as ``init`` declared it."""
 
-    kind: str
+    kind: Kind
     schemas: tuple[StructType, ...]
     """Of its values; of a map, of its keys and values."""
     ttl_ms: int | None
@@ -59,13 +59,14 @@ class Declared:
             case _:
                 return Map(arrows[0], arrows[1], ttl=ttl)
 
-    def live(self, name: str) -> Any:
-        """The object a processor works with, with no key at hand yet."""
+    def recorded(self, name: str) -> SparkVariable:
+        """As the log keeps it, for readers of the state."""
+        return SparkVariable(name, self.kind, tuple(schema.json() for schema in self.schemas), ttl=bool(self.ttl_ms))
+
+    def live(self, name: str, handle: Unusable) -> Any:
+        """The object that a processor works with."""
         codecs = [Codec(schema) for schema in self.schemas]
-        nowhere = NoKey(
-            f"Error accessing state {name}: [INTERNAL_ERROR_TWS] Implicit key not found in state store for stateName={name}"
-        )
-        return LiveList(name, codecs[0], nowhere) if self.kind == "list" else _KINDS[self.kind](*codecs, nowhere)
+        return LiveList(name, codecs[0], handle) if self.kind == "list" else _KINDS[self.kind](*codecs, handle)
 
 
 def table_names(names: Collection[str], taken: Collection[str]) -> dict[str, str]:
@@ -109,53 +110,55 @@ class _Handle(StatefulProcessorHandle):
     ) -> Any:
         return self._state("map", stateName, (userKeySchema, valueSchema), ttlDurationMs)
 
-    def _state(self, kind: str, name: str, schemas: tuple[Any, ...], ttl_ms: int | None) -> Any:
+    def _state(self, kind: Kind, name: str, schemas: tuple[Any, ...], ttl_ms: int | None) -> Any:
         raise NotImplementedError
+
+    def _check_new(self, kind: str, name: str, existing: Collection[tuple[str, str]]) -> str:
+        """The start of errors about a new state variable. Raises if there is one already, or if it is too late for one."""
+        failure = f"Error initializing {kind} state"
+        if (kind, name) in existing:
+            raise PySparkRuntimeError(f"{failure}: {kind.capitalize()} state {name} already exists")
+        self._check_init(failure, f"get_{kind}_state")
+        return failure
 
     def _check_init(self, failure: str, operation: str) -> None:
         if self.phase != self._init_phase:
-            raise _wrong_phase(failure, operation, self.phase)
+            raise PySparkRuntimeError(f"{failure}: {wrong_phase(operation, self.phase)}")
 
     def _check_timers(self, failure: str, operation: str) -> None:
         if self.time_mode == NO_TIME:
-            raise PySparkRuntimeError(
-                f"{failure}: [STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE] Failed to perform stateful "
-                f"processor operation={operation} with invalid timeMode={TIME_MODES[self.time_mode]} SQLSTATE: 42802"
-            )
+            raise PySparkRuntimeError(f"{failure}: {wrong_time_mode(operation, self.time_mode)}")
         if self.phase < Phase.INITIALIZED or self.phase >= Phase.TIMER_PROCESSED:
-            raise _wrong_phase(failure, operation, self.phase)
-
-
-def _wrong_phase(failure: str, operation: str, phase: Phase) -> PySparkRuntimeError:
-    return PySparkRuntimeError(
-        f"{failure}: [STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE] Failed to perform stateful "
-        f"processor operation={operation} with invalid handle state={phase.name}. SQLSTATE: 42802"
-    )
+            raise PySparkRuntimeError(f"{failure}: {wrong_phase(operation, self.phase)}")
 
 
 class Recorder(_Handle):
     """On the driver: records the states that ``init`` declares, and refuses what Spark would refuse."""
 
-    def __init__(self, time_mode: str, parse: Callable[[str], StructType]) -> None:
-        """``parse`` reads a schema from text."""
-        super().__init__(time_mode, Phase.PRE_INIT, Phase.PRE_INIT)
+    def __init__(self, time_mode: str, parse: Callable[[str], StructType], *, static: bool = False) -> None:
+        """``parse`` reads a schema from text. ``static``: for such input Spark runs ``init`` in tasks only."""
+        phase = Phase.CREATED if static else Phase.PRE_INIT
+        super().__init__(time_mode, phase, phase)
         self._parse = parse
+        self._static = static
+        self._defined: set[str] = set()
+        """All names that were ever declared: Spark's driver does not forget those that are deleted."""
         self.declared: dict[str, Declared] = {}
         self.deleted: set[str] = set()
 
-    def _state(self, kind: str, name: str, schemas: tuple[Any, ...], ttl_ms: int | None) -> Any:
-        failure = f"Error initializing {kind} state"
-        self._check_init(failure, f"get_{kind}_state")
+    def _state(self, kind: Kind, name: str, schemas: tuple[Any, ...], ttl_ms: int | None) -> Any:
         parsed = tuple(self._schema(schema) for schema in schemas)
-        _check_name(failure, name)
-        if name in self.declared:
-            raise PySparkRuntimeError(
-                f"{failure}: [STATEFUL_PROCESSOR_DUPLICATE_STATE_VARIABLE_DEFINED] State variable with name {name} has already "
-                "been defined in the StatefulProcessor. SQLSTATE: 42802"
-            )
+        failure = self._check_new(kind, name, {(declared.kind, name) for name, declared in self.declared.items()})
+        if name in self.declared or (name in self._defined and kind != "map" and not self._static):
+            raise PySparkRuntimeError(f"{failure}: {already_defined(name)}")
         self._check_ttl(failure, name, ttl_ms)
+        check_name(failure, "create_col_family", name)
         self.declared[name] = Declared(kind, parsed, index(ttl_ms) if ttl_ms else None)
-        return self.declared[name].live(name)
+        self._defined.add(name)
+        return self.declared[name].live(name, Unusable(kind, partial(self._unusable, name)))
+
+    def _unusable(self, name: str, call: str) -> str:
+        return no_key(name) if self.phase == Phase.CREATED else wrong_phase(f"{name}.{call}", self.phase)
 
     def _schema(self, schema: Any) -> StructType:
         if isinstance(schema, str):
@@ -169,18 +172,14 @@ class Recorder(_Handle):
         if not ttl_ms:
             return
         if self.time_mode != PROCESSING:
-            raise PySparkRuntimeError(
-                f"{failure}: [STATEFUL_PROCESSOR_INCORRECT_TIME_MODE_TO_ASSIGN_TTL] Cannot use TTL for state={name} in "
-                f"timeMode={TIME_MODES[self.time_mode]}, use TimeMode.ProcessingTime() instead. SQLSTATE: 42802"
-            )
+            raise PySparkRuntimeError(f"{failure}: {ttl_in_wrong_mode(name, self.time_mode)}")
         if ttl_ms < 0:
-            raise PySparkRuntimeError(
-                f"{failure}: [STATEFUL_PROCESSOR_TTL_DURATION_MUST_BE_POSITIVE] TTL duration must be greater than zero for State "
-                f"store operation=update on state={name}. SQLSTATE: 42802"
-            )
+            raise PySparkRuntimeError(f"{failure}: {ttl_not_positive(name)}")
 
     def deleteIfExists(self, stateName: str) -> None:
-        self._check_init("Error deleting state", "delete_if_exists")
+        failure = "Error deleting state"
+        self._check_init(failure, "delete_if_exists")
+        check_name(failure, "remove_col_family", stateName)
         self.declared.pop(stateName, None)
         self.deleted.add(stateName)
 
@@ -195,57 +194,55 @@ class Recorder(_Handle):
         return iter(())
 
 
-def _check_name(failure: str, name: str) -> None:
-    if not name or name != name.strip() or name == "default":
-        raise PySparkRuntimeError(
-            f"{failure}: [STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME] Failed to perform column family "
-            f"operation=create_col_family with invalid name={name}. Column family name cannot be empty or include "
-            "leading/trailing spaces or use the reserved keyword=default SQLSTATE: 42802"
-        )
-    if name[0] in "_$":
-        raise PySparkRuntimeError(
-            f"{failure}: [STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS] Failed to create column family with "
-            f"unsupported starting character and name={name}. SQLSTATE: 42802"
-        )
-
-
 class LiveHandle(_Handle):
-    """In a task: the states of the current key. ``init`` runs again in each task and gets what it declared on the driver."""
+    """In a task: the states of the current key. ``init`` runs again in each task and gets what it declared on the driver.
+
+    As in Spark, an object that ``init`` was given stands for the state of its kind and name, whichever call made that.
+    """
 
     def __init__(self, time_mode: str, declared: Mapping[str, Declared], timers: TimersHandle) -> None:
         super().__init__(time_mode, Phase.CREATED, Phase.CREATED)
         self._declared = declared
         self._timers = timers
-        self._live: dict[str, Any] = {}
-        self._nowhere: dict[str, Any] = {}
+        self._existing: set[tuple[str, str]] = set()
+        self._objects: list[tuple[str, str, Any]] = []
 
-    def _state(self, kind: str, name: str, schemas: tuple[Any, ...], ttl_ms: int | None) -> Any:  # noqa: ARG002
-        failure = f"Error initializing {kind} state"
-        self._check_init(failure, f"get_{kind}_state")
+    def _state(self, kind: Kind, name: str, schemas: tuple[Any, ...], ttl_ms: int | None) -> Any:  # noqa: ARG002
+        self._check_new(kind, name, self._existing)
         declared = self._declared.get(name)
         if declared is None or declared.kind != kind:
-            return _gone(kind, name)  # declared here and not on the driver, or deleted by deleteIfExists
-        self._live[name] = declared.live(name)
-        return self._live[name]
+            schema = StructType().add("value", "long")  # declared here and not on the driver, or deleted further on
+            declared = Declared(kind, (schema, schema) if kind == "map" else (schema,), None)
+        self._existing.add((kind, name))
+        made = declared.live(name, _without_key(kind, name))
+        self._objects.append((kind, name, made))
+        return made
 
     def attach(self, handles: Mapping[str, Any]) -> None:
         """``init`` is over: states act on the key at hand from now on."""
         self.phase = Phase.INITIALIZED
-        for name, live in self._live.items():
-            self._nowhere[name] = live.handle
-            live.handle = handles[name]
+        for kind, name, made in self._objects:
+            made.handle = handles[name] if self._is_there(kind, name) else Deleted(kind, name)
+
+    def _is_there(self, kind: str, name: str) -> bool:
+        declared = self._declared.get(name)
+        return (kind, name) in self._existing and declared is not None and declared.kind == kind
 
     def detach(self) -> None:
         """All callbacks are over: no key is at hand any more."""
         self.phase = Phase.TIMER_PROCESSED
-        for name, live in self._live.items():
-            live.handle = self._nowhere[name]
+        for kind, name, made in self._objects:
+            if self._is_there(kind, name):
+                made.handle = _without_key(kind, name)
 
     def deleteIfExists(self, stateName: str) -> None:
-        self._check_init("Error deleting state", "delete_if_exists")
-        if stateName in self._live:
-            gone = self._live.pop(stateName)
-            gone.handle = NoKey(f"Error accessing state: state {stateName} is not initialized.")
+        failure = "Error deleting state"
+        self._check_init(failure, "delete_if_exists")
+        check_name(failure, "remove_col_family", stateName)
+        self._existing -= {(kind, stateName) for kind in _KINDS}
+        for kind, name, made in self._objects:
+            if name == stateName:
+                made.handle = Deleted(kind, name)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         self._check_timers("Error register timer", "register_timer")
@@ -260,11 +257,8 @@ class LiveHandle(_Handle):
         return iter(self._timers.all())
 
 
-def _gone(kind: str, name: str) -> Any:
-    schema = StructType().add("value", "long")
-    state = Declared(kind, (schema, schema) if kind == "map" else (schema,), None).live(name)
-    state.handle = NoKey(f"Error accessing state: {kind.capitalize()} state {name} is not initialized.")
-    return state
+def _without_key(kind: str, name: str) -> Unusable:
+    return Unusable(kind, lambda _: no_key(name))
 
 
 def _time(at: Any) -> int:

@@ -1,7 +1,7 @@
 """The initial state of a drop-in: rows of a static DataFrame that come with the first epoch, exactly once.
 
-They travel with the rows of that epoch, through the same exchange and in the same transaction: an epoch that fails takes them
-back, and once one is committed they never come again, whatever restarts.
+They travel with the rows of that epoch, through the same exchange and in the same transaction: if the epoch
+fails, the next attempt has them again; once it is committed they never come again, whatever restarts.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """The pandas flavour: rows go in as an iterator of DataFrames and come out as DataFrames."""
 
 from collections import namedtuple
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -14,12 +14,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from floodplain.operators.kernel.key_grouping import Grouped
+from floodplain.spark.transform_with_state.chunks import Chunks
 from floodplain.spark.transform_with_state.initial_state import INITIAL
 from floodplain.spark.transform_with_state.rows import TIME_ZONE
 from floodplain.store.rows.layout import one_array
-
-_CHUNK_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-_NO_LIMIT = 2**31 - 1
 
 
 class PandasFlavour:
@@ -30,31 +28,31 @@ class PandasFlavour:
         self._shape = process.shape
         self._settings = process.settings
         self._zone = process.settings.get(TIME_ZONE, "UTC")
-        self._limit = int(process.settings.get(_CHUNK_ROWS, 10_000)) or _NO_LIMIT
         there = _initial(grouped)
         ordinary = grouped.rows if there is None else grouped.rows.filter(pa.array(~there))
+        ordinary = ordinary.select(self._shape.rows.names)
+        states = None if there is None else _unpacked(one_array(grouped.rows.column(INITIAL)).filter(pa.array(there)))
+        self._chunks = Chunks(self._settings, _as_sent(ordinary, states, self._shape.initial))
+        self._sent_before = 0 if states is None else len(states)
         self._starts = _starts(grouped, None if there is None else ~there)
         self._keys = grouped.space.keys.rename_columns(list(self._shape.keys))
-        self._frame, self._mixed = self._as_frame(ordinary.select(self._shape.rows.names))
-        self._initial = None if there is None else self._initial_frames(grouped, there)
+        self._frame, self._mixed = self._as_frame(ordinary)
+        self._initial = None if states is None else self._initial_frames(states, _starts(grouped, there))
         self._out: list[pd.DataFrame] = []
 
-    def groups(self) -> Iterator[tuple[tuple[Any, ...], Iterator[pd.DataFrame] | None]]:
-        starts = self._starts
+    def groups(self) -> Iterator[tuple[tuple[Any, ...], Sequence[Iterator[pd.DataFrame]]]]:
+        starts, before = self._starts, self._sent_before
         keys = self._as_frame(self._keys.slice(0, len(starts) - 1))[0].itertuples(index=False, name=None)
-        for number, key in enumerate(keys):
-            rows = self._frame.iloc[starts[number] : starts[number + 1]]
-            yield key, self._chunks(rows, self._mixed) if len(rows) else None
+        for key, (low, high) in zip(keys, pairwise(starts), strict=True):
+            yield key, (self._frames(self._frame, self._mixed, low, high, before),) if low < high else ()
 
     def initial(self) -> list[list[pd.DataFrame]] | None:
         return self._initial
 
-    def _initial_frames(self, grouped: Grouped, there: np.ndarray) -> list[list[pd.DataFrame]]:
+    def _initial_frames(self, states: pa.Table, starts: list[int]) -> list[list[pd.DataFrame]]:
         """Converted apart from ordinary rows: a null among numbers would make them floats."""
-        states = one_array(grouped.rows.column(INITIAL)).filter(pa.array(there))
-        frame, mixed = self._as_frame(pa.Table.from_arrays(states.flatten(), schema=pa.schema(list(states.type))))
-        starts = _starts(grouped, there)
-        return [list(self._chunks(frame.iloc[low:high], mixed)) for low, high in pairwise(starts)]
+        frame, mixed = self._as_frame(states)
+        return [list(self._frames(frame, mixed, low, high, 0)) for low, high in pairwise(starts)]
 
     def first(self, number: int) -> tuple[Any, int]:
         """The first row of a key, and how many it has."""
@@ -99,9 +97,10 @@ class PandasFlavour:
     def _is_on(self, name: str, default: str = "false") -> bool:
         return self._settings.get(name, default).lower() == "true"
 
-    def _chunks(self, rows: pd.DataFrame, mixed: bool) -> Iterator[pd.DataFrame]:
-        for start in range(0, len(rows), self._limit):
-            chunk = rows.iloc[start : start + self._limit].reset_index(drop=True)
+    def _frames(self, frame: pd.DataFrame, mixed: bool, low: int, high: int, before: int) -> Iterator[pd.DataFrame]:
+        """The rows of a key. ``before``: how many rows Spark sends before those of ``frame``."""
+        for start, end in self._chunks.cut(before + low, before + high):
+            chunk = frame.iloc[start - before : end - before].reset_index(drop=True)
             yield chunk.infer_objects() if mixed else chunk
 
     def _as_frame(self, table: pa.Table) -> tuple[pd.DataFrame, bool]:
@@ -126,6 +125,27 @@ def _initial(grouped: Grouped) -> np.ndarray | None:
     if INITIAL not in grouped.rows.column_names:
         return None
     return one_array(grouped.rows.column(INITIAL)).is_valid().to_numpy(zero_copy_only=False)
+
+
+def _unpacked(states: pa.StructArray) -> pa.Table:
+    return pa.Table.from_arrays(states.flatten(), schema=pa.schema(list(states.type)))
+
+
+def _as_sent(rows: pa.Table, states: pa.Table | None, initial: StructType | None) -> list[pa.Table]:
+    """As Spark sends them: where there is an initial state, each row has room for a row of it, too, and the other way round."""
+    if initial is None:
+        return [rows]
+    ordinary, kept = (pa.struct(list(schema)) for schema in (rows.schema, to_arrow_schema(initial, timezone="UTC")))
+    parts = [] if states is None else [_pair(pa.nulls(len(states), ordinary), _packed(states))]
+    return [*parts, _pair(_packed(rows), pa.nulls(len(rows), kept))]
+
+
+def _packed(table: pa.Table) -> pa.StructArray:
+    return pa.StructArray.from_arrays([one_array(column) for column in table.columns], fields=list(table.schema))
+
+
+def _pair(rows: pa.Array, states: pa.Array) -> pa.Table:
+    return pa.Table.from_arrays([rows, states], names=["inputData", "initState"])
 
 
 def _starts(grouped: Grouped, wanted: np.ndarray | None) -> list[int]:

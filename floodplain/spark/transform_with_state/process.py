@@ -10,18 +10,23 @@ import pyarrow.compute as pc
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
-from floodplain.operators.kernel.definition import STATEFUL_PROCESSOR, Described, Given, Written, free
+from floodplain.operators.kernel.definition import STATEFUL_PROCESSOR, OperatorSpec, ParameterSpec, Written, free
 from floodplain.operators.kernel.process import Process
 from floodplain.operators.kernel.traits import OperatorTraits
 from floodplain.spark.transform_with_state.calls import Calls
-from floodplain.spark.transform_with_state.handle import EVENT, Declared, Recorder, table_names
+from floodplain.spark.transform_with_state.errors import EVENT, TIME_MODES
+from floodplain.spark.transform_with_state.handle import Declared, Recorder, table_names
 from floodplain.spark.transform_with_state.pandas import PandasFlavour
 from floodplain.spark.transform_with_state.rows import RowFlavour
 from floodplain.state.descriptors import State
 from floodplain.state.tables import safe_names
 from floodplain.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
+from floodplain.versions.records.definition import SparkProcessor
+
+PANDAS_OPERATOR, ROW_OPERATOR = "transformWithStateInPandasExec", "transformWithStateInPySparkExec"
+"""What Spark calls the operators that run processors."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +61,12 @@ class StatefulProcess(Process, OperatorTraits):
         *,
         pandas: bool,
         static: bool = False,
+        output_mode: str = "append",
     ) -> None:
         self.processor = processor
         self.shape = shape
         self.time_mode = time_mode
+        self.output_mode = output_mode
         self.declared = dict(declared)
         self.settings = dict(settings)
         self.flavour: type[Any] = PandasFlavour if pandas else RowFlavour
@@ -73,9 +80,19 @@ class StatefulProcess(Process, OperatorTraits):
     def timers(self) -> str:
         return EVENT_TIMERS if self.time_mode == EVENT else PROCESSING_TIMERS
 
-    def described(self, written: Written) -> Described:  # noqa: ARG002
+    def described(self, written: Written) -> OperatorSpec:  # noqa: ARG002
         name = type(self.processor).__name__
-        return Described(STATEFUL_PROCESSOR, (Given("class", name, name, free),))
+        return OperatorSpec(STATEFUL_PROCESSOR, (ParameterSpec("class", name, name, free),), spark=self._in_sparks_terms())
+
+    def _in_sparks_terms(self) -> SparkProcessor:
+        keys = [self.shape.rows[name] for name in self.shape.keys]
+        return SparkProcessor(
+            operator=PANDAS_OPERATOR if self.flavour is PandasFlavour else ROW_OPERATOR,
+            time_mode=TIME_MODES[self.time_mode],
+            output_mode=self.output_mode.capitalize(),
+            keys=StructType([StructField(field.name, field.dataType, field.nullable) for field in keys]).json(),
+            variables={self.table_names[name]: declared.recorded(name) for name, declared in self.declared.items()},
+        )
 
     def states(self) -> dict[str, State]:
         return {self.table_names[name]: declared.descriptor() for name, declared in self.declared.items()}
@@ -91,12 +108,12 @@ class StatefulProcess(Process, OperatorTraits):
 
 
 def declared_by(
-    processor: StatefulProcessor, time_mode: str, parse: Callable[[str], StructType]
+    processor: StatefulProcessor, time_mode: str, parse: Callable[[str], StructType], *, static: bool = False
 ) -> tuple[dict[str, Declared], set[str]]:
     """The states that ``init`` declares and deletes; ``init`` runs on a copy, so that the user's processor stays unchanged."""
     serializer: Any = CloudPickleSerializer()  # type: ignore[no-untyped-call]
     copy = serializer.loads(serializer.dumps(processor))
-    recorder = Recorder(time_mode, parse)
+    recorder = Recorder(time_mode, parse, static=static)
     copy.init(recorder)
     copy.close()
     return recorder.declared, recorder.deleted

@@ -1,7 +1,7 @@
 """The Row flavour of ``transformWithState``: rows go in as an iterator of ``Row`` and come out as ``Row``."""
 
 from collections import namedtuple
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -13,6 +13,7 @@ from pyspark.sql.types import Row, StructType
 
 from floodplain.errors import short
 from floodplain.operators.kernel.key_grouping import Grouped
+from floodplain.spark.transform_with_state.chunks import most_rows
 from floodplain.spark.transform_with_state.initial_state import INITIAL
 from floodplain.state.pythonic import to_python
 from floodplain.store.rows.layout import one_array
@@ -34,9 +35,11 @@ class RowFlavour:
         self._rows = _as_rows(in_zone(grouped.rows.select(self._shape.rows.names), self._shape.rows, self._zone))
         self._states = self._initial_states() if INITIAL in grouped.rows.column_names else None
         self._out: list[tuple[Any, ...]] = []
+        self._most = most_rows(process.settings) if self._shape.initial is not None else None
 
-    def groups(self) -> Iterator[tuple[tuple[Any, ...], Iterator[Row] | None]]:
-        """Each key with its rows, in the order of the groups' numbers; None for a key that has only an initial state."""
+    def groups(self) -> Iterator[tuple[tuple[Any, ...], Sequence[Iterator[Row]]]]:
+        """Each key with the rows of each call for it, in the order of the groups' numbers. A key that has only an initial state
+        has no calls. Spark cuts rows into several calls only where there is an initial state."""
         starts, rows, states = self._starts, self._rows, self._states
         getters = _getters(len(self._shape.rows))
         parts = [getters[self._shape.rows.names.index(name)].__get__ for name in self._shape.keys]
@@ -45,7 +48,7 @@ class RowFlavour:
             key = tuple([part(group[0]) for part in parts])
             if states is not None:
                 group = [row for row, state in zip(group, states[low:high], strict=True) if state is None]
-            yield key, iter(group) if group else None
+            yield key, (iter(group),) if self._most is None or 0 < len(group) <= self._most else _cut(group, self._most)
 
     def initial(self) -> list[list[Row]] | None:
         """For each key the rows of its initial state; None if this is not the epoch for them."""
@@ -82,6 +85,10 @@ class RowFlavour:
         table = pa.Table.from_arrays(whole.flatten(), schema=pa.schema(list(whole.type)))
         rows = _as_rows(in_zone(table, self._shape.initial, self._zone))
         return [row if there else None for row, there in zip(rows, whole.is_valid().to_pylist(), strict=True)]
+
+
+def _cut(group: list[Row], most: int) -> list[Iterator[Row]]:
+    return [iter(group[start : start + most]) for start in range(0, len(group), most)]
 
 
 def in_zone(rows: pa.Table, schema: StructType, zone: str) -> pa.Table:

@@ -3,12 +3,13 @@
 They look and behave like Spark's own, down to the words of the errors; only no call leaves the process.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
 
+from floodplain.spark.transform_with_state.errors import CALLS, empty_list
 from floodplain.spark.transform_with_state.types import Codec
 from floodplain.state.handles import ValueHandle
 from floodplain.state.lists import ListHandle
@@ -17,20 +18,57 @@ from floodplain.state.maps import MapHandle
 _MISSING: Final = object()
 
 
-class NoKey:
-    """The handle in ``init`` and ``close``, where there is no current key: any use of it is an error."""
+class Unusable:
+    """The handle of a state that cannot be used now: any call on it is an error that begins as Spark's does."""
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, kind: str, why: Callable[[str], str]) -> None:
+        """``why`` makes the end of the message from the name of the call."""
+        self._calls = CALLS[kind]
         self._why = why
 
-    def __getattr__(self, name: str) -> Any:
-        raise PySparkRuntimeError(self._why)
+    def __getattr__(self, method: str) -> Any:
+        call = self._calls.get(method)
+        if call is None:
+            raise AttributeError(method)
+        raise PySparkRuntimeError(f"{call.failure}: {self._why(call.name)}")
 
 
-class LiveValue(ValueState):
+class Deleted(Unusable):
+    """The handle of a state that ``init`` has deleted. As in Spark, to go through its elements or entries is no error: it has
+    none."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(kind, lambda _: f"{kind.capitalize()} state {name} is not initialized.")
+        self._iterated = {"list": ("get",), "map": ("items", "keys", "values")}.get(kind, ())
+
+    def __getattr__(self, method: str) -> Any:
+        return tuple if method in self._iterated else super().__getattr__(method)
+
+
+class Counted:
+    """Counts the rows of state that calls write and remove, as Spark does.
+
+    Spark looks at a row with a time to live before it writes: to write what is there, or remove what is not, does not count.
+    """
+
+    updated = 0
+    removed = 0
+    timed = False
+    """Whether the state has a time to live."""
+
+
+def _cleared(handle: Any) -> int:
+    """Clears a list or a map, and returns how many entries it had."""
+    clear = handle.clear
+    entries = len(handle)
+    clear()
+    return entries
+
+
+class LiveValue(Counted, ValueState):
     """One value of the current key."""
 
-    def __init__(self, codec: Codec, handle: "ValueHandle | NoKey") -> None:
+    def __init__(self, codec: Codec, handle: "ValueHandle | Unusable") -> None:
         self._codec = codec
         self.handle: Any = handle
 
@@ -44,16 +82,21 @@ class LiveValue(ValueState):
         return self._codec.decode(kept)
 
     def update(self, newValue: Any) -> None:
-        self.handle.set(self._codec.encode(newValue, "Error updating value state"))
+        value = self._codec.encode(newValue, "Error updating value state")
+        write = self.handle.set
+        self.updated += not (self.timed and self.handle.has_set(value))
+        write(value)
 
     def clear(self) -> None:
-        self.handle.clear()
+        clear = self.handle.clear
+        self.removed += not self.timed or self.handle.exists()
+        clear()
 
 
-class LiveList(ListState):
+class LiveList(Counted, ListState):
     """The elements of the current key."""
 
-    def __init__(self, name: str, codec: Codec, handle: "ListHandle | NoKey") -> None:
+    def __init__(self, name: str, codec: Codec, handle: "ListHandle | Unusable") -> None:
         self._name = name
         self._codec = codec
         self.handle: Any = handle
@@ -67,31 +110,33 @@ class LiveList(ListState):
         yield from map(self._codec.decode, kept)
 
     def put(self, newState: Any) -> None:
-        self.handle.set(self._encoded(newState))
+        values = self._encoded(newState)
+        self.handle.set(values)
+        self.updated += len(values)
 
     def appendValue(self, newState: Any) -> None:
         self.handle.append(self._codec.encode(newState, "Error updating value state"))
+        self.updated += 1
 
     def appendList(self, newState: Any) -> None:
-        self.handle.extend(self._encoded(newState))
+        values = self._encoded(newState)
+        self.handle.extend(values)
+        self.updated += len(values)
 
     def clear(self) -> None:
-        self.handle.clear()
+        self.removed += _cleared(self.handle)
 
     def _encoded(self, elements: Any) -> list[Any]:
         values = [self._codec.encode(value, "Error updating value state") for value in elements]
         if not values:
-            raise PySparkRuntimeError(
-                "Error updating value state: [ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE] Illegal value provided to the State "
-                f"Store Cannot write empty list values to State Store for StateName {self._name}. SQLSTATE: 42601"
-            )
+            raise PySparkRuntimeError(f"Error updating value state: {empty_list(self._name)}")
         return values
 
 
-class LiveMap(MapState):
+class LiveMap(Counted, MapState):
     """The entries of the current key."""
 
-    def __init__(self, keys: Codec, values: Codec, handle: "MapHandle | NoKey") -> None:
+    def __init__(self, keys: Codec, values: Codec, handle: "MapHandle | Unusable") -> None:
         self._keys = keys
         self._values = values
         self.handle: Any = handle
@@ -108,7 +153,10 @@ class LiveMap(MapState):
 
     def updateValue(self, key: Any, value: Any) -> None:
         failure = "Error updating map state value"
-        self.handle.put(self._keys.encode(key, failure), self._values.encode(value, failure))
+        entry = self._keys.encode(key, failure), self._values.encode(value, failure)
+        put = self.handle.put
+        self.updated += not (self.timed and self.handle.has_put(*entry))
+        put(*entry)
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         for key, value in self.handle.items():
@@ -122,6 +170,7 @@ class LiveMap(MapState):
 
     def removeKey(self, key: Any) -> None:
         self.handle.remove(self._keys.encode(key, "Error removing key from map state"))
+        self.removed += 1
 
     def clear(self) -> None:
-        self.handle.clear()
+        self.removed += _cleared(self.handle)

@@ -16,6 +16,8 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import types as T  # noqa: N812 — as every PySpark user knows it
 from pyspark.sql.pandas.types import to_arrow_type
 
+from floodplain.spark.transform_with_state.errors import wrong_length
+
 TIME_ZONE = "UTC"
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -83,10 +85,7 @@ class Codec:
     def _converted(self, value_tuple: Any, failure: str) -> Any:
         internal = self.schema.toInternal(tuple(map(_normal, value_tuple)))
         if len(internal) != len(self._names):
-            raise PySparkRuntimeError(
-                f"{failure}: Input row doesn't have expected number of values required by the schema. "
-                f"{len(self._names)} fields are required while {len(internal)} values are provided."
-            )
+            raise PySparkRuntimeError(f"{failure}: {wrong_length(len(self._names), len(internal))}")
         try:
             values = [None if value is None else convert(value) for value, convert in zip(internal, self._in, strict=True)]
         except ArithmeticError as error:

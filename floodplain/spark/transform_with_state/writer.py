@@ -13,18 +13,23 @@ from floodplain.errors import BadInput
 from floodplain.pipeline.stream import Output, Stream
 from floodplain.runtime.lease_takeover import take_over
 from floodplain.scratch import Scratch
+from floodplain.spark.state_reader.registration import register_in_background
+from floodplain.spark.transform_with_state.failing import FailingQuery
 from floodplain.spark.transform_with_state.query import StatefulQuery
+from floodplain.spark.transform_with_state.restart import check_name, end_active_run
 from floodplain.state.tables import SEPARATOR
 from floodplain.store.store import Store
 from floodplain.tiers.open import folder_of
 from floodplain.versions.log.commit import commit
 from floodplain.versions.records.edit import DropTable
+from floodplain.versions.records.manifest import Manifest
 
 _PASSING = ("memory", "console", "noop", "foreachBatch")
 """Formats that Spark runs on a temporary checkpoint if none is set."""
 _CHECKPOINT = "spark.sql.streaming.checkpointLocation"
 _OURS = "floodplain."
 _SLOTS = f"{_OURS}slots"
+_SHUFFLE = "spark.sql.shuffle.partitions"
 _STORE = f"{_OURS}store."
 """Prefix of the options of the object store that has the state."""
 
@@ -38,11 +43,14 @@ class StatefulWriter:
         planned: DataFrame,
         deleted: frozenset[str],
         trailing: Callable[[DataFrame], DataFrame] | None,
+        failing: Callable[..., FailingQuery] | None = None,
     ) -> None:
+        """``failing``: makes the query of a processor whose ``init`` failed."""
         self._stream = stream
         self._planned = planned
         self._deleted = deleted
         self._trailing = trailing
+        self._failing = failing
         self._spark: SparkSession = planned.sparkSession
         self._format = ""
         self._options: dict[str, str] = {}
@@ -130,17 +138,34 @@ class StatefulWriter:
         if path is not None:
             self.option("path", path)
         self._check_mode()
+        check_name(self._spark, self._name)
         passing, location = self._location()
+        if self._failing is not None:
+            return StatefulQuery(self._failing(location, self._trigger, self._name), self._name)
         access = {key.removeprefix(_STORE): value for key, value in self._options.items() if key.startswith(_STORE)}
         store = Store.open(location, create=True, options=access)
+        end_active_run(self._spark, store)
         self._purge(store)
         rows = self._stream(store)
         output = self._to(rows if self._trailing is None else rows.transform(self._trailing))
-        slots = int(self._options[_SLOTS]) if _SLOTS in self._options else None
-        started = output.start(state=location, slots=slots, trigger=self._trigger or None, options=access)
+        slots = self._slots(store.head)
+        started = output.start(state=location, slots=slots, trigger=self._trigger or None, options=access, name=self._name)
+        register_in_background(self._spark)
+        query = StatefulQuery(started, self._name)
         if passing is not None:
+            started.then(query.progress.settle)
             started.then(passing.remove)
-        return StatefulQuery(started, self._name)
+        return query
+
+    def _slots(self, head: Manifest) -> int | None:
+        """As requested. Else, as in Spark, a new state has one for each partition of a shuffle, if the user has set that. None:
+        as many as the state has, or as there are cores."""
+        if _SLOTS in self._options:
+            return int(self._options[_SLOTS])
+        session: Any = self._spark._jsparkSession
+        if head.assignment is not None or not session.sessionState().conf().contains(_SHUFFLE):
+            return None
+        return min(int(self._spark.conf.get(_SHUFFLE) or 1), head.key_groups)
 
     def _check_mode(self) -> None:
         """Raises what Spark itself raises at the start of a query in a mode that its plan does not support."""

@@ -31,7 +31,7 @@ _HELD_WINDOWS = 4
 
 
 class Compacted(msgspec.Struct, frozen=True):
-    """What one step did."""
+    """What one step of a compaction did."""
 
     table: str
     runs: int

@@ -18,6 +18,7 @@ from floodplain.store.rows.row_classes import refine, starts_of
 from floodplain.store.rows.widening import fields_made_anew, made_anew, part_of
 from floodplain.store.run.open_runs import OpenRuns
 from floodplain.store.run.validation import membership
+from floodplain.versions.records.edit import GroupRanges
 from floodplain.versions.records.groups import from_members
 from floodplain.versions.records.manifest import Manifest
 from floodplain.versions.records.schema import TableSchema
@@ -25,16 +26,29 @@ from floodplain.versions.records.schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Physical rows of the newer epoch's schema: entries that are new, that differ (before and after), and that are gone."""
+    """What differs in one piece of a table: physical rows in the schema of the newer epoch."""
 
     added: pa.Table
     before: pa.Table
+    """The older rows of entries that differ, in the order of ``after``."""
     after: pa.Table
     deleted: pa.Table
 
 
-def changes(older: Manifest, newer: Manifest, table: str, open_runs: OpenRuns, window_bytes: int) -> Iterator[Change]:
-    """Window by window, each side as its own epoch saw it. Key groups that cannot differ are not read."""
+def changes(
+    older: Manifest,
+    newer: Manifest,
+    table: str,
+    open_runs: OpenRuns,
+    window_bytes: int,
+    *,
+    groups: GroupRanges | None = None,
+    expiries: bool = False,
+) -> Iterator[Change]:
+    """Window by window, each side as its own epoch saw it. Key groups that cannot differ are not read.
+
+    ``groups``: only these key groups. ``expiries``: an entry that only ends at another time than before is different, too.
+    """
     schema, old_schema = newer.schema(table), older.schema(table)
     if schema is None:
         raise BadInput(f"there is no table {table!r} at epoch {newer.epoch}")
@@ -45,17 +59,17 @@ def changes(older: Manifest, newer: Manifest, table: str, open_runs: OpenRuns, w
         )
     if old_schema is not None:
         _check_columns(older, newer, old_schema, schema)
-    groups = from_members(np.flatnonzero(_differs(older, newer, table)).tolist())
-    if not groups:
+    differing = from_members(np.flatnonzero(_differs(older, newer, table) & _wanted(groups, newer.key_groups)).tolist())
+    if not differing:
         return
-    was = open_runs.sources(older, table, groups)
-    now = open_runs.sources(newer, table, groups)
-    for window in scan.plan([*was, *now], schema, groups, newer.key_groups, window_bytes):
+    was = open_runs.sources(older, table, differing)
+    now = open_runs.sources(newer, table, differing)
+    for window in scan.plan([*was, *now], schema, differing, newer.key_groups, window_bytes):
         after = scan.resolved(window, now, schema, epoch_rules(newer, schema))
         before = after.slice(0, 0)
         if old_schema is not None:
             before = adapt(scan.resolved(window, was, old_schema, epoch_rules(older, old_schema)), old_schema, schema)
-        yield _compare(before, after, schema)
+        yield _compare(before, after, schema, expiries)
 
 
 def _same_table(old: Sequence[TableSchema], new: Sequence[TableSchema]) -> bool:
@@ -99,7 +113,15 @@ def _differs(older: Manifest, newer: Manifest, table: str) -> np.ndarray:
     return np.array([a != b for a, b in zip(*sets, strict=True)])
 
 
-def _compare(before: pa.Table, after: pa.Table, schema: TableSchema) -> Change:
+def _wanted(groups: GroupRanges | None, key_groups: int) -> np.ndarray:
+    """Per key group, whether it is among these; all are if none are given."""
+    wanted = np.full(key_groups, groups is None)
+    for low, high in groups or ():
+        wanted[low:high] = True
+    return wanted
+
+
+def _compare(before: pa.Table, after: pa.Table, schema: TableSchema, expiries: bool) -> Change:
     rows = pa.concat_tables([before, after]).combine_chunks()
     is_new = np.arange(len(rows)) >= len(before)
     hashes = layout.numbers(rows, HASH)
@@ -115,6 +137,7 @@ def _compare(before: pa.Table, after: pa.Table, schema: TableSchema) -> Change:
     left = np.flatnonzero(first & ~alone)
     same = np.ones(len(left), bool)
     values = layout.column_arrays(rows, schema.values)
+    values += [layout.one_array(rows.column(name)) for name in layout.expiry_columns(schema)] if expiries else []
     if len(left) and values:
         same = columns_equal([v.take(pa.array(left)) for v in values], [v.take(pa.array(left + 1)) for v in values])
     return Change(

@@ -25,6 +25,7 @@ from floodplain.versions.log.history import History
 from floodplain.versions.records.edit import GroupRanges
 from floodplain.versions.records.manifest import Manifest
 from floodplain.versions.records.schema import Field, TableSchema, fields_named
+from floodplain.versions.records.user_names import UserNames
 from floodplain.versions.retention.pins import Pin
 
 
@@ -95,6 +96,23 @@ def epoch_rules(manifest: Manifest, schema: TableSchema, *, keep_unfolded: bool 
     """Expiry as of the epoch: by a watermark in the manifest, not a clock, so every reader of an epoch sees the same rows."""
     watermark = manifest.watermarks.get(schema.ttl_clock, layout.BEGINNING)
     return Rules(min(max(watermark, layout.BEGINNING), layout.NEVER), keep_unfolded)
+
+
+def logical(schema: TableSchema, rows: pa.Table, columns: Sequence[str] | None = None, expiries: bool = False) -> pa.Table:
+    """Physical rows under the names of their columns; ``expiries`` as in ``multi_get``."""
+    fields = schema.fields if columns is None else fields_named(schema, columns)
+    out = {field.name: _logical_column(schema, rows, field) for field in fields}
+    if expiries:
+        out |= {f"_expires_{f.name}": rows.column(layout.expires_column(f)) for f in schema.values if f.ttl_ms}
+        if schema.ttl_ms:
+            out[EXPIRES] = rows.column(EXPIRES)
+    return pa.table(out)
+
+
+def _logical_column(schema: TableSchema, rows: pa.Table, field: Field) -> pa.Array | pa.ChunkedArray:
+    if field in schema.subkeys and schema.shape != "hashed":
+        return layout.sub_to_integers(layout.numbers(rows, SUB), field)
+    return rows.column(layout.column(field))
 
 
 class TableView:
@@ -200,6 +218,7 @@ class TableView:
         return self._logical(layout.physical(self.schema).empty_table(), columns, False)
 
     def count(self, *, now_ms: int | None = None) -> int:
+        """The number of rows. It scans the table."""
         key = self.schema.keys[0].name
         return sum(len(rows) for rows in self.scan(columns=[key], now_ms=now_ms))
 
@@ -253,18 +272,7 @@ class TableView:
         return LookupKeys(columns, hashes, layout.sub_from_integers(subkeys[0], looked_up[0], self.schema.table))
 
     def _logical(self, rows: pa.Table, columns: Sequence[str] | None, expiries: bool) -> pa.Table:
-        fields = self.schema.fields if columns is None else fields_named(self.schema, columns)
-        out = {field.name: self._logical_column(rows, field) for field in fields}
-        if expiries:
-            out |= {f"_expires_{f.name}": rows.column(layout.expires_column(f)) for f in self.schema.values if f.ttl_ms}
-            if self.schema.ttl_ms:
-                out[EXPIRES] = rows.column(EXPIRES)
-        return pa.table(out)
-
-    def _logical_column(self, rows: pa.Table, field: Field) -> pa.Array | pa.ChunkedArray:
-        if field in self.schema.subkeys and self.schema.shape != "hashed":
-            return layout.sub_to_integers(layout.numbers(rows, SUB), field)
-        return rows.column(layout.column(field))
+        return logical(self.schema, rows, columns, expiries)
 
 
 class Snapshot:
@@ -277,26 +285,55 @@ class Snapshot:
 
     @property
     def manifest(self) -> Manifest:
-        """Of its epoch. It may change to another one of that, with the same rows in other runs."""
+        """The manifest of its epoch. A compaction may replace it by one with the same rows in other runs."""
         return self._files.manifest
 
     @property
     def pin(self) -> Pin | None:
+        """What keeps garbage collection from its files; None if it is not pinned."""
         return self._files.pin
 
     @property
     def epoch(self) -> int:
+        """The number of its epoch."""
         return self.manifest.epoch
 
     @property
     def tables(self) -> tuple[str, ...]:
-        return tuple(sorted(self.manifest.schemas))
+        """Their names, with states as their users call them."""
+        return tuple(sorted(map(self._names.table, self.manifest.schemas)))
 
     def table(self, name: str) -> TableView:
+        """A table as users know it: the states and keys of a PySpark processor have the names that it gave them.
+
+        ``name`` is one of ``tables``, or that of a state with a table of its own that only one operator has.
+        """
+        stored = self._names.stored(name, self.manifest.schemas)
+        return self._view(self._names.schema(self._schema(name if stored is None else stored)))
+
+    def stored(self, name: str, later: TableSchema | None = None) -> TableView:
+        """A table with the names that it has in the log: what operators work with. ``later``: as a later schema of it has it."""
+        return self._view(self._schema(name) if later is None else recorded(later))
+
+    def _view(self, schema: TableSchema) -> TableView:
+        return TableView(self._files, schema, self._open_runs, self._history)
+
+    def _schema(self, name: str) -> TableSchema:
         schema = self.manifest.schema(name)
         if schema is None:
-            raise BadInput(f"there is no table {name!r} at epoch {self.epoch}; there are: {', '.join(self.tables) or 'none'}")
-        return TableView(self._files, recorded(schema), self._open_runs, self._history)
+            there = ", ".join(self.tables) or "none"
+            raise BadInput(f"there is no table {name!r} at epoch {self.epoch}{self._hint(name)}; there are: {there}")
+        return recorded(schema)
+
+    def _hint(self, name: str) -> str:
+        """Where else it is: states with one value per key are columns of one table."""
+        schemas = [self._names.schema(versions[-1]) for versions in self.manifest.schemas.values()]
+        having = [schema.table for schema in schemas if any(field.name == name for field in schema.values)]
+        return f": {name} is a column of {self._names.table(having[0])}" if len(having) == 1 else ""
+
+    @property
+    def _names(self) -> UserNames:
+        return UserNames(self.manifest.definitions)
 
     def __enter__(self) -> "Snapshot":
         return self
@@ -305,5 +342,6 @@ class Snapshot:
         self.close()
 
     def close(self) -> None:
+        """Release its pin, if it has one."""
         if self.pin is not None:
             self.pin.close()

@@ -22,8 +22,8 @@ EXPIRES_OF = "_expires_"
 def physical_rows(schema: TableSchema, rows: pa.Table | pa.RecordBatch, op: str, now_ms: int | None) -> pa.Table:
     """``rows`` as physical rows with this op. Raises ``SchemaMismatch`` that names the column, before anything is written.
 
-    Columns are found by name. Keys are needed always, sub-keys unless the op is ``clear``; a value column that a put leaves
-    out gets its default, one that a merge omits is untouched. A column ``_hash`` is believed. Rows that do not say when they
+    Columns are found by name. Keys are needed always, sub-keys unless the op is ``clear``; a value column that a put omits
+    gets its default, one that a merge omits is untouched. A column ``_hash`` is believed. Rows that do not say when they
     end do so a time to live after ``now_ms``; never, if there is no such time yet.
     """
     if op not in OPS:

@@ -36,6 +36,11 @@ def expires_column(field: Field) -> str:
     return f"t{field.id}"
 
 
+def expiry_columns(schema: TableSchema) -> list[str]:
+    """The columns that hold when rows, or values with a time to live of their own, end."""
+    return [EXPIRES] * bool(schema.ttl_ms) + [expires_column(field) for field in schema.values if field.ttl_ms]
+
+
 def stored_subkeys(schema: TableSchema) -> tuple[Field, ...]:
     """Sub-keys that stand in runs as columns; those of other shapes are their ``_sub``."""
     return schema.subkeys if schema.shape == "hashed" else ()

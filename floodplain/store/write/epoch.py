@@ -55,9 +55,11 @@ class Epoch:
 
     @property
     def number(self) -> int:
+        """The number that the epoch will have."""
         return self.ticket.epoch
 
     def task(self, operator: str, part: str) -> TaskWriter:
+        """A writer for one task of this epoch, in this process."""
         history = self._history
         return TaskWriter(
             self.ticket, history.blobs, history.settings, history.clock, history.randomness, operator=operator, part=part

@@ -78,7 +78,7 @@ class TaskWriter:
         self._ticket = ticket
         self._blobs = blobs
         self.settings = settings
-        self._clock = clock
+        self.clock = clock
         self._randomness = randomness
         self._name = paths.run(
             ticket.start, f"{ticket.token}-{ticket.epoch}-{ticket.attempt}", f"{paths.checked_name('operator', operator)}-{part}"
@@ -126,7 +126,7 @@ class TaskWriter:
             return Report(inline=inline, rows=rows), _nothing
         data, refs = pack(runs, self._name)
         return Report(runs=refs, rows=rows), partial(
-            _create, data, self._name, self._blobs, self.settings, self._clock, self._randomness
+            _create, data, self._name, self._blobs, self.settings, self.clock, self._randomness
         )
 
     def _build(self, table: str, parts: list[pa.Table]) -> BuiltRun:

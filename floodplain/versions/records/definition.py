@@ -1,6 +1,6 @@
 """The definition of an operator as the log records it: what its state means, so that a changed job cannot misread it."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -20,6 +20,39 @@ class Parameter(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.told} since epoch {self.since + 1}" if self.since else self.told
 
 
+class SparkVariable(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A state variable of a PySpark processor, as its user declared it."""
+
+    name: str
+    """As the user wrote it: tables and columns may have to call it something else."""
+    kind: Literal["value", "list", "map"]
+    schemas: tuple[str, ...]
+    """In Spark's JSON: of its values; of a map, of its keys and values."""
+    ttl: bool = False
+    """Whether it has a time to live."""
+
+    @property
+    def told(self) -> str:
+        """In words, for whoever looks at the state."""
+        fields = [field for schema in self.schemas for field in msgspec.json.decode(schema)["fields"]]
+        kinds = [field["type"] if isinstance(field["type"], str) else field["type"]["type"] for field in fields]
+        columns = ", ".join(f"{field['name']} {kind}" for field, kind in zip(fields, kinds, strict=True))
+        return f"{self.kind.capitalize()}State {columns}" + (", with a time to live" if self.ttl else "")
+
+
+class SparkProcessor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A PySpark processor in Spark's own terms, for readers of its state. Never compared."""
+
+    operator: str
+    """What Spark calls the operator that runs it."""
+    time_mode: str
+    output_mode: str
+    keys: str
+    """The schema of the key, in Spark's JSON."""
+    variables: dict[str, SparkVariable] = {}
+    """By the name that tables have for them."""
+
+
 class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one operator was told to do."""
 
@@ -31,6 +64,13 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a process function: how its states are declared, as far as their tables do not say it."""
     lateness: tuple[tuple[int, int], ...] = ()
     """Shorter lateness that it had before: ``(until, lateness)``, both in ms. Up to that watermark rows are judged by it."""
+    spark: SparkProcessor | None = None
+    """Of a PySpark processor. States of releases that did not record it have none."""
+
+    @property
+    def names(self) -> dict[str, str]:
+        """State as tables call it → as the user wrote it, where users may write what tables cannot."""
+        return {} if self.spark is None else {stored: variable.name for stored, variable in self.spark.variables.items()}
 
     @property
     def facts(self) -> list[str]:

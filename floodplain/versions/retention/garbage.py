@@ -40,10 +40,10 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a collection did."""
+    """What a garbage collection deleted."""
 
     epochs: tuple[int, ...] = ()
-    """Forgotten."""
+    """The epochs that were forgotten."""
     horizon: int = 0
     runs: int = 0
     run_bytes: int = 0
@@ -52,7 +52,7 @@ class Collected:
     pins: int = 0
     probes: int = 0
     metadata_bytes: int = 0
-    """Of the edits and checkpoints deleted."""
+    """The size of the deleted edits and manifest checkpoints."""
 
 
 def collect(history: History, *, token: int = 0, horizon: int | None = None) -> Collected:

@@ -41,6 +41,11 @@ class Pin:
     def expires_ms(self) -> int:
         return self._record.expires_ms
 
+    @property
+    def record(self) -> PinRecord:
+        """What another process needs to ``share`` it."""
+        return self._record
+
     def check(self) -> None:
         """Raises ``SnapshotExpired`` once the pin has run out by the clock."""
         if self._history.clock.now_ms() >= self._record.expires_ms:
@@ -64,6 +69,11 @@ class Pin:
             self.close()
             raise
         self._record = renewed
+
+    def keep(self) -> None:
+        """Renew it if half of its time is over: to be called between the steps of a long read."""
+        if self._record.expires_ms - self._history.clock.now_ms() < self._history.settings.pin_ms // 2:
+            self.renew()
 
     def close(self) -> None:
         """Let go. A pin that cannot be deleted now runs out by itself."""
@@ -100,6 +110,21 @@ def pin(history: History, epoch: int | None = None) -> Pin:
     except BaseException:
         held.close()
         raise
+    return held
+
+
+def share(history: History, record: PinRecord) -> Pin:
+    """The pin of another process, for as long as it holds; else one of its own on the same epoch.
+
+    Raises ``SnapshotExpired`` if it has run out and the epoch is no longer retained.
+    """
+    name = paths.pin(record.owner)
+    with suppress(NotFound):
+        record = decode(Kind.PIN, PinRecord, history.blobs.get(name), name)
+    if history.clock.now_ms() >= record.expires_ms:
+        return pin(history, record.mark.epoch)
+    held = Pin(history, record, history.manifest_at(record.mark))
+    held.keep()
     return held
 
 

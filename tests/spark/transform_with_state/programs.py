@@ -5,6 +5,7 @@
 
 import datetime
 import decimal
+import time
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from pyspark.sql.types import LongType, StructType
 INPUT = "n long, k string, g int, ops array<string>, at timestamp"
 OUTPUT = "k string, n long, op string, out string"
 LONG = StructType().add("n", LongType())
+ALLOWED_NAMES = ("_x", "x y", "ä", "\u00a0x", "a.b/c", "Default", "x$")
 LATER_MS = 10**15
 """A processing time that no test lives to see."""
 
@@ -44,6 +46,7 @@ class Interpreter(StatefulProcessor):
             "datetime": datetime,
             "Decimal": decimal.Decimal,
             "Row": Row,
+            "time": time,
             "LATER": LATER_MS,
         }
         if self.ttl:
@@ -121,17 +124,91 @@ class Wrong(StatefulProcessor):
 
     def init(self, handle):
         self.handle = handle
+        self.in_task = False
         self.value = handle.getValueState("v", LONG)
         self.items = handle.getListState("l", LONG)
         self.map = handle.getMapState("m", LONG, LONG)
         self.run(self.code[0])
 
     def run(self, code):
-        exec(code, {"self": self, "handle": self.handle, "v": self.value, "l": self.items, "m": self.map, "LONG": LONG})
+        names = {"handle": self.handle, "v": self.value, "l": self.items, "m": self.map, "LONG": LONG, "Decimal": decimal.Decimal}
+        exec(code, {"self": self, **names})
 
     def handleInputRows(self, key, rows, timerValues):
+        self.in_task = True
         self.run(self.code[1])
         return eval(self.code[3], {"Row": Row})
 
     def close(self):
         self.run(self.code[2])
+
+
+class Deleted(StatefulProcessor):
+    """Makes calls on states that it has deleted, and tells what they give or raise."""
+
+    def __init__(self, calls):
+        self.calls = calls
+
+    def init(self, handle):
+        self.states = {
+            "v": handle.getValueState("v", LONG),
+            "l": handle.getListState("l", LONG),
+            "m": handle.getMapState("m", LONG, LONG),
+        }
+        for name in self.states:
+            handle.deleteIfExists(name)
+
+    def tell(self, call):
+        try:
+            return repr(eval(call, dict(self.states)))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    def handleInputRows(self, key, rows, timerValues):
+        for call in self.calls:
+            yield Row(user=call, what=self.tell(call))
+
+
+class Sizes(StatefulProcessor):
+    """Tells how many rows come with each call."""
+
+    def init(self, handle):
+        self.initial = {}
+
+    def note(self, key, size):
+        self.initial.setdefault(key, []).append(str(size))
+
+    def noted(self, key):
+        return ",".join(self.initial.pop(key, []))
+
+    def handleInitialState(self, key, initialState, timerValues):
+        self.note(key, 1)
+
+    def handleInputRows(self, key, rows, timerValues):
+        yield Row(k=key[0], sizes=f"{self.noted(key)};{len(list(rows))}")
+
+
+class PandasSizes(Sizes):
+    """Tells how many rows each frame has."""
+
+    def handleInitialState(self, key, initialState, timerValues):
+        self.note(key, len(initialState))
+
+    def handleInputRows(self, key, rows, timerValues):
+        sizes = f"{self.noted(key)};{','.join(str(len(frame)) for frame in rows)}"
+        yield pd.DataFrame({"k": [key[0]], "sizes": [sizes]})
+
+
+class Declaring(StatefulProcessor):
+    """Declares states, each given as its kind and the arguments of the call, and does nothing."""
+
+    def __init__(self, *states):
+        self.states = states
+
+    def init(self, handle):
+        calls = {"value": handle.getValueState, "list": handle.getListState, "map": handle.getMapState}
+        for kind, *arguments in self.states:
+            calls[kind](*arguments)
+
+    def handleInputRows(self, key, rows, timerValues):
+        return iter([])

@@ -127,7 +127,7 @@ def test_a_processor_that_fails_ends_its_query_as_in_spark(source, tmp_path):
     frame = fp.transform_with_state(source[0].groupBy("k"), Failing(), OUTPUT, "append", "none")
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "state"))
     query = writer.trigger(availableNow=True).start()
-    with pytest.raises(StreamingQueryException, match=r"^ValueError in operator .*key .*: no such luck") as ended:
+    with pytest.raises(StreamingQueryException, match=r"STREAM_FAILED.*: ValueError in operator .*key .*: no such luck") as ended:
         query.awaitTermination()
     assert isinstance(ended.value.__cause__, fp.UserError)
     assert isinstance(query.exception(), StreamingQueryException)

@@ -35,7 +35,7 @@ from floodplain.spark.transform_with_state.process import Shape, StatefulProcess
 from floodplain.spark.transform_with_state.types import Codec
 from floodplain.testing.pipeline_kit import PipelineKit
 from floodplain.testing.process_kit import ProcessKit
-from tests.spark.transform_with_state.programs import LONG, Wrong
+from tests.spark.transform_with_state.programs import ALLOWED_NAMES, LONG, Wrong
 
 ROWS = StructType().add("user", StringType()).add("n", LongType()).add("at", LongType())
 OUTPUT = StructType().add("user", StringType()).add("what", StringType())
@@ -45,13 +45,13 @@ def no_parser(text: str) -> StructType:
     raise AssertionError(f"{text} needs Spark")
 
 
-def stateful(processor: StatefulProcessor, mode: str, *, pandas: bool = False) -> StatefulProcess:
-    declared, _ = declared_by(processor, mode, no_parser)
+def stateful(processor: StatefulProcessor, mode: str, *, pandas: bool = False, static: bool = False) -> StatefulProcess:
+    declared, _ = declared_by(processor, mode, no_parser, static=static)
     return StatefulProcess(processor, Shape(ROWS, ("user",), OUTPUT), mode, declared, {}, pandas=pandas)
 
 
-def kit(processor: StatefulProcessor, mode: str = "none", *, pandas: bool = False, **more) -> ProcessKit:
-    process = stateful(processor, mode, pandas=pandas)
+def kit(processor: StatefulProcessor, mode: str = "none", *, pandas: bool = False, static: bool = False, **more) -> ProcessKit:
+    process = stateful(processor, mode, pandas=pandas, static=static)
     return ProcessKit(process, rows="user string, n long, at long", keys=["user"], **more)
 
 
@@ -275,14 +275,20 @@ def test_frames_go_in_and_come_out_by_name():
 
 
 IN_INIT = {
-    "v.get()": "Implicit key not found",
+    "v.get()": "operation=v.get with invalid handle state=PRE_INIT",
     "handle.registerTimer(1)": "INVALID_HANDLE_STATE",
-    "handle.getValueState('v', LONG)": "DUPLICATE_STATE_VARIABLE_DEFINED",
+    "handle.getValueState('v', LONG)": "Value state v already exists",
+    "handle.deleteIfExists('v'); handle.getValueState('v', LONG)": "DUPLICATE_STATE_VARIABLE_DEFINED",
+    "handle.deleteIfExists('m'); handle.getListState('m', LONG)": "DUPLICATE_STATE_VARIABLE_DEFINED",
+    "handle.getListState('l', LONG)": "List state l already exists",
+    "handle.getMapState('m', LONG, LONG)": "Map state m already exists",
     "handle.getListState('v', LONG)": "DUPLICATE_STATE_VARIABLE_DEFINED",
     "handle.getValueState('t', LONG, -1)": "TTL_DURATION_MUST_BE_POSITIVE",
     "handle.getValueState('$x', LONG)": "RESERVED_CHARS",
     "handle.getValueState('', LONG)": "INVALID_NAME",
     "handle.getValueState(' x', LONG)": "INVALID_NAME",
+    "handle.deleteIfExists('$x')": "RESERVED_CHARS",
+    "handle.deleteIfExists('')": "operation=remove_col_family with invalid name",
 }
 IN_ROWS = {
     "l.put([])": "EMPTY_LIST_VALUE",
@@ -291,6 +297,8 @@ IN_ROWS = {
     "v.update(())": "1 fields are required while 0 values are provided",
     "v.update(5)": "not iterable",
     "handle.getValueState('q', LONG)": "INVALID_HANDLE_STATE",
+    "handle.getValueState('v', LONG)": "Value state v already exists",
+    "handle.getListState('v', LONG)": "INVALID_HANDLE_STATE",
     "handle.deleteIfExists('v')": "INVALID_HANDLE_STATE",
     "handle.registerTimer('x')": "cannot be interpreted as an integer",
     "handle.registerTimer(2**63)": "out of range",
@@ -332,9 +340,16 @@ def test_output_goes_by_name_and_lacking_columns_are_null():
     assert said(driven.epoch([row("u")])) == [("u", "x"), ("v", None)]
 
 
-def test_state_outside_of_callbacks_is_refused():
-    with pytest.raises(PySparkRuntimeError, match="Implicit key"):
-        kit(Wrong(close="v.get()"))
+@pytest.mark.parametrize("name", ALLOWED_NAMES)
+def test_any_other_name_of_a_state_is_allowed(name):
+    kit(Wrong(init=f"handle.getValueState({name!r}, LONG)")).epoch([row("u")])
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_state_outside_of_callbacks_is_refused(static):
+    phase = "Implicit key" if static else "operation=v.get with invalid handle state=PRE_INIT"
+    with pytest.raises(PySparkRuntimeError, match=phase):
+        declared_by(Wrong(close="v.get()"), "none", no_parser, static=static)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from floodplain.errors import BadInput, SnapshotExpired
 from floodplain.metrics import TIER_READ_BYTES, Counters
+from floodplain.store.read.diff import changes
 from floodplain.store.rows.definition import Column, map_table, timer_table, value_table
 from floodplain.store.store import Store
 from floodplain.tiers.memory import MemoryBlobs
@@ -46,8 +47,8 @@ def kinds(store: Store, older: int, newer: int) -> dict[str, dict[Any, Any]]:
 )
 def test_a_diff_is_the_difference(epochs: list[list[tuple[str, int, int]]], compacted: bool) -> None:
     store = forge.with_table(VALUE, settings=SMALL)
-    for number, changes in enumerate(epochs):
-        forge.write(store, "t", *((op, {"k": [k]} if op == "delete" else {"k": [k], "v": [v]}) for op, k, v in changes))
+    for number, ops in enumerate(epochs):
+        forge.write(store, "t", *((op, {"k": [k]} if op == "delete" else {"k": [k], "v": [v]}) for op, k, v in ops))
         if compacted and number == len(epochs) // 2:
             list(store.compact(full=True))
     for older in range(1, len(epochs) + 1):
@@ -99,6 +100,32 @@ def test_what_ended_meanwhile_is_deleted() -> None:
     forge.write(store, "t", now_ms=forge.NOW_MS + 120)
     assert kinds(store, 2, 3)["deleted"] == {1: 1}
     assert kinds(store, 1, 3) == {"added": {2: 2}, "before": {}, "after": {}, "deleted": {1: 1}}
+
+
+def test_only_some_key_groups() -> None:
+    store = forge.with_table(VALUE, settings=SMALL)
+    for n in range(2):
+        forge.write(store, "t", ("put", {"k": list(range(40)), "v": [n] * 40}))
+    was, now = (store.history.at(epoch) for epoch in (1, 2))
+    half = now.key_groups // 2
+    parts = []
+    for groups in (((0, half),), ((half, now.key_groups),), None):
+        pieces = changes(was, now, "t", store.open_runs, 300, groups=groups)
+        parts.append({key for piece in pieces for key in piece.after["f1"].to_pylist()})
+    assert parts[0] and parts[1] and not parts[0] & parts[1]
+    assert parts[0] | parts[1] == parts[2] == set(range(40))
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_same_value_for_longer_is_a_change_only_if_ends_are_compared(own: bool) -> None:
+    column = Column(pa.int64(), ttl_ms=100 if own else 0)
+    store = forge.with_table(value_table("t", {"k": pa.int64()}, {"v": column}, ttl_ms=0 if own else 100))
+    for at_ms in (forge.NOW_MS, forge.NOW_MS + 50):
+        forge.write(store, "t", ("put", {"k": [1], "v": [1]}), now_ms=at_ms)
+    was, now = (store.history.at(epoch) for epoch in (1, 2))
+    for expiries in (True, False):
+        pieces = list(changes(was, now, "t", store.open_runs, 300, expiries=expiries))
+        assert sum(len(piece.after) for piece in pieces) == sum(len(piece.before) for piece in pieces) == expiries
 
 
 def test_across_a_changed_definition_rows_have_the_newer_one() -> None:

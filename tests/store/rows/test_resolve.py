@@ -90,7 +90,7 @@ def test_ops_over_ops(rows: list[Row], at_bottom: list[Row], above: list[Row]) -
 
 
 def test_every_pair_is_in_the_table() -> None:
-    """So that no rule is left out above."""
+    """So that the table above has every rule."""
     names = {tuple(row[0] for row in rows) for rows, _, _ in TWO}
     assert names == set(itertools.product(OPS, repeat=2))
 

@@ -8,7 +8,7 @@ from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.log.history import History
 from floodplain.versions.retention.garbage import Collected, collect
-from floodplain.versions.retention.pins import Pin, pin
+from floodplain.versions.retention.pins import Pin, pin, share
 from tests.faults import Answers, At, FaultyBlobs, crashed, interleaved
 from tests.versions.world import (
     SETTINGS,
@@ -104,6 +104,43 @@ def test_renewing_holds_on() -> None:
     held.check()
     assert held.expires_ms == clock.now_ms() + SETTINGS.pin_ms
     check_manifest(held.manifest, blobs)
+
+
+def test_keeping_renews_it_when_half_of_its_time_is_over() -> None:
+    blobs, clock = store()
+    held = pin(reopen(blobs, clock), 3)
+    before_ms = held.expires_ms
+    clock.advance_ms(SETTINGS.pin_ms // 2)
+    held.keep()
+    assert held.expires_ms == before_ms
+    clock.advance_ms(1)
+    held.keep()
+    assert held.expires_ms == clock.now_ms() + SETTINGS.pin_ms
+
+
+def test_a_pin_is_shared_with_other_processes() -> None:
+    blobs, clock = store()
+    writer, record = reopen(blobs, clock), pin(reopen(blobs, clock), 3).record
+    for _ in range(4):
+        churn(writer, 1)
+        clock.advance_ms(SETTINGS.pin_ms - 1)
+        held = share(reopen(blobs, clock), record)
+        held.check()
+        check_manifest(held.manifest, blobs)
+        assert held.epoch == 3 and held.expires_ms == clock.now_ms() + SETTINGS.pin_ms, "the one before kept it for longer"
+    assert len(names(blobs, paths.PINS)) == 1
+
+
+def test_a_shared_pin_that_ran_out_is_made_anew_if_its_epoch_is_retained() -> None:
+    blobs, clock = store()
+    record = pin(reopen(blobs, clock), 5).record
+    clock.advance_ms(SETTINGS.pin_ms)
+    assert share(reopen(blobs, clock), record).epoch == 5
+    churn(reopen(blobs, clock))
+    clock.advance_ms(SETTINGS.pin_ms + SETTINGS.lease_ms)
+    churn(reopen(blobs, clock))
+    with pytest.raises(SnapshotExpired):
+        share(reopen(blobs, clock), record)
 
 
 def test_a_renewal_that_comes_too_late_does_not_count() -> None:
