@@ -1,8 +1,8 @@
-"""Brings the figures of ``docs/benchmarks.md`` in line with ``docs/results/*.json``: ``python docs/figures.py``.
+"""Generates the figures of ``docs/benchmarks.md`` from ``docs/results/*.json``: ``python docs/figures.py``.
 
-A result file is the last line that ``floodplain bench NAME --json`` printed, nothing changed. What stands in the page between
-``<!-- figures:NAME -->`` and ``<!-- end -->`` is made from it; a block without a result file stays as it is. The ratios that
-``README.md`` shows come from there, too.
+A result file is the last line that ``floodplain bench NAME --json`` printed, nothing changed. The part of the page between
+``<!-- figures:NAME -->`` and ``<!-- end -->`` is generated from it; a block without a result file stays as it is. The ratios of
+``README.md`` are generated as well.
 """
 
 import json
@@ -27,21 +27,21 @@ Result = dict[str, Any]
 
 def results(folder: Path = RESULTS) -> dict[str, Result]:
     """Name of a benchmark → its result."""
-    found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
-    for name, result in found.items():
+    by_name = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    for name, result in by_name.items():
         if result.get("bench") != name:
             raise ValueError(f"{name}.json is a result of {result.get('bench')!r}: give the file its name")
-    return found
+    return by_name
 
 
-def renewed(page: str, found: dict[str, Result]) -> str:
+def renewed(page: str, by_name: dict[str, Result]) -> str:
     """The page with the figures of these results."""
 
     def block(match: re.Match[str]) -> str:
         name, mark, before = match.groups()
-        return f"{name}{mark}{figures(found[name]) if name in found else before}"
+        return f"{name}{mark}{figures(by_name[name]) if name in by_name else before}"
 
-    left = set(found) - {name for name, _, _ in BLOCK.findall(page)}
+    left = set(by_name) - {name for name, _, _ in BLOCK.findall(page)}
     if left:
         raise ValueError(
             f"the page has no place for figures of {', '.join(sorted(left))}: add <!-- figures:NAME --> and <!-- end -->"
@@ -70,11 +70,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
 
 
-def number(found: float | None) -> str:
+def number(value: float | None) -> str:
     """As people write it: thousands apart, no digits that mean nothing."""
-    if found is None:
+    if value is None:
         return ""
-    return f"{round(found):,}" if abs(found) >= 1000 else f"{found:g}"
+    return f"{round(value):,}" if abs(value) >= 1000 else f"{value:g}"
 
 
 def _run(result: Result) -> str:
@@ -107,7 +107,7 @@ def _targets(result: Result, names: Iterable[str] | None = None, more: Sequence[
         if names is None or name in names:
             word, bound = next((word, bound) for word, bound in target.items() if word != "met")
             rows.append([f"`{name}`", f"{word} {bound:g}", number(result["ratios"][name]), _met(target["met"])])
-    return table(["target", "wanted", "found", "met"], [*rows, *more])
+    return table(["target", "wanted", "measured", "met"], [*rows, *more])
 
 
 def _met(met: bool) -> str:
@@ -115,14 +115,14 @@ def _met(met: bool) -> str:
 
 
 def _others(result: Result, names: Iterable[str]) -> str:
-    return table(["ratio", "found"], [[f"`{name}`", number(result["ratios"][name])] for name in names])
+    return table(["ratio", "measured"], [[f"`{name}`", number(result["ratios"][name])] for name in names])
 
 
-def _epochs(head: str, found: dict[str, Any], names: dict[str, str] | None = None) -> str:
+def _epochs(head: str, measured: dict[str, Any], names: dict[str, str] | None = None) -> str:
     """Rows a second and the time of an epoch, by contender or by what else is compared."""
     rows = [
         [(names or {}).get(name, name), *(number(one[what]) for what in ("rows_per_s", "epoch_p50_ms", "epoch_p99_ms"))]
-        for name, one in found.items()
+        for name, one in measured.items()
     ]
     return table([head, "rows/s", "epoch p50, ms", "p99, ms"], rows)
 
@@ -135,7 +135,7 @@ def _counter(result: Result) -> list[str]:
         _epochs("contender", figures["counter"]),
         _epochs(f"epochs of {number(sizes['small_rows'])} rows", figures["small_epoch"]),
         _epochs("slots, ours alone", figures["slots"]),
-        _epochs("keys held, ours alone", figures["growth"], keys),
+        _epochs("keys in the state, ours alone", figures["growth"], keys),
     ]
 
 
@@ -154,13 +154,13 @@ def _nexmark(result: Result) -> list[str]:
     below = [f"`{lowest}_vs_spark`, the lowest", "at least 1", number(ratios[lowest]), _met(ratios[lowest] >= 1)]
     rows = []
     for name, ratio in ratios.items():
-        found = result["figures"][name]
-        both = (found[OURS], found.get("spark", {}))
+        query = result["figures"][name]
+        both = (query[OURS], query.get("spark", {}))
         ours, spark = (number(one.get("events_per_s_and_core")) for one in both)
         epochs = [number(one.get(f"epoch_{share}_ms")) for share in ("p50", "p99") for one in both]
-        held = [f"{one['state_bytes'] / 1e6:.1f}" if one else "" for one in both]
-        ceiling = number(found["duckdb_in_one_batch"]["events_per_s_and_core"])
-        rows.append([name, ours, spark or "cannot", number(ratio), *epochs, *held, ceiling])
+        state_mb = [f"{one['state_bytes'] / 1e6:.1f}" if one else "" for one in both]
+        ceiling = number(query["duckdb_in_one_batch"]["events_per_s_and_core"])
+        rows.append([name, ours, spark or "cannot", number(ratio), *epochs, *state_mb, ceiling])
     head = ["query", "ours, events/s and core", "Spark", "ratio", "our epoch p50, ms", "Spark's", "our epoch p99, ms", "Spark's"]
     head += ["our state, MB", "Spark's"]
     return [_targets(result, ["nexmark_vs_spark"], [below]), table([*head, "DuckDB in one batch, events/s"], rows)]
@@ -237,7 +237,7 @@ _SHOWN = {
     },
     "process": {
         "vs_transform_with_state": "a function in Python with a value, a list and a timer per key: `transformWithState`",
-        "dropin_vs_transform_with_state": "that very `StatefulProcessor` as it is: `transformWithState`",
+        "dropin_vs_transform_with_state": "a `StatefulProcessor` of PySpark, unchanged: `transformWithState`",
     },
     "nexmark": {"nexmark_vs_spark": "Nexmark, geometric mean of 13 queries: Spark Structured Streaming"},
     "peers": {
@@ -248,12 +248,12 @@ _SHOWN = {
 """Benchmark → the ratios that the front page shows, with what was raced: against whom."""
 
 
-def front(page: str, found: dict[str, Result]) -> str:
+def front(page: str, by_name: dict[str, Result]) -> str:
     """The front page with the ratios of these results."""
     rows = [
-        [what, number(found[name]["ratios"][ratio]), f"`floodplain bench {name}`"]
+        [what, number(by_name[name]["ratios"][ratio]), f"`floodplain bench {name}`"]
         for name, shown in _SHOWN.items()
-        if name in found
+        if name in by_name
         for ratio, what in shown.items()
     ]
     made = "\n" + table(["what, against whom", "times as fast", "command"], rows) + "\n\n"
@@ -261,10 +261,10 @@ def front(page: str, found: dict[str, Result]) -> str:
 
 
 def main() -> int:
-    found = results()
-    FRONT.write_text(front(FRONT.read_text(), found))
-    PAGE.write_text(renewed(PAGE.read_text(), found))
-    print(f"figures of {', '.join(found)} in {PAGE.name}")
+    by_name = results()
+    FRONT.write_text(front(FRONT.read_text(), by_name))
+    PAGE.write_text(renewed(PAGE.read_text(), by_name))
+    print(f"figures of {', '.join(by_name)} in {PAGE.name}")
     return 0
 
 

@@ -73,18 +73,18 @@ def short(value: float, _: object = None) -> str:
 
 
 def times(ratio: float | None) -> str:
-    """By how much we are ahead, as it stands behind another contender's bar."""
+    """Our speed relative to a contender's: the label of its bar."""
     return "" if ratio is None else f"  (ours {ratio:g}×)"
 
 
 def contenders(result: Result, title: str) -> Figure:
     """Rows a second of all contenders of a benchmark on Spark."""
-    found, ratios = result["figures"][result["bench"]], result["ratios"]
-    made, (axes,) = figure(9, 0.5 * len(found) + 1.4)
+    measured, ratios = result["figures"][result["bench"]], result["ratios"]
+    made, (axes,) = figure(9, 0.5 * len(measured) + 1.4)
     bars(
         axes,
-        {name: one["rows_per_s"] for name, one in found.items()},
-        {name: times(ratios.get(f"vs_{name}")) for name in found},
+        {name: one["rows_per_s"] for name, one in measured.items()},
+        {name: times(ratios.get(f"vs_{name}")) for name in measured},
         "rows per second",
     )
     axes.set_title(f"{title}: rows per second on {result['figures']['machine']['cores']} cores")
@@ -100,17 +100,17 @@ def process(result: Result) -> Figure:
 
 
 def counter_slots(result: Result) -> Figure:
-    found = result["figures"]["slots"]
+    by_slots = result["figures"]["slots"]
     made, (throughput, latency) = figure(9, 3.4, 2)
-    slots = list(found)
-    throughput.bar(slots, [one["rows_per_s"] for one in found.values()], color=BLUE, width=0.6)
-    for slot, one in found.items():
+    slots = list(by_slots)
+    throughput.bar(slots, [one["rows_per_s"] for one in by_slots.values()], color=BLUE, width=0.6)
+    for slot, one in by_slots.items():
         throughput.annotate(
             short(round(one["rows_per_s"], -3)), (slot, one["rows_per_s"]), xytext=(0, 4), textcoords="offset points", ha="center"
         )
     throughput.set_title("Throughput by slots: rows per second")
     for what, line, style in (("p50", BLUE, "-o"), ("p99", ORANGE, "-s")):
-        latency.plot(slots, [one[f"epoch_{what}_ms"] for one in found.values()], style, color=line, label=what)
+        latency.plot(slots, [one[f"epoch_{what}_ms"] for one in by_slots.values()], style, color=line, label=what)
     latency.set_title("Epoch latency by slots: milliseconds")
     latency.legend(loc="lower right", ncols=2)
     for axes in (throughput, latency):
@@ -129,7 +129,7 @@ def nexmark(result: Result) -> Figure:
     speed = "events_per_s_and_core"
     for offset, who, fill, label in ((-0.2, OURS, BLUE, "floodplain"), (0.2, "spark", ORANGE, "Spark, RocksDB state")):
         having = [(at + offset, figures[name][who][speed]) for at, name in enumerate(names) if who in figures[name]]
-        axes.bar([at for at, _ in having], [found for _, found in having], width=0.38, color=fill, label=label)
+        axes.bar([at for at, _ in having], [per_second for _, per_second in having], width=0.38, color=fill, label=label)
     ceilings = [figures[name]["duckdb_in_one_batch"][speed] for name in names]
     axes.scatter(range(len(names)), ceilings, marker="_", s=260, linewidths=2.5, color=DARK, label="DuckDB, all in one batch")
     for at, name in enumerate(names):
@@ -161,10 +161,10 @@ def peers(result: Result) -> Figure:
     for axes, which, ratio, title in zip(
         panels, ("count", "join"), ("counter", "join"), ("Keyed count", "Interval join"), strict=True
     ):
-        found = result["figures"][which]
-        notes = {name: times(result["ratios"].get(f"{ratio}_vs_{name}")) for name in found}
-        bars(axes, {name: one["rows_per_s"] for name, one in found.items()}, notes, "rows per second")
-        axes.set_xlim(right=max(one["rows_per_s"] for one in found.values()) * 25)
+        measured = result["figures"][which]
+        notes = {name: times(result["ratios"].get(f"{ratio}_vs_{name}")) for name in measured}
+        bars(axes, {name: one["rows_per_s"] for name, one in measured.items()}, notes, "rows per second")
+        axes.set_xlim(right=max(one["rows_per_s"] for one in measured.values()) * 25)
         axes.set_title(f"{title}: rows per second on {result['figures']['machine']['cores']} cores")
     return made
 
@@ -174,8 +174,8 @@ def state_types(result: Result) -> Figure:
     rows = list(reversed(OPERATIONS))
     for axes, other, title in zip(panels, ("rocksdb", "dict"), ("RocksDB", "a Python dict"), strict=True):
         for kind, mark in MARKS.items():
-            found = [result["ratios"][f"{kind}_{what}_vs_{other}"] for what in rows]
-            axes.scatter(found, rows, marker=mark, s=42, label=kind, alpha=0.85, edgecolors="white", linewidths=0.6)
+            ratios = [result["ratios"][f"{kind}_{what}_vs_{other}"] for what in rows]
+            axes.scatter(ratios, rows, marker=mark, s=42, label=kind, alpha=0.85, edgecolors="white", linewidths=0.6)
         axes.axvline(1, color=DARK, linewidth=1)
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}×"))

@@ -1,7 +1,7 @@
-"""Brings the table of ``docs/reliability.md`` in line with ``docs/reliability/soak.json``: ``python docs/reliability.py``.
+"""Generates the table of ``docs/reliability.md`` from ``docs/reliability/soak.json``: ``python docs/reliability.py``.
 
-That file is the last line that ``make soak`` printed, nothing changed. What stands in the page between ``<!-- soak -->`` and
-``<!-- end -->`` is made from it.
+That file is the last line that ``make soak`` printed, nothing changed. The part of the page between ``<!-- soak -->`` and
+``<!-- end -->`` is generated from it.
 """
 
 import json
@@ -24,25 +24,27 @@ def result() -> dict[str, Any]:
     return json.loads(RESULT.read_text())
 
 
-def renewed(page: str, found: dict[str, Any]) -> str:
+def renewed(page: str, soak: dict[str, Any]) -> str:
     """The page with the table of this result."""
     if not BLOCK.search(page):
         raise ValueError("the page has no place for the table: add <!-- soak --> and <!-- end -->")
-    return BLOCK.sub(lambda _: f"\n{figures(found)}\n\n", page)
+    return BLOCK.sub(lambda _: f"\n{figures(soak)}\n\n", page)
 
 
-def figures(found: dict[str, Any]) -> str:
-    about, rows = found["soak"], found["faults"]
+def figures(soak: dict[str, Any]) -> str:
+    about, rows = soak["soak"], soak["faults"]
     total = {name: sum(row[name] for row in rows) for name in (*COLUMNS, "controls_wrong")}
     bad = [f"`{row['fault']}`" for row in rows if not row["tried"] or any(row[name] for name in BAD)]
-    held = f"**Failed: {', '.join(bad)}.**" if bad else "Nothing lost, duplicated, silently wrong or unclear; all controls held."
-    told = (
+    verdict = (
+        f"**Failed: {', '.join(bad)}.**" if bad else "Nothing lost, duplicated, silently wrong or unclear; all controls held."
+    )
+    summary = (
         f"`make soak SOAK_MINUTES={about['minutes']:g}`, seed {about['seed']}, commit `{about['commit']}`, "
-        f"{number(about['seconds'])} s: {number(total['tried'])} trials. {held}"
+        f"{number(about['seconds'])} s: {number(total['tried'])} trials. {verdict}"
     )
     lines = [[f"`{row['fault']}`", *(_count(row, name) for name in COLUMNS)] for row in rows]
     lines.append(["all", *(_count(total, name) for name in COLUMNS)])
-    return f"{told}\n\n{table(['fault', *(name.replace('_', ' ') for name in COLUMNS)], lines)}"
+    return f"{summary}\n\n{table(['fault', *(name.replace('_', ' ') for name in COLUMNS)], lines)}"
 
 
 def _count(row: dict[str, Any], name: str) -> str:

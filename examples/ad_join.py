@@ -1,8 +1,8 @@
-"""The demo: impressions joined with clicks, live, while it is rescaled and a worker is killed; then checked against a batch.
+"""The demo: a live join of impressions and clicks that is rescaled while a worker is killed; then checked against a batch join.
 
     python examples/ad_join.py [--seconds 45] [--rows-per-second 4000] [--folder DIR]
 
-Exit code 1 if the joined output is not exactly what a batch computation over the same events gives.
+Exit code 1 if the output is not exactly that of a batch join of the same events.
 """
 
 import argparse
@@ -28,14 +28,14 @@ import floodplain as fp
 from floodplain.spark.java import provide_java
 
 WITHIN_MS = 20_000
-"""A click belongs to an impression of its ad that came at most this long before it."""
+"""A click matches the impressions of its ad that are at most this much earlier."""
 DISORDER_MS = 4_000
 ADS = 20_000
 START_MS = 1_800_000_000_000
 
 
 class AdJoin(fp.KeyedProcess):
-    """Impression(ad, time) ⋈ Click(ad, time): each side waits for the other in a list, until no partner can come any more."""
+    """Impression(ad, time) ⋈ Click(ad, time): both sides are buffered in lists, until the watermark excludes further partners."""
 
     impressions = fp.List("long")
     clicks = fp.List("long")
@@ -64,7 +64,7 @@ class AdJoin(fp.KeyedProcess):
 
 
 class Events(threading.Thread):
-    """Writes a file of events every half second, out of order by a few seconds, the same for the same seed."""
+    """Writes a file of events every half second, out of order by up to ``DISORDER_MS``; the same in every run."""
 
     def __init__(self, folder: Path, seconds: float, rows_per_second: int) -> None:
         super().__init__(daemon=True)
@@ -73,7 +73,7 @@ class Events(threading.Thread):
         self.rows = rows_per_second // 2
         self.written = 0
         self.warm = threading.Event()
-        """Set once the first epoch is through: starting Spark's workers takes a while, and nothing is to be seen meanwhile."""
+        """Set once the first epoch is committed. Starting Spark's workers takes a while, with nothing to show."""
         folder.mkdir(parents=True)
 
     def run(self) -> None:
@@ -98,12 +98,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=45, help="how long events are generated")
     parser.add_argument("--rows-per-second", type=int, default=4000)
-    parser.add_argument("--folder", type=Path, help="where to work; a temporary folder if not given")
-    given = parser.parse_args()
-    folder = given.folder or Path(tempfile.mkdtemp(prefix="floodplain-demo-"))
+    parser.add_argument("--folder", type=Path, help="folder for events, state and output (default: a temporary one)")
+    arguments = parser.parse_args()
+    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="floodplain-demo-"))
     console = Console()
     spark = start_spark()
-    events = Events(folder / "events", given.seconds, given.rows_per_second)
+    events = Events(folder / "events", arguments.seconds, arguments.rows_per_second)
     events.start()
     schema = "kind string, ad long, at_ms long, at timestamp"
     rows = spark.readStream.schema(schema).option("maxFilesPerTrigger", 4).parquet(str(folder / "events"))
@@ -134,7 +134,7 @@ def start_spark() -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     provide_java(Path(tempfile.mkdtemp(prefix="floodplain-java-")))
     spark = (
-        # Four tries for a task: a killed worker is not the end.
+        # Four attempts per task, so that the query survives a killed worker.
         SparkSession.builder.master("local[2,4]")
         .appName("floodplain demo")
         .config("spark.ui.enabled", "false")
@@ -149,7 +149,7 @@ def start_spark() -> SparkSession:
 
 
 def watch(query: fp.Query, events: Events, console: Console) -> None:
-    """A live view until all events are written; a rescale after a third of the time, a killed worker after two."""
+    """Shows progress until all events are written; rescales after a third of them, and kills a worker after two thirds."""
     notes: list[str] = []
     acts = [(1 / 3, lambda: rescale(query, 4)), (2 / 3, kill_a_worker)]
     with Live(console=console, refresh_per_second=4) as live:
@@ -170,7 +170,7 @@ def rescale(query: fp.Query, slots: int) -> str:
 
 
 def kill_a_worker() -> str:
-    """One of the Python workers that this process's Spark forked; empty if there is none at this moment."""
+    """Kills one of the Python workers that this process's Spark forked; returns "" if there is none at the moment."""
     parents = parent_of_each()
     for pid in sorted(parents, reverse=True):
         # A worker has the daemon as its parent; the daemon itself has the JVM.
@@ -189,11 +189,11 @@ def parent_of_each() -> dict[int, int]:
 
 
 def ancestors(pid: int, parents: dict[int, int]) -> set[int]:
-    found: set[int] = set()
-    while pid in parents and pid not in found:
-        found.add(pid)
+    pids: set[int] = set()
+    while pid in parents and pid not in pids:
+        pids.add(pid)
         pid = parents[pid]
-    return found
+    return pids
 
 
 def is_daemon(pid: int) -> bool:
@@ -208,9 +208,9 @@ def view(query: fp.Query, events: Events, notes: list[str]) -> Table:
         table.add_column(heading, justify="right")
     state = f"{sum(run.length for runs in query.manifest.runs.values() for run in runs) / 1e6:.1f} MB"
     for epoch in query.progress[-8:]:
-        behind = f"+{(epoch.watermark_ms - START_MS) / 1000:.1f} s" if epoch.watermark_ms is not None else "none"
+        watermark = f"+{(epoch.watermark_ms - START_MS) / 1000:.1f} s" if epoch.watermark_ms is not None else "none"
         latency = f"{epoch.duration_ms} ms"
-        table.add_row(str(epoch.epoch), f"{epoch.rows:,}", f"{epoch.output_rows:,}", latency, str(epoch.slots), behind, state)
+        table.add_row(str(epoch.epoch), f"{epoch.rows:,}", f"{epoch.output_rows:,}", latency, str(epoch.slots), watermark, state)
     done = query.progress
     rate = sum(epoch.rows for epoch in done[1:]) * 1000 / max(sum(epoch.duration_ms for epoch in done[1:]), 1)
     table.caption = "\n".join([f"{events.written:,} events written, {rate:,.0f} rows/s processed while busy", *notes])
@@ -218,15 +218,15 @@ def view(query: fp.Query, events: Events, notes: list[str]) -> Table:
 
 
 def verdict(folder: Path, console: Console) -> bool:
-    """The joined output against a batch join of the same events in DuckDB."""
+    """Compares the output with a batch join of the same events in DuckDB."""
     events = f"read_parquet('{folder}/events/*.parquet')"
     wanted = f"""
         select i.ad, i.at_ms as impression, c.at_ms as click from {events} i join {events} c on i.ad = c.ad
         where i.kind = 'impression' and c.kind = 'click' and c.at_ms between i.at_ms and i.at_ms + {WITHIN_MS}
     """
-    found = f"select ad, impression, click from read_parquet('{folder}/joined/*.parquet')"
-    counts = [count(query) for query in (wanted, found)]
-    lost, extra = count(f"{wanted} except all {found}"), count(f"{found} except all {wanted}")
+    published = f"select ad, impression, click from read_parquet('{folder}/joined/*.parquet')"
+    counts = [count(query) for query in (wanted, published)]
+    lost, extra = count(f"{wanted} except all {published}"), count(f"{published} except all {wanted}")
     good = counts[0] == counts[1] and not lost and not extra
     colour, word = ("green", "equals") if good else ("red", "DIFFERS FROM")
     console.print(

@@ -1,8 +1,8 @@
-"""The store alone, in about fifteen seconds: counters of ad impressions and clicks, written epoch by epoch.
+"""The store without Spark, in about fifteen seconds: counters of ad impressions and clicks, written epoch by epoch.
 
-While one process writes, another compacts. A second writer takes over and the first is fenced off. Past epochs are read,
-two of them compared, a flipped bit is found. At the end the state must equal what NumPy computed from the same rows beside
-it, or the exit code is 1.
+While one process writes, another compacts. A second writer takes the lease, and the first is fenced. A past epoch is read, two
+epochs are compared, and a flipped bit is detected. The exit code is 1 unless the final state equals the counts that NumPy
+computes from the same rows.
 
     python examples/store_demo.py [--directory DIR] [--seconds N] [--epochs N]
 """
@@ -48,8 +48,8 @@ TABLES = (
 
 
 @dataclass
-class Truth:
-    """What the state must be, computed from the same rows without the store."""
+class Expected:
+    """The expected state, computed from the same rows without the store."""
 
     impressions: np.ndarray = field(default_factory=lambda: np.zeros(ADS, np.int64))
     clicks: np.ndarray = field(default_factory=lambda: np.zeros(ADS, np.int64))
@@ -60,18 +60,18 @@ class Truth:
         self.clicks += np.bincount(batch.ads, batch.clicked, minlength=ADS).astype(np.int64)
         np.add.at(self.regions, (batch.ads, batch.regions), 1)
 
-    def copy(self) -> "Truth":
-        return Truth(self.impressions.copy(), self.clicks.copy(), self.regions.copy())
+    def copy(self) -> "Expected":
+        return Expected(self.impressions.copy(), self.clicks.copy(), self.regions.copy())
 
     def same_as(self, snapshot: fp.Snapshot) -> bool:
-        found = Truth()
+        actual = Expected()
         ads = snapshot.table("ads").to_arrow()
         at = _numbers(ads["ad"], AD_NAMES)
-        found.impressions[at], found.clicks[at] = ads["impressions"].to_numpy(), ads["clicks"].to_numpy()
+        actual.impressions[at], actual.clicks[at] = ads["impressions"].to_numpy(), ads["clicks"].to_numpy()
         regions = snapshot.table("regions").to_arrow()
         at = _numbers(regions["ad"], AD_NAMES), _numbers(regions["region"], REGION_NAMES)
-        found.regions[at] = regions["impressions"].to_numpy()
-        pairs = ((found.impressions, self.impressions), (found.clicks, self.clicks), (found.regions, self.regions))
+        actual.regions[at] = regions["impressions"].to_numpy()
+        pairs = ((actual.impressions, self.impressions), (actual.clicks, self.clicks), (actual.regions, self.regions))
         rows = (np.count_nonzero(self.impressions), np.count_nonzero(self.regions))
         return (len(ads), len(regions)) == rows and all(np.array_equal(*pair) for pair in pairs)
 
@@ -82,7 +82,7 @@ def _numbers(names: pa.ChunkedArray, of: pa.Array) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows of one epoch: impressions of ads, some of them clicked. Few ads get most of them."""
+    """The rows of one epoch: impressions of ads, some of them clicked. The ads are skewed."""
 
     ads: np.ndarray
     regions: np.ndarray
@@ -94,7 +94,7 @@ class Batch:
         return cls(ads, rng.integers(0, len(REGIONS), ROWS), rng.random(ROWS) < 0.03)
 
     def write(self, epoch: fp.Epoch) -> None:
-        """Blind merges: nothing is read, and rows of one ad fold within the epoch."""
+        """Merges without reading; rows of the same ad are merged within the epoch."""
         ads, ones = AD_NAMES.take(pa.array(self.ads)), pa.repeat(pa.scalar(1, pa.int64()), ROWS)
         clicks = pa.array(self.clicked.astype(np.int64))
         epoch.merge("ads", pa.table({"ad": ads, "impressions": ones, "clicks": clicks}))
@@ -109,7 +109,7 @@ class Demo:
     epochs: int | None
     sabotage: bool
     console: Console = field(default_factory=Console)
-    truth: Truth = field(default_factory=Truth)
+    expected: Expected = field(default_factory=Expected)
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(42))
     failed: list[str] = field(default_factory=list)
     shown: deque[tuple[str, ...]] = field(default_factory=lambda: deque(maxlen=SHOWN_EPOCHS))
@@ -120,7 +120,7 @@ class Demo:
         store = fp.open(self.directory, create=True, settings=fp.StoreSettings(sync=False))
         with self._compactor() as compactor:
             writer = self._first_writer(store)
-            early = (store.head.epoch, self.truth.copy())
+            early = (store.head.epoch, self.expected.copy())
             writer = self._second_writer(store, writer)
         self._report(compactor)
         self._time_travel(store, *early)
@@ -131,19 +131,19 @@ class Demo:
 
     @contextmanager
     def _compactor(self) -> Iterator[dict[str, Any]]:
-        """Another process compacts as long as this lasts; what it did is in the dictionary afterwards."""
+        """Runs a compactor in another process meanwhile; afterwards, the dictionary has its totals."""
         self._title("Another process compacts while this one writes: floodplain compact --watch 0.5")
         with self._floodplain("compact", "--watch", "0.5", "--json") as process:
             done: dict[str, Any] = {}
             assert process.stderr is not None
-            process.stderr.readline()  # it says that it is watching: from here on it can be interrupted
+            process.stderr.readline()  # its first line: from here on it handles interrupts
             try:
                 yield done
             finally:
                 process.send_signal(signal.SIGINT)
                 out, _ = process.communicate()
         done.update(json.loads(out))
-        self._expect("the compactor stopped in good order", process.returncode == 0)
+        self._expect("the compactor stopped without an error", process.returncode == 0)
 
     def _floodplain(self, command: str, *options: str, directory: Path | None = None) -> subprocess.Popen[str]:
         arguments = [sys.executable, "-m", "floodplain", command, str(directory or self.directory), *options]
@@ -158,7 +158,7 @@ class Demo:
         return writer
 
     def _second_writer(self, store: fp.Store, first: fp.Writer) -> fp.Writer:
-        self._title("A second writer takes over; the first one comes back from a pause and tries to commit")
+        self._title("A second writer takes the lease; the first one resumes after a pause and tries to commit")
         late = first.epoch()
         Batch.draw(self.rng).write(late)
         other = fp.open(self.directory, settings=fp.StoreSettings(sync=False))
@@ -170,7 +170,7 @@ class Demo:
             self._expect("the first writer is fenced", True, str(fenced))
         self._write(other, second, self.seconds / 2, self.epochs and self.epochs - self.epochs // 2)
         if self.sabotage:
-            self.truth.add(Batch.draw(self.rng))
+            self.expected.add(Batch.draw(self.rng))
         store.snapshot()
         return second
 
@@ -189,13 +189,13 @@ class Demo:
         batch.write(epoch)
         head = epoch.commit()
         wrote_s = time.perf_counter() - began
-        self.truth.add(batch)
+        self.expected.add(batch)
         self.written += ROWS
-        wanted = self.rng.integers(0, ADS, LOOKUPS)
+        ads = self.rng.integers(0, ADS, LOOKUPS)
         began = time.perf_counter()
-        found = store.snapshot().table("ads").multi_get(pa.table({"ad": AD_NAMES.take(pa.array(wanted))})).aligned()
+        values = store.snapshot().table("ads").multi_get(pa.table({"ad": AD_NAMES.take(pa.array(ads))})).aligned()
         read_s = time.perf_counter() - began
-        right = np.array_equal(found["impressions"].to_numpy(), self.truth.impressions[wanted])
+        right = np.array_equal(values["impressions"].to_numpy(), self.expected.impressions[ads])
         if not right:
             self.failed.append(f"lookups of epoch {head.epoch}")
         runs = [run for runs in head.runs.values() for run in runs]
@@ -216,24 +216,24 @@ class Demo:
             f"{done['rows_before']:,} rows → {done['rows_after']:,}"
         )
 
-    def _time_travel(self, store: fp.Store, epoch: int, truth: Truth) -> None:
+    def _time_travel(self, store: fp.Store, epoch: int, expected: Expected) -> None:
         self._title(f"Time travel: epoch {epoch}, by its tag")
         began = time.perf_counter()
         with store.at(tag="before_the_takeover", pinned=True) as snapshot:
-            same = truth.same_as(snapshot)
+            same = expected.same_as(snapshot)
         self._expect(f"epoch {epoch} reads as it was", same, f"{1000 * (time.perf_counter() - began):.0f} ms")
-        self._expect("the newest epoch is another", not truth.same_as(store.snapshot()))
+        self._expect("the newest epoch differs", not expected.same_as(store.snapshot()))
 
     def _diff(self, store: fp.Store) -> None:
         newest = store.snapshot().epoch
         self._title(f"What changed between epochs {newest - 1} and {newest}")
         changes = list(store.diff("ads", newest - 1, newest))
         added, changed, deleted = (sum(len(getattr(part, name)) for part in changes) for name in ("added", "after", "deleted"))
-        self.console.print(f"  {added:,} ads new, {changed:,} counted on, {deleted:,} gone")
+        self.console.print(f"  {added:,} ads added, {changed:,} changed, {deleted:,} deleted")
         self._expect("an epoch changes some ads and deletes none", added + changed > 0 and deleted == 0)
 
     def _flip_a_bit(self, file: str) -> None:
-        self._title("One bit of a copy is flipped: floodplain verify")
+        self._title("A bit is flipped in a copy of the store: floodplain verify")
         with tempfile.TemporaryDirectory() as scratch:
             copy = Path(scratch) / "copy"
             shutil.copytree(self.directory, copy)
@@ -256,7 +256,7 @@ class Demo:
         return process.returncode, json.loads(out)
 
     def _collect(self, writer: fp.Writer) -> None:
-        self._title("Garbage: what no retained epoch needs")
+        self._title("Garbage collection: files that no retained epoch needs")
         collected = writer.collect_garbage()
         self.console.print(f"  {collected.runs} files, {decimal(collected.run_bytes)}, {len(collected.epochs)} epochs forgotten")
         writer.close()
@@ -264,7 +264,7 @@ class Demo:
     def _verdict(self, store: fp.Store) -> int:
         self._title("Verdict")
         snapshot = store.snapshot()
-        self._expect(f"the state of epoch {snapshot.epoch} equals what NumPy computed", self.truth.same_as(snapshot))
+        self._expect(f"the state of epoch {snapshot.epoch} equals what NumPy computed", self.expected.same_as(snapshot))
         if self.failed:
             self.console.print(Panel.fit(f"[bold red]WRONG[/]: {'; '.join(self.failed)}"))
             return 1
@@ -282,18 +282,18 @@ class Demo:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="A small story told by the store alone.")
+    parser = argparse.ArgumentParser(description="Shows the store without Spark.")
     parser.add_argument("--directory", type=Path, help="where the store goes; must be empty (default: a temporary directory)")
     parser.add_argument("--seconds", type=float, default=8, help="how long to write (default: 8)")
     parser.add_argument("--epochs", type=int, help="write this many epochs instead, at least 2")
-    parser.add_argument("--sabotage", action="store_true", help="leave some rows out, to see the verdict turn")
-    given = parser.parse_args()
-    if given.epochs is not None and given.epochs < 2:
+    parser.add_argument("--sabotage", action="store_true", help="do not write some rows, so that the verdict is WRONG")
+    arguments = parser.parse_args()
+    if arguments.epochs is not None and arguments.epochs < 2:
         parser.error("--epochs must be at least 2")
-    if given.directory is not None:
-        return Demo(given.directory, given.seconds, given.epochs, given.sabotage).run()
+    if arguments.directory is not None:
+        return Demo(arguments.directory, arguments.seconds, arguments.epochs, arguments.sabotage).run()
     with tempfile.TemporaryDirectory(prefix="floodplain-demo-") as scratch:
-        return Demo(Path(scratch) / "store", given.seconds, given.epochs, given.sabotage).run()
+        return Demo(Path(scratch) / "store", arguments.seconds, arguments.epochs, arguments.sabotage).run()
 
 
 if __name__ == "__main__":

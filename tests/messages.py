@@ -27,7 +27,7 @@ def faults_of(error: Exception) -> list[str]:
 
 @contextmanager
 def watched() -> Iterator[list[str]]:
-    """The faults of all errors of ours that are made meanwhile, also of those that are caught again."""
+    """The faults of all Floodplain errors that are raised within, also of those that are caught."""
     faults: list[str] = []
 
     def init(self: Exception, *args: Any) -> None:

@@ -104,7 +104,7 @@ def demo(tmp_path):
 def test_the_demo_tells_its_story_and_is_right(demo):
     shown = demo()
     assert shown.returncode == 0, shown.stdout + shown.stderr
-    for part in ("fenced", "steps", "epoch 2 reads as it was", "counted on", "file named", "RIGHT: 400,000 rows, 4 epochs"):
+    for part in ("fenced", "steps", "epoch 2 reads as it was", "ads added", "file named", "RIGHT: 400,000 rows, 4 epochs"):
         assert part in shown.stdout
     assert "✗" not in shown.stdout
 

@@ -19,7 +19,7 @@ HERE = ""
 """A room's own modules among its sub-rooms."""
 SUB_ROOMS = {
     "bench": (HERE, "peers", "contenders", "harness", "workloads"),
-    "spark": ("transform_with_state", HERE),
+    "spark": ("transform_with_state", "state_reader", HERE),
     "pipeline": (HERE, "explain"),
     "runtime": (HERE, "compatibility", "checkpoint"),
     "operators": ("windows", "joins", "ranking", "aggregates", "changelog", "kernel"),
@@ -38,7 +38,7 @@ AMBIENT_CALLS = {
     *("datetime.now", "datetime.utcnow", "datetime.today", "date.today"),
 }
 STOCK_SPARK = ("bench.contenders.stock_spark", "bench.contenders.stock_nexmark")
-"""Contenders that are Spark itself: nothing of ours may stand between them and pyspark."""
+"""Contenders that are Spark itself: no Floodplain code may stand between them and pyspark."""
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 
 
@@ -101,7 +101,7 @@ def _imported(node: ast.AST) -> list[str]:
 
 
 def _is_room(name: str) -> bool:
-    """Whether this is a folder of ours: what is imported from it is a module."""
+    """Whether this is a folder of Floodplain: names imported from it are modules."""
     root, *parts = name.split(".")
     return root == "floodplain" and (len(parts) < 2 or (len(parts) == 2 and parts[1] in SUB_ROOMS.get(parts[0], ())))
 

@@ -90,6 +90,9 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert (tmp_path / "site" / "searchindex.js").exists()
     reference = (tmp_path / "site" / "reference.html").read_text()
     assert [name for name in fp.__all__ if f'id="floodplain.{name}"' not in reference] == []
+    called = ["Stream.agg", "Stream.join", "Stream.window", "KeyedProcess.open", "Query.rescale", "Snapshot.table"]
+    assert [name for name in called if f'id="floodplain.{name}"' not in reference] == [], "inherited methods are there, too"
+    assert 'id="floodplain.pipeline.stream.Output.start"' in reference
     pages = {page.relative_to(DOCS).with_suffix(".html") for page in DOCS.rglob("*.md")}
     assert all((tmp_path / "site" / page).exists() for page in pages)
 

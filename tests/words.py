@@ -1,7 +1,6 @@
 """Rejects words that keep readers from searching for what they know: ``python -m tests.words``, part of ``make lint``.
 
-``banned_words.toml`` has the rules, ``words_todo.toml`` the files that break some of them still. ``--prune`` drops from that list
-what has been cleaned.
+``banned_words.toml`` has the rules.
 """
 
 import ast
@@ -10,19 +9,21 @@ import re
 import sys
 import tokenize
 import tomllib
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 RULES = Path(__file__).with_name("banned_words.toml")
-TODO = Path(__file__).with_name("words_todo.toml")
-TODO_HEADER = (
-    "# File → rules of banned_words.toml that it does not keep yet. It only shrinks: python -m tests.words --prune\n\n[todo]\n"
-)
-FOLDERS = ("floodplain", "examples", "tests", "docs")
-READ_WHOLE = ("floodplain/", "examples/", "docs/")
+FOLDERS = ("floodplain", "examples", "tests", "tools", "docs")
+READ_WHOLE = ("floodplain/", "examples/", "tools/", "docs/")
 """Of other Python files, such as tests, only docstrings are read."""
+KINDS = {"class": {"names", "classes"}, "name": {"names"}, "prose": {"prose"}}
+"""Kind of a ``Word`` → values of ``where`` by which rules apply to it."""
+MARKS = re.compile(r"\s*([#>]+(\s+|$))*")
+"""What a line of a comment, a heading or a quotation begins with."""
 
 
 @dataclass(frozen=True)
@@ -34,24 +35,36 @@ class Rule:
     example: str
     exceptions: tuple[str, ...] = ()
 
-    def finds(self, path: str, word: "Word") -> str | None:
-        """The banned words in it, if there are any."""
+    def matches(self, path: str, word: "Word") -> list[re.Match[str]]:
+        """Each occurrence of the banned words that no exception covers."""
+        return [match for match in self._occurrences(word) if not self._excepted(match, path, word.text)]
+
+    def _occurrences(self, word: "Word") -> Iterator[re.Match[str]]:
+        if not KINDS[word.kind] & set(self.where):
+            return iter(())
         if word.kind == "prose":
-            match = re.search(self.pattern, word.text, re.IGNORECASE) if "prose" in self.where else None
-        else:
-            kinds = {"class": {"names", "classes"}, "name": {"names"}}[word.kind]
-            match = re.fullmatch(self.pattern, word.text.lstrip("_")) if kinds & set(self.where) else None
-        excepted = any(re.search(exception, f"{path}: {word.text}") for exception in self.exceptions)
-        return match.group() if match and not excepted else None
+            return re.finditer(self.pattern, word.text, re.IGNORECASE)
+        return iter([match] if (match := re.fullmatch(self.pattern, word.text.lstrip("_"))) else [])
+
+    def _excepted(self, match: re.Match[str], path: str, text: str) -> bool:
+        """An exception covers the words that it overlaps, not the rest of a paragraph."""
+        start, end = (len(path) + len(": ") + offset for offset in match.span())
+        covered = (each.span() for exception in self.exceptions for each in re.finditer(exception, f"{path}: {text}"))
+        return any(first < end and start < last for first, last in covered)
 
 
 @dataclass(frozen=True)
 class Word:
-    """A name that code defines (``class`` or ``name``), or a line of ``prose``."""
+    """A name that code defines (``class`` or ``name``), or a paragraph of ``prose``, its lines joined by spaces."""
 
     kind: str
     line: int
     text: str
+    line_starts: tuple[int, ...] = (0,)
+    """Where in ``text`` each line begins."""
+
+    def line_at(self, offset: int) -> int:
+        return self.line + bisect_right(self.line_starts, offset) - 1
 
 
 @dataclass(frozen=True)
@@ -73,10 +86,6 @@ def rules() -> list[Rule]:
     ]
 
 
-def todo() -> dict[str, list[str]]:
-    return tomllib.loads(TODO.read_text())["todo"]
-
-
 def files() -> list[str]:
     """Python of all folders, Markdown of the documentation and the front page. The changelog keeps the words of its day."""
     paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
@@ -86,17 +95,22 @@ def files() -> list[str]:
 
 def findings(path: str, text: str, banned: Iterable[Rule]) -> list[Finding]:
     words = list(python_words(path, text) if path.endswith(".py") else markdown_words(text))
-    return [Finding(path, word.line, hit, rule) for rule in banned for word in words if (hit := rule.finds(path, word))]
+    return [
+        Finding(path, word.line_at(match.start()), match.group(), rule)
+        for rule in banned
+        for word in words
+        for match in rule.matches(path, word)
+    ]
 
 
 def markdown_words(text: str) -> Iterator[Word]:
-    """All lines but those of code blocks."""
-    in_code = False
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.lstrip().startswith("```"):
-            in_code = not in_code
-        elif not in_code:
-            yield Word("prose", number, line)
+    """All paragraphs but code blocks."""
+    in_code, lines = False, []
+    for line in text.splitlines():
+        fence = line.lstrip().startswith("```")
+        in_code ^= fence
+        lines.append("" if in_code or fence else line)
+    return _paragraphs(enumerate(lines, 1))
 
 
 def python_words(path: str, text: str) -> Iterator[Word]:
@@ -108,20 +122,51 @@ def python_words(path: str, text: str) -> Iterator[Word]:
     for node in ast.walk(tree):
         yield from _defined(node)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from _lines(node.lineno, node.value)
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield Word("prose", token.start[0], token.string)
+            yield from _string(node.lineno, node.value)
+    yield from _comments(text)
 
 
 def _docstrings(tree: ast.Module) -> Iterator[Word]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield from _lines(node.lineno, node.value.value)
+            yield from _string(node.lineno, node.value.value)
 
 
-def _lines(first: int, text: str) -> Iterator[Word]:
-    return (Word("prose", number, line) for number, line in enumerate(text.splitlines(), first))
+def _string(first: int, text: str) -> Iterator[Word]:
+    return _paragraphs(enumerate(text.splitlines(), first))
+
+
+def _comments(text: str) -> Iterator[Word]:
+    """Comments on lines of their own that follow each other are one text; a comment after code stands alone."""
+    block: list[tuple[int, str]] = []
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        if token.line.lstrip().startswith("#"):
+            block.append((token.start[0], token.string))
+        else:
+            yield from _paragraphs([(token.start[0], token.string)])
+    yield from _paragraphs(block)
+
+
+def _paragraphs(lines: Iterable[tuple[int, str]]) -> Iterator[Word]:
+    """Lines that follow each other, up to one without words."""
+    paragraph: list[tuple[int, str]] = []
+    for number, line in lines:
+        words = MARKS.sub("", line, count=1).rstrip()
+        if paragraph and (not words or number != paragraph[-1][0] + 1):
+            yield _joined(paragraph)
+            paragraph = []
+        if words:
+            paragraph.append((number, words))
+    if paragraph:
+        yield _joined(paragraph)
+
+
+def _joined(lines: list[tuple[int, str]]) -> Word:
+    texts = [text for _, text in lines]
+    starts = accumulate((len(text) + 1 for text in texts[:-1]), initial=0)
+    return Word("prose", lines[0][0], " ".join(texts), tuple(starts))
 
 
 def _defined(node: ast.AST) -> Iterator[Word]:
@@ -136,32 +181,13 @@ def _defined(node: ast.AST) -> Iterator[Word]:
             yield Word("name", node.lineno, name)
 
 
-def prune() -> None:
-    """Drops from the to-do list what has been done. It never grows: what is new is a finding."""
-    left = {path: sorted(set(names) & _broken(path)) for path, names in todo().items()}
-    TODO.write_text(TODO_HEADER + "".join(f'"{path}" = {names}\n'.replace("'", '"') for path, names in left.items() if names))
-
-
-def _broken(path: str) -> set[str]:
-    """Names of the rules that a file does not keep."""
-    file = ROOT / path
-    return {finding.rule.name for finding in findings(path, file.read_text(), rules())} if file.exists() else set()
-
-
-def main(arguments: list[str]) -> int:
-    if arguments == ["--prune"]:
-        prune()
-    banned, allowed = rules(), todo()
-    new = [
-        finding
-        for path in files()
-        for finding in findings(path, (ROOT / path).read_text(), banned)
-        if finding.rule.name not in allowed.get(path, ())
-    ]
-    for finding in new:
+def main() -> int:
+    banned = rules()
+    broken = [finding for path in files() for finding in findings(path, (ROOT / path).read_text(), banned)]
+    for finding in broken:
         print(finding)
-    return 1 if new else 0
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,1 +1,1 @@
-"""Nexmark, the benchmark of an online auction: a generator, the queries with the public API, and their answers in SQL."""
+"""Nexmark, the benchmark of an online auction: an event generator, the queries in the public API, and their answers in SQL."""

@@ -1,4 +1,4 @@
-"""Runs a Nexmark query on local Spark over events made for it, and compares what it published with DuckDB's answer.
+"""Runs a Nexmark query on local Spark over generated events, and compares its output with DuckDB's answer.
 
     python -m examples.nexmark q5 [--events 500000] [--per-epoch 100000] [--rate 10000] [--folder DIR]
 
@@ -27,13 +27,13 @@ def main() -> int:
     parser.add_argument("--per-epoch", type=int, default=100_000)
     parser.add_argument("--rate", type=float, default=10_000.0, help="events in a second of event time")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--folder", type=Path, help="where to work; a temporary folder if not given")
-    given = parser.parse_args()
-    folder = given.folder or Path(tempfile.mkdtemp(prefix="floodplain-nexmark-"))
-    query = QUERIES[given.query]
-    nexmark = Nexmark(seed=given.seed, rate=given.rate, disorder_ms=3000)
-    events = list(nexmark.slices(given.events, given.per_epoch))
-    write_files([*events, *closing(nexmark, given.events)] if query.closes else events, folder / "events")
+    parser.add_argument("--folder", type=Path, help="folder for events, state and output (default: a temporary one)")
+    arguments = parser.parse_args()
+    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="floodplain-nexmark-"))
+    query = QUERIES[arguments.query]
+    nexmark = Nexmark(seed=arguments.seed, rate=arguments.rate, disorder_ms=3000)
+    events = list(nexmark.slices(arguments.events, arguments.per_epoch))
+    write_files([*events, *closing(nexmark, arguments.events)] if query.closes else events, folder / "events")
     print(f"{query.name}: {query.title}")
     spark = start_spark(folder)
     rows = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1).parquet(str(folder / "events"))

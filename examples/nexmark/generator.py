@@ -1,13 +1,12 @@
 """Events of an online auction: persons, auctions and bids, as Nexmark describes them.
 
-Event number i is a function of the seed and i alone. So a stream is the same in every run, any part of it can be made by itself,
-and parts put together are the whole. There is no state and no generator of random numbers that is read in order: each draw is a
-hash of (seed, which draw, i).
+Event number i is a function of the seed and i only. So a stream is the same in every run, and any slice of it can be generated
+by itself. There is no state and no sequential random number generator: each draw is a hash of (seed, which draw, i).
 
-All events come as one table, one row each, in the order of arrival: ``number``, ``kind``, ``dateTime``, and a struct ``person``,
-``auction`` or ``bid`` that is there for events of that kind. One stream rather than three has one order and one watermark, as
-one topic of a broker would; and since a column of a Parquet file is read only if it is asked for, a query over bids pays next to
-nothing for the other two.
+All events are rows of one table, in the order of arrival: ``number``, ``kind``, ``dateTime``, and the structs ``person``,
+``auction`` and ``bid``, of which only that of its kind is not null. Unlike three streams, one stream has one order and one
+watermark, as a topic of a broker has. A Parquet reader reads only the columns that a query needs, so a query over bids pays
+next to nothing for the other two.
 """
 
 import os
@@ -32,11 +31,11 @@ AUCTION = (
 )
 BID = "auction long, bidder long, price long, channel string, url string, extra string"
 ROWS = f"number long, kind string, dateTime timestamp, person struct<{PERSON}>, auction struct<{AUCTION}>, bid struct<{BID}>"
-"""The columns of an event, as Spark writes them."""
+"""The columns of an event, as Spark DDL."""
 
 
 def fields(columns: str) -> list[pa.Field]:
-    """Columns without structs in Arrow."""
+    """Arrow fields of columns that are no structs."""
     return [pa.field(name, TYPES[kind]) for name, kind in map(str.split, columns.split(","))]
 
 
@@ -54,17 +53,17 @@ FIRST_ID = 1000
 FIRST_CATEGORY = 10
 CATEGORIES = 5
 LEAD = 10
-"""Ids that are named before their person or auction is there: events that seem to have been swapped."""
+"""Ids that events may refer to before the event of that person or auction: as if events had been swapped."""
 BATCH = 100
-"""One of this many auctions, sellers or bidders in a row is the hot one."""
+"""One in this many consecutive auctions, sellers or bidders is the hot one."""
 CHANNELS = 10_000
 HOT_CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
 CLOSING_EPOCHS = 2
 FIRST_MTIME_S = 1_700_000_000
 ROW_GROUPS = 4
-"""Of a file: several tasks can read it."""
+"""Row groups per file, so that several tasks can read it."""
 POOL = 1 << 14
-"""How many different strings of a kind there are."""
+"""The number of different strings of a kind."""
 STATES = ("AZ", "CA", "ID", "OR", "WA", "WY")
 CITIES = ("Phoenix", "Los Angeles", "San Francisco", "Boise", "Portland", "Bend", "Redmond", "Seattle", "Kent", "Cheyenne")
 FIRST_NAMES = ("Peter", "Paul", "Luke", "John", "Saul", "Vicky", "Kate", "Julie", "Sarah", "Deiter", "Walter")
@@ -73,7 +72,7 @@ LAST_NAMES = ("Shultz", "Abrams", "Spencer", "White", "Bartels", "Walton", "Smit
 
 @dataclass(frozen=True)
 class Nexmark:
-    """What the stream is like; the defaults are Nexmark's own."""
+    """The parameters of the stream; the defaults are Nexmark's."""
 
     seed: int = 1
     rate: float = 10_000.0
@@ -81,22 +80,22 @@ class Nexmark:
     start_ms: int = 1_767_225_600_000
     """Event time of event 0: the first minute of 2026."""
     disorder_ms: int = 0
-    """How far an event's time may lie behind that of its place in the stream."""
+    """How far an event's time may be behind the time of its position in the stream."""
     disorder_share: float = 0.1
-    """The share of events that do."""
+    """The share of events that are out of order."""
     persons: int = 1
     auctions: int = 3
     bids: int = 46
-    """Of so many events in a row."""
+    """Persons, auctions and bids in each cycle of events."""
     person_bytes: int = 200
     auction_bytes: int = 500
     bid_bytes: int = 100
     hot_auction_ratio: int = 2
     hot_seller_ratio: int = 4
     hot_bidder_ratio: int = 4
-    """All but one of so many bids are for the hot auction, and so on; 1: none is hot."""
+    """Ratio n: all but one in n bids are for the hot auction (and likewise for sellers and bidders); 1: none is hot."""
     in_flight_auctions: int = 100
-    """How many auctions are open at a time; how long they last follows from it and the rate."""
+    """The number of auctions open at a time; their duration follows from it and the rate."""
     active_people: int = 1000
 
     @property
@@ -105,45 +104,45 @@ class Nexmark:
 
     @property
     def longest_auction_ms(self) -> int:
-        """No auction is open for longer. Its length is drawn evenly from twice the mean."""
+        """The maximal duration of an auction. Durations are uniform between 0 and twice their mean."""
         return max(int(2 * 1000 * self.in_flight_auctions * self.cycle / (self.auctions * self.rate)), 1)
 
     def events(self, first: int, count: int) -> pa.Table:
-        """Events number ``first`` to ``first + count``."""
+        """The ``count`` events from number ``first`` on."""
         number = np.arange(first, first + count, dtype=np.int64)
-        place = number % self.cycle
-        kind = (place >= self.persons).astype(np.int8) + (place >= self.persons + self.auctions)
+        position = number % self.cycle
+        kind = (position >= self.persons).astype(np.int8) + (position >= self.persons + self.auctions)
         draw = _Draw(self.seed, number)
         makers = (_persons, _auctions, _bids)
         made = [_spread(make(self, draw.of(kind == code)), kind == code) for code, make in enumerate(makers)]
         return pa.table([number, pa.array(KINDS).take(pa.array(kind)), _time(self.times_ms(draw)), *made], SCHEMA)
 
     def slices(self, events: int, size: int, first: int = 0) -> Iterator[pa.Table]:
-        """The next so many events, ``size`` at a time."""
+        """``events`` events from number ``first`` on, in tables of ``size``."""
         for at in range(first, first + events, size):
             yield self.events(at, min(size, first + events - at))
 
     def times_ms(self, draw: "_Draw") -> np.ndarray:
-        """Event time of each."""
-        late = draw.chance("is late") < self.disorder_share
+        """The event time of each event."""
+        late = draw.uniform("is late") < self.disorder_share
         behind_ms = draw.below("how late", self.disorder_ms + 1) * late
         return self.start_ms + (draw.number * (1000 / self.rate)).astype(np.int64) - behind_ms
 
     def last_person(self, number: np.ndarray) -> np.ndarray:
-        """How many persons there are up to this event, less one."""
+        """The index of the newest person at this event: the number of persons so far, minus one."""
         return number // self.cycle * self.persons + np.minimum(number % self.cycle, self.persons - 1)
 
     def last_auction(self, number: np.ndarray) -> np.ndarray:
         """As ``last_person``; -1 before the first."""
-        place = np.minimum(number % self.cycle - self.persons, self.auctions - 1)
-        return number // self.cycle * self.auctions + np.maximum(place, -1)
+        in_cycle = np.minimum(number % self.cycle - self.persons, self.auctions - 1)
+        return number // self.cycle * self.auctions + np.maximum(in_cycle, -1)
 
 
 def closing(nexmark: Nexmark, events: int) -> list[pa.Table]:
-    """What may follow the first so many events so that the watermark passes all of them, in several epochs: a person, an auction
-    and a bid, an hour later, that have to do with nobody else."""
-    found = nexmark.events(0, nexmark.cycle).to_pylist()
-    some = [next(event for event in found if event["kind"] == kind) for kind in KINDS]
+    """Epochs that follow the first ``events`` events and advance the watermark past all of them: a person, an auction and a bid
+    each, an hour later, that match no other event."""
+    first_cycle = nexmark.events(0, nexmark.cycle).to_pylist()
+    some = [next(event for event in first_cycle if event["kind"] == kind) for kind in KINDS]
     nobody = {"person": {"id": -1}, "auction": {"id": -2, "seller": -3}, "bid": {"auction": -4, "bidder": -5}}
     at = datetime.fromtimestamp(nexmark.start_ms // 1000 + int(events / nexmark.rate) + 3600, UTC)
     tables = []
@@ -157,7 +156,7 @@ def closing(nexmark: Nexmark, events: int) -> list[pa.Table]:
 
 
 def write_files(tables: Iterable[pa.Table], folder: Path, *, first: int = 0) -> list[Path]:
-    """A Parquet file for each table, one for each epoch, with times of change that say their order."""
+    """Writes a Parquet file for each table, one per epoch. Their modification times are in the order of the epochs."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for number, rows in enumerate(tables, first):
@@ -169,7 +168,7 @@ def write_files(tables: Iterable[pa.Table], folder: Path, *, first: int = 0) -> 
 
 
 class _Draw:
-    """Draws for some events: each is a hash of the seed, what is drawn, and the number of the event."""
+    """Pseudo-random draws for some events: each is a hash of the seed, the name of the draw, and the number of the event."""
 
     def __init__(self, seed: int, number: np.ndarray) -> None:
         self._seed = seed
@@ -186,16 +185,16 @@ class _Draw:
         return _mix(self._mixed ^ np.uint64(_mix_one(zlib.crc32(what.encode()))))
 
     def below(self, what: str, bound: "int | np.ndarray") -> np.ndarray:
-        """Whole numbers from 0, below the bound."""
+        """Integers from 0, below the bound."""
         return ((self.bits(what) >> np.uint64(11)) % np.asarray(bound, np.uint64)).astype(np.int64)
 
-    def chance(self, what: str) -> np.ndarray:
-        """Evenly from 0 to 1."""
+    def uniform(self, what: str) -> np.ndarray:
+        """Uniform between 0 and 1."""
         return (self.bits(what) >> np.uint64(11)).astype(np.float64) / (1 << 53)
 
     def one_of(self, what: str, values: "pa.Array | tuple[str, ...]") -> pa.Array:
-        found = values if isinstance(values, pa.Array) else pa.array(values)
-        return found.take(pa.array(self.below(what, len(found))))
+        pool = values if isinstance(values, pa.Array) else pa.array(values)
+        return pool.take(pa.array(self.below(what, len(pool))))
 
 
 def _mix(bits: np.ndarray) -> np.ndarray:
@@ -267,26 +266,26 @@ def _bids(nexmark: Nexmark, draw: _Draw) -> pa.StructArray:
 
 
 def _a_person(nexmark: Nexmark, draw: _Draw, what: str) -> np.ndarray:
-    """One of those that are active, or a few that are yet to come."""
+    """One of the active persons, or one of the next ``LEAD``."""
     count = nexmark.last_person(draw.number) + 1
     active = np.minimum(count, nexmark.active_people)
     return count - active + draw.below(what, active + LEAD)
 
 
 def _price(draw: _Draw, what: str) -> np.ndarray:
-    """From 1 to a million dollars, in cents, even in its logarithm."""
-    return np.rint(10 ** (draw.chance(what) * 6) * 100).astype(np.int64)
+    """From 1 to a million dollars, in cents, log-uniform."""
+    return np.rint(10 ** (draw.uniform(what) * 6) * 100).astype(np.int64)
 
 
 def _extra(draw: _Draw, what: str, mean: int) -> pa.Array:
-    """What makes an event as large as it shall be, give or take a fifth."""
+    """Padding of ``mean`` bytes, give or take a fifth."""
     mean = max(mean, 1)
     return draw.one_of(f"extra {what}", _strings(f"extra {what}", mean - mean // 5, mean + mean // 5))
 
 
 @lru_cache(maxsize=32)
 def _strings(what: str, shortest: int, longest: int) -> pa.Array:
-    """Strings of small letters."""
+    """``POOL`` strings of lower-case letters."""
     seed = zlib.crc32(what.encode())
     draw = _Draw(seed, np.arange(POOL))
     ends = np.concatenate([[0], np.cumsum(shortest + draw.below("length", longest - shortest + 1))])
@@ -296,7 +295,7 @@ def _strings(what: str, shortest: int, longest: int) -> pa.Array:
 
 @lru_cache(maxsize=1)
 def _channels() -> tuple[pa.Array, pa.Array]:
-    """Names and addresses, the hot ones first. Nine of ten of the others carry their id."""
+    """Names and URLs of the channels, the hot ones first. Nine of ten other URLs have the channel id."""
     count = len(HOT_CHANNELS) + CHANNELS
     draw = _Draw(0, np.arange(count))
     folders = [draw.one_of(f"folder {part}", _strings(f"folder {part}", 3, 5)) for part in range(3)]
@@ -313,6 +312,6 @@ def _time(at_ms: np.ndarray) -> pa.Array:
 
 
 def _spread(rows: pa.StructArray, where: np.ndarray) -> pa.Array:
-    """As long as ``where``: these rows where it is true, null elsewhere."""
+    """An array as long as ``where``: these rows, in order, where it is true; null elsewhere."""
     at = np.cumsum(where) - 1
     return rows.take(pa.array(at, mask=~where))

@@ -1,17 +1,17 @@
-"""The answer of each query in SQL, computed by DuckDB over all events at once: what a stream of the same events must come to.
+"""The expected answer of each query in SQL, computed by DuckDB over all events at once.
 
-A stream's output is compared with it as a set of rows with repetitions, after folding what the stream took back: of rows that
-replace each other (``update``) the newest of each key counts, rows with a ``weight`` add up (``retract``).
+A stream's output is compared with it as a multiset of rows, after folding the changelog: in mode ``update`` the newest row of
+each key counts, in mode ``retract`` the weights of equal rows add up.
 
-Queries whose answer hangs on more than the events, and how it is decided here:
+Queries whose answer depends on more than the events, and how it is decided here:
 
-* q4, q6, q9: an auction is won by its highest bid, among equals by the earliest, then by the one that arrived first.
+* q4, q6, q9: an auction is won by its highest bid, of equal ones by the earliest, then by the first to arrive.
 * q6: the last ten auctions of a seller are those that expired last, then those with the highest price.
 * q7: of equal bids the first to arrive, so one bid for each window.
-* q12: windows of processing time are not in the events. Checked is that each bidder's counts add up to their bids; on the test
-  kit, where the clock is given, also the windows.
-* q4, q6, q15 to q19: output while it runs depends on how events fall into epochs; the answer is that of the end.
-* q18: of two bids with one time the later to arrive is the last. q19: bids of one price rank by time, then by arrival.
+* q12: windows of processing time do not follow from the events. The check is that each bidder's counts add up to their bids; on
+  the test kit, which controls the clock, the windows are checked, too.
+* q4, q6, q15 to q19: intermediate output depends on which epochs events are in; the answer is the final state.
+* q18: of two bids with the same time the later to arrive is the last. q19: bids of the same price rank by time, then by arrival.
 """
 
 from collections.abc import Iterable, Sequence
@@ -142,20 +142,20 @@ SQL = {
             split_part(url, '/', 4) as dir1, split_part(url, '/', 5) as dir2, split_part(url, '/', 6) as dir3 from bid
     """,
 }
-"""Over the tables ``person``, ``auction``, ``bid`` and ``side_input``; times are without zone."""
+"""SQL over the tables ``person``, ``auction``, ``bid`` and ``side_input``; times are without time zone."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """How the rows of a stream's output are to be taken together."""
+    """The output mode of a stream: how its changelog is folded into a result."""
 
     kind: str = "append"
-    """Or ``update``, then the newest row of each key counts; or ``retract``, then weights add up."""
+    """``append``, ``update`` (the newest row of each key counts) or ``retract`` (weights add up)."""
     key: tuple[str, ...] = ()
 
 
 class Oracle:
-    """DuckDB over these events: tables, or names of Parquet files."""
+    """DuckDB over these events: a table, or names of Parquet files."""
 
     def __init__(self, events: "pa.Table | Sequence[str]", *, threads: int = 1) -> None:
         self.connection = duckdb.connect(config={"threads": threads})
@@ -179,19 +179,19 @@ class Oracle:
         return self.sql(SQL[query])
 
     def differences(self, query: str, epochs: Iterable[pa.Table], changes: Changes) -> list[dict[str, Any]]:
-        """Rows that the stream has too many, or too few (less than nothing); none if it is right.
+        """Rows whose multiplicity is wrong, with ``too_many`` (negative if too few); empty if the output is right.
 
-        ``epochs`` is what the stream gave out, epoch by epoch; columns that the answer does not have are left out.
+        ``epochs``: the output of the stream, epoch by epoch. Columns that the answer does not have are ignored.
         """
-        found = [rows for rows in epochs if len(rows)]
+        filled = [rows for rows in epochs if len(rows)]
         wanted = f"({SQL[query]})"
-        if not found:
+        if not filled:
             return self.sql(f"select -1 as too_many, * from {wanted}").to_pylist()
-        numbered = [rows.append_column("epoch", pa.array([number] * len(rows))) for number, rows in enumerate(found)]
-        self.connection.register("found", pa.concat_tables(numbered))
+        numbered = [rows.append_column("epoch", pa.array([number] * len(rows))) for number, rows in enumerate(filled)]
+        self.connection.register("published", pa.concat_tables(numbered))
         columns = self.connection.sql(wanted)
         plain = ", ".join(_plain(name, str(kind)) for name, kind in zip(columns.columns, columns.types, strict=True))
-        rows, weight = "from found", "1"
+        rows, weight = "from published", "1"
         if changes.kind == "update":
             rows += f" qualify rank() over (partition by {', '.join(changes.key)} order by epoch desc) = 1"
         if changes.kind == "retract":
@@ -205,7 +205,7 @@ class Oracle:
 
 
 def published(folder: Path) -> list[pa.Table]:
-    """What Floodplain's Parquet sink holds, epoch by epoch; columns that are in the names of folders as text."""
+    """The output of Floodplain's Parquet sink, epoch by epoch; partition columns are text."""
     files: dict[int, list[pa.Table]] = {}
     for path in sorted(folder.rglob("epoch-*.parquet")):
         rows = pq.read_table(path, partitioning=None)
@@ -216,7 +216,7 @@ def published(folder: Path) -> list[pa.Table]:
 
 
 def side_input(keys: int = 10_000) -> pa.Table:
-    """The table that q13 looks bids up in."""
+    """The lookup table of q13."""
     return pa.table({"key": list(range(keys)), "value": [f"value {key}" for key in range(keys)]})
 
 
@@ -226,7 +226,7 @@ def _picked(kind: str, column: str) -> str:
 
 
 def _plain(name: str, kind: str) -> str:
-    """A form in which equal values are equal: times without zone, decimals and fractions to six places."""
+    """The column in a comparable form: times without time zone, decimals and floating point rounded to six places."""
     if kind == "TIMESTAMP":
         return f"make_timestamp(epoch_us({name})) as {name}"
     if kind == "DOUBLE" or kind.startswith("DECIMAL"):

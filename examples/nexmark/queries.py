@@ -1,8 +1,8 @@
 """The queries of Nexmark with Floodplain's public API.
 
-Each reads the columns that it needs in Spark's own SQL: of the table ``bid``, or, if it joins events of two kinds, of ``events``,
-so that each is read once. Queries with ``time="event"`` have a watermark and say something once it is final. The others say what
-is new or has changed since the last epoch; ``update`` names the columns by which rows of their output replace each other.
+Each selects the columns that it needs in Spark SQL: from the table ``bid`` or, if it joins events of two kinds, from ``events``,
+so that each event is read once. Queries with ``time="event"`` have a watermark and emit final results. The others emit what is
+new or has changed since the last epoch; ``update`` names the primary key of their output.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from examples.nexmark.query import DELAY, QUERIES, query
 __all__ = ["DELAY", "LONGEST", "QUERIES"]
 
 LONGEST = "20 seconds"
-"""No auction is open for longer."""
+"""The maximal duration of an auction."""
 
 
 # --- Queries without state
@@ -48,7 +48,7 @@ def q10(bids: fp.Stream) -> fp.Stream:
 
 @query("select auction, bidder, price, dateTime from bid")
 def q13(bids: fp.Stream) -> fp.Stream:
-    """Bounded side input: each bid with the value that a table has for its auction."""
+    """Bounded side input: each bid with the value of its auction in a static table."""
 
     def with_value(rows: Any) -> Any:
         table = rows.sparkSession.createDataFrame(side_input())
@@ -73,21 +73,21 @@ def q14(bids: fp.Stream) -> fp.Stream:
 
 @query("select auction, bidder, price, channel, url from bid")
 def q21(bids: fp.Stream) -> fp.Stream:
-    """Channel id: from the name of the channel, or from the address."""
+    """Channel id: from the name of the channel, or from the URL."""
     named = "case lower(channel) when 'apple' then '0' when 'google' then '1' when 'facebook' then '2' when 'baidu' then '3' end"
-    in_address = "nullif(regexp_extract(url, '(&|^)channel_id=([^&]*)', 2), '')"
-    found = bids.select("auction", "bidder", "price", "channel", channel_id=f"coalesce({named}, {in_address})")
-    return found.where("channel_id is not null")
+    in_url = "nullif(regexp_extract(url, '(&|^)channel_id=([^&]*)', 2), '')"
+    with_id = bids.select("auction", "bidder", "price", "channel", channel_id=f"coalesce({named}, {in_url})")
+    return with_id.where("channel_id is not null")
 
 
 @query("select auction, bidder, price, channel, url from bid")
 def q22(bids: fp.Stream) -> fp.Stream:
-    """Folders of the address."""
+    """URL directories."""
     folders = {f"dir{number}": f"split_part(url, '/', {number + 3})" for number in (1, 2, 3)}
     return bids.select("auction", "bidder", "price", "channel", **folders)
 
 
-# --- Windows, and the best of each
+# --- Windows, and top N per window
 
 
 @query("select auction, dateTime from bid", time="event")
@@ -100,24 +100,24 @@ def q5(bids: fp.Stream) -> fp.Stream:
 
 @query("select auction, bidder, price, dateTime, extra, price * 68719476736 - number as worth from bid", time="event")
 def q7(bids: fp.Stream) -> fp.Stream:
-    """Highest bid of every ten seconds; of equal ones the first to arrive is worth the most."""
+    """Highest bid of every ten seconds; of equal ones the first to arrive."""
     columns = ("auction", "bidder", "price", "dateTime", "extra")
     return bids.window(fp.tumbling("10 seconds")).agg(**{column: fp.max_by(column, "worth") for column in columns})
 
 
 @query("select bidder, dateTime from bid", time="event")
 def q11(bids: fp.Stream) -> fp.Stream:
-    """User sessions: the bids of each bidder while no ten seconds pass without one."""
+    """User sessions: the number of bids per bidder and session, with a gap of ten seconds."""
     return bids.key_by("bidder").window(fp.session("10 seconds")).agg(bid_count=fp.count())
 
 
 @query("select bidder from bid", time="arrival", update="bidder window_start")
 def q12(bids: fp.Stream) -> fp.Stream:
-    """Bids of each bidder in ten seconds of processing time, as they come."""
+    """Bids of each bidder in ten seconds of processing time, with early results in every epoch."""
     return bids.key_by("bidder").window(fp.tumbling("10 seconds"), early=fp.every_epoch()).agg(bid_count=fp.count())
 
 
-# --- Aggregates of all there is
+# --- Running aggregates
 
 RANKS = "price < 10000 as rank1, price >= 10000 and price < 1000000 as rank2, price >= 1000000 as rank3"
 DAY = "cast(cast(dateTime as date) as string) as day"
@@ -160,7 +160,7 @@ def q17(bids: fp.Stream) -> fp.Stream:
     )
 
 
-# --- The last and the best of each key
+# --- Latest row and top N per key
 
 
 @query("select auction, bidder, price, channel, url, dateTime, extra, number from bid", update="auction bidder")
@@ -221,13 +221,13 @@ def q20(events: fp.Stream) -> fp.Stream:
     return bids.join(auctions, on={"auction": "id"})
 
 
-# --- What auctions were sold for
+# --- Winning bids of closed auctions
 
 OFFER = "bid.auction, bid.price, number"
 
 
 def winners(events: fp.Stream, item: tuple[str, ...], bid: tuple[str, ...] = ()) -> fp.Stream:
-    """Each auction with its highest bid, once it is closed: these columns of both, beside those that it takes."""
+    """Each auction with its highest bid, once it is closed. ``item``, ``bid``: further columns of auction and bid to keep."""
     auctions = events.where("kind = 'auction'").select("id", "dateTime", "expires", *item)
     bids = events.where("kind = 'bid'").select("auction", "price", "number", *bid, bid_dateTime="dateTime")
     offered = auctions.join(bids, on={"id": "auction"}, within=("0 seconds", LONGEST), times=("dateTime", "bid_dateTime"))

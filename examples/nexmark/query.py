@@ -1,4 +1,4 @@
-"""What a query is: the rows that it reads, what it makes of them, and how to read what comes out."""
+"""The definition of a query: its input rows, its pipeline, and the mode of its output."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,19 +20,19 @@ class Query:
     """The rows that it reads, in SQL."""
     build: Callable[..., fp.Stream]
     changes: Changes
-    """How its output is to be taken together."""
+    """The mode of its output."""
     time: Literal["", "event", "arrival"]
-    """Of events, of their arrival, or none: then nothing waits for a time."""
+    """Event time, ingestion time, or no watermark."""
     partition_by: tuple[str, ...] = ()
-    """The columns by which its output is put into folders."""
+    """The partition columns of its output files."""
 
     @property
     def closes(self) -> bool:
-        """Whether its results come when the watermark has passed them."""
+        """Whether it emits results only once the watermark has passed them."""
         return self.time == "event"
 
     def on(self, rows: fp.Stream) -> fp.Stream:
-        """The query on what it reads."""
+        """The query on a stream of its input rows."""
         if self.time == "event":
             rows = rows.watermark("dateTime", DELAY)
         elif self.time == "arrival":
@@ -49,22 +49,22 @@ class Query:
 
 
 QUERIES: dict[str, Query] = {}
-"""All that were declared, by name."""
+"""All declared queries, by name."""
 
 
 def query(
     reads: str, *, update: str = "", time: Literal["", "event", "arrival"] = "", partition_by: str = ""
 ) -> Callable[[Callable[..., fp.Stream]], Callable[..., fp.Stream]]:
-    """``update`` names the columns by which rows of its output replace each other; without, they never do. ``partition_by`` names
-    those by which they are put into folders."""
+    """Declares a query. ``update``: the primary key of its output; without it, the output is append-only. ``partition_by``: the
+    partition columns of its output files."""
 
-    def known(build: Callable[..., fp.Stream]) -> Callable[..., fp.Stream]:
+    def declared(build: Callable[..., fp.Stream]) -> Callable[..., fp.Stream]:
         changes = Changes("update", tuple(update.split())) if update else Changes()
         folders = tuple(partition_by.split())
         QUERIES[build.__name__] = Query(build.__name__, build.__doc__ or "", reads, build, changes, time, folders)
         return build
 
-    return known
+    return declared
 
 
 def table(events: Any, sql: str) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 
 from floodplain.bench.contenders import stock_spark
 from floodplain.bench.harness.frame import Bench, rounded
-from floodplain.bench.harness.lanes import Entry, Files, Lane, Settling, paired, race
+from floodplain.bench.harness.lanes import CompactionWait, Entry, Files, Lane, paired, race
 from floodplain.bench.workloads.counting import OUTPUT, ROWS, Count, counted_right, events
 from floodplain.clock import Clock
 from floodplain.errors import BadInput
@@ -34,7 +34,7 @@ LARGE = "floodplain_large"
 
 SMALL_EPOCHS, SLOTS, GROWTH = "small_epochs", "slots", "growth"
 CHOICES = (STATELESS, ROCKSDB, MEMORY, TRANSFORM, SMALL_EPOCHS, SLOTS, GROWTH)
-"""What ``--only`` can name: contenders, and what is measured besides the race with them. We always take part."""
+"""Arguments of ``--only``: contenders and further measurements. Floodplain always takes part."""
 
 TARGETS = {
     "vs_transform_with_state": ("at least", 100.0),
@@ -50,18 +50,18 @@ TARGETS = {
 class Sizes:
     keys: int = 1_000_000
     rows: int = 500_000
-    """Of an epoch."""
+    """Rows per epoch."""
     block: int = 5
-    """Epochs that we and the pipeline without state are fed at a time: as many as bring a compaction."""
+    """Epochs per block of Floodplain and of the pipeline without state: enough to trigger a compaction."""
     their_block: int = 2
-    """Epochs that Spark's aggregations are fed at a time."""
+    """Epochs per block of Spark's aggregations."""
     rounds: int = 7
     their_rounds: int = 7
-    """Of the race with Spark's own state."""
+    """Rounds of the race with Spark's state stores."""
     slots: int = 2
     transform_keys: int = 1_000_000
     transform_rows: int = 500_000
-    """Of an epoch of transformWithState, which takes minutes for 500k rows."""
+    """Rows per epoch of transformWithState, which takes minutes for 500k rows."""
     transform_epochs: int = 2
     """0: without transformWithState."""
     small_rows: int = 100
@@ -73,9 +73,9 @@ class Sizes:
     """How many times larger the large state is."""
     growth_rounds: int = 5
     fill_rows: int = 1_000_000
-    """Of an epoch that fills a state."""
+    """Rows per epoch while a state is filled."""
     only: tuple[str, ...] = ()
-    """Some of ``CHOICES``; none for all."""
+    """Some of ``CHOICES``; empty for all."""
 
     def includes(self, choice: str) -> bool:
         return not self.only or choice in self.only
@@ -97,16 +97,16 @@ QUICK = Sizes(
     slot_rounds=2,
     growth_rounds=2,
 )
-"""As many rounds as the full form against the pipeline without state, where the ratio is near 1; few where it is far from it."""
+"""As many rounds as the full form against the pipeline without state, because that ratio is near 1; fewer against the others."""
 
 
 def run(sizes: Sizes, clock: Clock, spark: Any = None) -> dict[str, Any]:
-    """Runs on ``spark`` if given, else on a local Spark of its own. Temporary files are removed at the end."""
+    """Runs on ``spark``, or on a local Spark of its own. Temporary files are removed at the end."""
     bench = Bench("counter", clock)
     with tempfile.TemporaryDirectory(prefix="floodplain-bench-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
         if shutil.disk_usage(home).free < sizes.disk_bytes:
-            raise BadInput(f"{home} has less than {sizes.disk_bytes >> 20} MB free: set TMPDIR to a place that has")
+            raise BadInput(f"{home} has less than {sizes.disk_bytes >> 20} MB free: set TMPDIR to a directory with more space")
         with nullcontext(spark) if spark is not None else stock_spark.local_session(home) as session:
             _Counter(bench, sizes, home, session).run()
     bench.judge({name: target for name, target in TARGETS.items() if name in bench.ratios})
@@ -116,7 +116,7 @@ def run(sizes: Sizes, clock: Clock, spark: Any = None) -> dict[str, Any]:
 
 
 def ours(slots: int) -> Callable[[Any, Path], Any]:
-    """Our contender, as a user writes it."""
+    """Floodplain's contender, as a user writes it."""
 
     def start(rows: Any, folder: Path) -> Any:
         counted = stream(rows).key_by("key").process(Count())
@@ -157,22 +157,22 @@ class _Counter:
         stack.callback(lane.stop)
         return lane
 
-    def _fill(self, lane: Lane, keys: int) -> Settling:
-        """Give every key a state."""
+    def _fill(self, lane: Lane, keys: int) -> CompactionWait:
+        """Writes a state for every key."""
         ids = self._rng.permutation(keys)
         lane.feed([self._files.write(events(part, self._rng)) for part in _parts(ids, self._sizes.fill_rows)])
-        settle = Settling(lane, self._bench.clock)
+        settle = CompactionWait(lane, self._bench.clock)
         settle()
-        self._bench.say(f"{lane.name} holds {keys} keys")
+        self._bench.say(f"{lane.name} has {keys} keys")
         return settle
 
     def _epochs(self, count: int, rows: int, keys: int) -> list[Path]:
         return [self._files.write(events(self._rng.integers(0, keys, rows), self._rng)) for _ in range(count)]
 
-    def _race_stateless(self, mine: Lane, plain: Lane, settle: Settling) -> None:
-        """We and the pipeline without state, before any other query exists.
+    def _race_stateless(self, mine: Lane, plain: Lane, settle: CompactionWait) -> None:
+        """Floodplain against the pipeline without state, before any other query exists.
 
-        Spark's state stores leave garbage, dirty pages and uploads to whoever runs next: that moved a block by up to 40 %.
+        Spark's state stores leave garbage, dirty pages and uploads that slow the next contender: a block by up to 40 %.
         """
         sizes = self._sizes
         blocks = self._blocks(sizes.rounds)
@@ -183,8 +183,8 @@ class _Counter:
         self._bench.figures["counter"] = {name: lap.figures() for name, lap in laps.items()}
         self._bench.figures["our_compaction_after_a_block_ms"] = rounded(statistics.fmean(settle.waited_s) * 1000)
 
-    def _race_spark(self, mine: Lane, settle: Settling, stack: ExitStack) -> None:
-        """We and Spark's own state, on epochs of the full size."""
+    def _race_spark(self, mine: Lane, settle: CompactionWait, stack: ExitStack) -> None:
+        """Floodplain against Spark's state stores, on epochs of the full size."""
         sizes, bench = self._sizes, self._bench
         stores = {ROCKSDB: stock_spark.ROCKSDB, MEMORY: stock_spark.MEMORY}
         others = [
@@ -192,7 +192,7 @@ class _Counter:
         ]
         for lane in others:
             lane.feed(mine.fed)
-            bench.say(f"{lane.name} holds {sizes.keys} keys")
+            bench.say(f"{lane.name} has {sizes.keys} keys")
         blocks = self._blocks(sizes.their_rounds)
         entries = [_fed(mine, blocks, sizes.block, settle), *(_fed(lane, blocks, sizes.their_block) for lane in others)]
         if sizes.transform_epochs and sizes.includes(TRANSFORM):
@@ -207,7 +207,7 @@ class _Counter:
         bench.figures["floodplain_beside_spark"] = laps[OURS].figures()
 
     def _blocks(self, rounds: int) -> list[list[Path]]:
-        """Of each round, one epoch to warm up with and a block; one round more than count."""
+        """For each round, one epoch to warm up and a block; one round more, which does not count."""
         return [self._epochs(1 + self._sizes.block, self._sizes.rows, self._sizes.keys) for _ in range(rounds + 1)]
 
     def _transform(self, stack: ExitStack, blocks: Sequence[Sequence[Path]]) -> Entry:
@@ -216,14 +216,14 @@ class _Counter:
         lane = self._lane(stack, TRANSFORM, stock_spark.transform_with_state(stock_spark.CountProcessor, OUTPUT))
         ids = self._rng.permutation(sizes.transform_keys)
         lane.feed([self._files.write(events(part, self._rng)) for part in _parts(ids, sizes.fill_rows)])
-        self._bench.say(f"{lane.name} holds {sizes.transform_keys} keys")
+        self._bench.say(f"{lane.name} has {sizes.transform_keys} keys")
         if (sizes.transform_keys, sizes.transform_rows) == (sizes.keys, sizes.rows):
             epochs = [block[0] for block in blocks[1 : sizes.transform_epochs + 1]]
         else:
             epochs = self._epochs(sizes.transform_epochs, sizes.transform_rows, sizes.transform_keys)
         return Entry(TRANSFORM, lane, lambda number: epochs[number - 1 : number] if number else [])
 
-    def _small_epochs(self, mine: Lane, plain: Lane, settle: Settling) -> None:
+    def _small_epochs(self, mine: Lane, plain: Lane, settle: CompactionWait) -> None:
         sizes = self._sizes
         blocks = [self._epochs(sizes.small_block, sizes.small_rows, sizes.keys) for _ in range(sizes.small_rounds + 1)]
         entries = [
@@ -234,7 +234,7 @@ class _Counter:
         self._bench.ratios["small_epoch_vs_stateless"] = rounded(laps[OURS].epoch_ms / laps[STATELESS].epoch_ms)
         self._bench.figures["small_epoch"] = {name: lap.figures() for name, lap in laps.items()}
 
-    def _slots(self, mine: Lane, settle: Settling) -> None:
+    def _slots(self, mine: Lane, settle: CompactionWait) -> None:
         """The same query, rescaled while it runs."""
         sizes = self._sizes
         running: Any = mine.running
@@ -249,7 +249,7 @@ class _Counter:
         self._bench.figures["slots"] = {name: lap.figures() for name, lap in laps.items()}
         running.rescale(sizes.slots)
 
-    def _growth(self, stack: ExitStack, mine: Lane, settle: Settling) -> None:
+    def _growth(self, stack: ExitStack, mine: Lane, settle: CompactionWait) -> None:
         """The same epochs on a state that is ``factor`` times as large."""
         sizes = self._sizes
         large = self._lane(stack, LARGE, ours(sizes.slots))
@@ -269,7 +269,7 @@ class _Counter:
         self._bench.check(f"{lane.name}_equals_duckdb", right)
 
 
-def _fed(lane: Lane, blocks: Sequence[Sequence[Path]], block: int, after: Settling | None = None) -> Entry:
+def _fed(lane: Lane, blocks: Sequence[Sequence[Path]], block: int, after: CompactionWait | None = None) -> Entry:
     return Entry(lane.name, lane, lambda n: blocks[n][1 : 1 + block], after=after, warm=lambda n: blocks[n][:1])
 
 

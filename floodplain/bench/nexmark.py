@@ -1,8 +1,9 @@
-"""The benchmark ``nexmark``: its queries with state, ours and Spark's own, on the same files in turn. Others are only checked.
+"""The benchmark ``nexmark``: the stateful queries in Floodplain and in Spark, on the same files in turn. Stateless queries are
+only checked.
 
 Generator, queries and answers are those of ``examples/nexmark``, so it runs from a checkout. Every contender's output is compared
-with DuckDB's answer over all events that it was fed; only then do times mean anything. DuckDB's own time, on one thread and with
-all events at once, is shown beside them: it has no state to keep, no order to wait for and one answer to give.
+with DuckDB's answer over all events that it was fed; only then do times mean anything. The figures also have DuckDB's time, on
+one thread and with all events at once: it keeps no state, waits for no late rows and computes a single answer.
 """
 
 import math
@@ -24,7 +25,7 @@ import pyarrow.parquet as pq
 
 from floodplain.bench.contenders import stock_nexmark, stock_spark
 from floodplain.bench.harness.frame import Bench, rounded, timed
-from floodplain.bench.harness.lanes import Entry, Lane, Laps, Settling, WarmUp, race
+from floodplain.bench.harness.lanes import CompactionWait, Entry, Lane, Laps, WarmUp, race
 from floodplain.clock import Clock
 from floodplain.errors import BadInput
 from floodplain.store.store import Store
@@ -33,53 +34,53 @@ OURS = "floodplain"
 SPARK = "spark"
 STATEFUL = ("q3", "q4", "q5", "q6", "q7", "q8", "q9", "q11", "q12", "q15", "q16", "q17", "q18", "q19", "q20")
 STATELESS = ("q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22")
-"""In these both would run the same expressions in the same JVM: their answers are compared, and there is no race."""
+"""Both sides would run the same expressions in the same JVM, so there is no race; only Floodplain's answers are checked."""
 CHOICES = (*STATEFUL, *STATELESS)
-"""What ``--only`` can name: queries."""
+"""Arguments of ``--only``: queries."""
 GOAL = 3.0
-"""Of the geometric mean; no query may be slower."""
+"""The target of the geometric mean; that of each query is 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
     events: int = 500_000
-    """Of an epoch."""
+    """Events per epoch."""
     small_events: int = 1_000
     small_epochs: int = 30
-    """Before all others and not counted: Java compiles what runs often, and takes dozens of epochs to be done with it."""
+    """First epochs, which do not count: Java takes dozens of epochs to compile the hot code."""
     block: int = 1
-    """Epochs that a contender is fed at a time."""
+    """Epochs per block."""
     rounds: int = 4
     warm_up: int = 2
     warm_up_s: float = 10.0
     most_warm_up: int = 8
-    """Rounds that do not count: so many, and more until each contender was busy for so long, up to the most."""
+    """Rounds that do not count: see ``WarmUp``."""
     rate: float = 10_000.0
     disorder_ms: int = 3_000
     slots: int = stock_spark.CORES
     queries: tuple[str, ...] = STATEFUL
     checked: tuple[str, ...] = STATELESS
     only: tuple[str, ...] = ()
-    """Some of ``CHOICES``; none for all."""
+    """Some of ``CHOICES``; empty for all."""
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """The queries that run: those of ``only``, whether or not this form has them by itself."""
+        """The queries that run: those of ``only`` if there are any, also if they are not in ``queries`` or ``checked``."""
         return self.only or (*self.queries, *self.checked)
 
     @property
     def epochs(self) -> int:
-        """Of full size, at the most."""
+        """The largest number of epochs of full size."""
         return self.block * (self.rounds + max(self.warm_up, self.most_warm_up))
 
 
 FULL = Sizes()
 QUICK = Sizes(rounds=3, queries=("q3", "q8", "q11", "q20"), checked=())
-"""Few queries (two joins, a windowed join, sessions), warmed up as in the full form: without that Java's compiler decides."""
+"""Few queries (two joins, a windowed join, sessions), with the warm-up of the full form: without it, times depend on the JIT."""
 
 
 def run(sizes: Sizes, clock: Clock, spark: Any = None) -> dict[str, Any]:
-    """Runs on ``spark`` if given, else on a local Spark of its own. Temporary files are removed at the end."""
+    """Runs on ``spark``, or on a local Spark of its own. Temporary files are removed at the end."""
     bench, parts = Bench("nexmark", clock), _NexmarkModules()
     with tempfile.TemporaryDirectory(prefix="floodplain-bench-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
@@ -119,7 +120,7 @@ class _NexmarkModules:
 
 
 class _Nexmark:
-    """Query after query; of each, both contenders side by side."""
+    """Runs query after query, each with both contenders."""
 
     def __init__(self, bench: Bench, sizes: Sizes, home: Path, session: Any, parts: _NexmarkModules) -> None:
         self._bench, self._sizes, self._home, self._parts = bench, sizes, home, parts
@@ -145,7 +146,7 @@ class _Nexmark:
                 self._check(name)
 
     def _check(self, name: str) -> None:
-        """The answer of Floodplain's query over one epoch."""
+        """Checks the answer of Floodplain's query over one epoch."""
         query, home = self._parts.queries.QUERIES[name], self._home / name
         lane = Lane(OURS, home, self._events, self._ours(query))
         try:
@@ -199,10 +200,10 @@ class _Nexmark:
         return {lane: _figures(lap, state_bytes[lane]) for lane, lap in laps.items()} | {"duckdb_in_one_batch": duckdb}
 
     def _published(self, lane: Lane) -> list[pa.Table]:
-        """Oldest first."""
+        """The published tables, oldest first."""
         if lane.name == OURS:
-            found: list[pa.Table] = self._parts.oracle.published(lane.output)
-            return found
+            tables: list[pa.Table] = self._parts.oracle.published(lane.output)
+            return tables
         return [pq.read_table(folder) for folder in sorted(lane.output.iterdir())]
 
     def _ours(self, query: Any) -> Callable[[Any, Path], Any]:
@@ -215,14 +216,14 @@ class _Nexmark:
         def files(number: int) -> Sequence[Path]:
             return self._files[number * self._sizes.block : (number + 1) * self._sizes.block]
 
-        settle = Settling(lanes[0], self._bench.clock)
+        settle = CompactionWait(lanes[0], self._bench.clock)
         return [Entry(lane.name, lane, files, after=settle if lane is lanes[0] else None) for lane in lanes]
 
 
 def _figures(laps: Laps, state_bytes: int) -> dict[str, Any]:
-    found = laps.figures()
-    per_core = round(found["rows_per_s"] / stock_spark.CORES)
-    return {"events_per_s_and_core": per_core, "state_bytes": state_bytes, **found}
+    figures = laps.figures()
+    per_core = round(figures["rows_per_s"] / stock_spark.CORES)
+    return {"events_per_s_and_core": per_core, "state_bytes": state_bytes, **figures}
 
 
 def _state_bytes(lane: Lane) -> int:

@@ -1,15 +1,15 @@
-"""The benchmark ``peers``: a keyed count and an interval join on the same events, ours and other stream processors.
+"""The benchmark ``peers``: a keyed count and an interval join on the same events, in Floodplain and other stream processors.
 
-A contender runs as a program in a process and, but for ours, an environment of its own. It is told what to read and where to
-write, as one JSON argument:
+A contender is a program in a process of its own and, except for Floodplain, in an environment of its own. Its task is one JSON
+argument:
 
     workload, warm, timed (files), input (a folder with all of them), output (an empty folder), workers, ports (one for each
     worker), servers (of a Kafka broker, if it needs one), within_ms, disorder_ms, span_ms (of all events), warm_progress and
     all_progress (rows counted, or pairs joined, after the files of the warm-up and after all), and the options of the peer
 
-and tells in the last line of its standard output, as JSON: ``seconds`` of the timed files (none if the rows of its answer say
-when they came out), ``whole_seconds`` with its start and the warm-up, ``answer`` (the form of its files). The answer of every run
-is compared with DuckDB's. A peer that cannot be installed or run is listed with the reason, and the others go on.
+The last line of its standard output is a report, as JSON: ``seconds`` of the timed files (absent if the rows of its answer have
+their output times), ``whole_seconds`` including its start and the warm-up, ``answer`` (the form of its files). The answer of
+every run is compared with DuckDB's. A peer that cannot be installed or run is listed with the reason, and the others continue.
 """
 
 import json
@@ -40,12 +40,12 @@ from floodplain.errors import BadInput
 
 OURS = "floodplain"
 CHOICES = tuple(peer.name for peer in PEERS)
-"""What ``--only`` can name: peers. We always take part."""
+"""Arguments of ``--only``: peers. Floodplain always takes part."""
 IVY_SETTINGS = "FLOODPLAIN_IVY_SETTINGS"
 """An Ivy settings file, for a machine that fetches the jars of a broker from a mirror."""
 REBALANCE_DELAY_MS = 5000
 OUR_SECONDS = 900
-"""After which we give up: without ours there is no comparison."""
+"""Timeout of Floodplain's run; the benchmark fails then, because there is nothing to compare with."""
 RATIOS = {COUNT: "counter_vs_", "join": "join_vs_"}
 
 
@@ -55,9 +55,9 @@ class Sizes:
     rounds: int = 3
     quick: bool = False
     run_seconds: float = 300
-    """After which a peer is given up."""
+    """Timeout of a peer's run; the peer is listed as unavailable then."""
     only: tuple[str, ...] = ()
-    """Names of peers; none for all that run in this form."""
+    """Names of peers; empty for all that run in this form."""
 
     def includes(self, peer: Peer) -> bool:
         return peer.name in self.only if self.only else peer.quick or not self.quick
@@ -108,22 +108,22 @@ class _Peers:
         self._feeds: dict[tuple[str, int], Feed] = {}
 
     def run(self) -> None:
-        told = self._bench.figures["peers"] = {}
+        listed = self._bench.figures["peers"] = {}
         for peer in self._peers:
-            told[peer.name] = {"version": peer.environment.version, "configuration": peer.configuration, "share": peer.share}
+            listed[peer.name] = {"version": peer.environment.version, "configuration": peer.configuration, "share": peer.share}
             try:
                 self._pythons[peer.name] = provide(peer.environment, self._bench.say)
             except Unavailable as reason:
-                self._give_up(peer, "install", reason)
+                self._unavailable(peer, "install", reason)
         for workload in WORKLOADS:
             self._race(workload)
 
-    def _give_up(self, peer: Peer, what: str, reason: Unavailable) -> None:
+    def _unavailable(self, peer: Peer, what: str, reason: Unavailable) -> None:
         self._bench.say(f"{peer.name}, {what}: UNAVAILABLE: {reason}")
         self._bench.figures["peers"][peer.name].setdefault("unavailable", {})[what] = str(reason)
 
     def _race(self, workload: str) -> None:
-        """Ours and the peers in turn, round by round, another one first in each."""
+        """Floodplain and the peers in turn, round by round, another one first in each."""
         running: dict[str, Peer | None] = {OURS: None}
         running |= {peer.name: peer for peer in self._peers if peer.name in self._pythons}
         runs = {name: Runs(self._feed(workload, peer).timed_rows) for name, peer in running.items()}
@@ -137,9 +137,9 @@ class _Peers:
                 except Unavailable as reason:
                     if peer is None:
                         raise BadInput(
-                            f"{workload}: our own side could not run, there is nothing to compare with: {reason}"
+                            f"{workload}: Floodplain could not run, so there is nothing to compare with: {reason}"
                         ) from None
-                    self._give_up(peer, workload, reason)
+                    self._unavailable(peer, workload, reason)
                     del running[name], runs[name]
         timed = {name: lap for name, lap in runs.items() if lap.seconds}
         self._bench.figures[workload] = {name: lap.figures() for name, lap in timed.items()}
@@ -159,21 +159,21 @@ class _Peers:
         output = self._home / "output"
         output.mkdir()
         try:
-            with brokered(peer) as task:
-                task |= asked(feed, output, peer)
+            with broker_options(peer) as task:
+                task |= program_task(feed, output, peer)
                 seconds = OUR_SECONDS if peer is None else self._sizes.run_seconds
-                told = run_program(self._command(peer), task, seconds, own=peer is None)
-            answer = Answer(feed, told["answer"], Path(told.get("folder", output)))
+                report = run_program(self._command(peer), task, seconds, own=peer is None)
+            answer = Answer(feed, report["answer"], Path(report.get("folder", output)))
             right = answer.right()
             self._bench.check(f"{workload}_{name}_equals_duckdb", right)
             if not right:
                 return
-            seconds = told.get("seconds") or answer.seconds()
+            seconds = report.get("seconds") or answer.seconds()
         finally:
             shutil.rmtree(output)
         runs.seconds.append(seconds)
-        runs.whole_seconds.append(told["whole_seconds"])
-        self._bench.say(f"{workload}, {name}: {runs.rows / seconds:,.0f} rows/s, {told['whole_seconds']:.1f} s with its start")
+        runs.whole_seconds.append(report["whole_seconds"])
+        self._bench.say(f"{workload}, {name}: {runs.rows / seconds:,.0f} rows/s, {report['whole_seconds']:.1f} s with its start")
 
     def _command(self, peer: Peer | None) -> list[str]:
         if peer is None:
@@ -182,22 +182,22 @@ class _Peers:
 
 
 @contextmanager
-def brokered(peer: Peer | None) -> Iterator[dict[str, Any]]:
-    """The broker options of a program; empty if it needs no broker."""
+def broker_options(peer: Peer | None) -> Iterator[dict[str, Any]]:
+    """Starts a broker if the program needs one; yields the options that tell where it is."""
     with ExitStack() as stack:
         task = {}
         if peer is not None and peer.broker:
             jars = Jars(cache_folder() / "jars", os.environ.get(IVY_SETTINGS))
             try:
-                # Both members are there before partitions are handed out: state does not move.
+                # With the delay, both members are there before partitions are assigned, so that no state moves.
                 task["servers"] = stack.enter_context(broker(free_ports(2), jars, rebalance_delay_ms=REBALANCE_DELAY_MS))
             except (Unfetchable, subprocess.SubprocessError) as reason:
                 raise Unavailable(f"no Kafka broker: {reason}") from None
         yield task
 
 
-def asked(feed: Feed, output: Path, peer: Peer | None) -> dict[str, Any]:
-    """The input of a program."""
+def program_task(feed: Feed, output: Path, peer: Peer | None) -> dict[str, Any]:
+    """The task of a program."""
     warm, timed = feed.files(peer.form if peer else "parquet")
     return {
         "workload": feed.workload,
@@ -217,10 +217,10 @@ def asked(feed: Feed, output: Path, peer: Peer | None) -> dict[str, Any]:
 
 
 def run_program(command: Sequence[str], task: Mapping[str, Any], seconds: float, *, own: bool = False) -> dict[str, Any]:
-    """The output of the program. Raises ``Unavailable`` if it fails, does not end in time, or prints nothing."""
+    """The report of the program. Raises ``Unavailable`` if it fails, does not end in time, or prints no report."""
     lines = run_command([*command, json.dumps(task)], seconds, own=own).splitlines()
     try:
-        told: dict[str, Any] = json.loads(lines[-1])
+        report: dict[str, Any] = json.loads(lines[-1])
     except (IndexError, ValueError):
-        raise Unavailable("it ended without a result") from None
-    return told
+        raise Unavailable("it ended without a report") from None
+    return report

@@ -1,4 +1,4 @@
-"""Floodplain as a contender of ``peers``: a process of its own with the same input and output as every peer."""
+"""Floodplain as a contender of ``peers``: a program in a process of its own, with the same interface as every peer."""
 
 import json
 import sys
@@ -18,16 +18,16 @@ WORKLOADS: dict[str, tuple[str, Callable[[int], Callable[[Any, Path], Any]]]] = 
 }
 
 
-def measure(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """``seconds`` are those of the timed files by Spark's own account, from their first epoch to the end of the last."""
-    clock, home = SystemClock(), Path(asked["output"])
+def measure(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Runs the workload. ``seconds``: from the start of the first timed epoch to the end of the last, as Spark reports it."""
+    clock, home = SystemClock(), Path(task["output"])
     began_s = clock.monotonic_s()
-    rows, start = WORKLOADS[asked["workload"]]
+    rows, start = WORKLOADS[task["workload"]]
     with stock_spark.local_session(home) as session:
-        lane = Lane("floodplain", home, stock_spark.files(session, rows), start(asked["workers"]))
+        lane = Lane("floodplain", home, stock_spark.files(session, rows), start(task["workers"]))
         try:
-            lane.feed(_paths(asked["warm"]))
-            block = lane.feed(_paths(asked["timed"]))
+            lane.feed(_paths(task["warm"]))
+            block = lane.feed(_paths(task["timed"]))
         finally:
             lane.stop()
         whole_s = clock.monotonic_s() - began_s
@@ -39,8 +39,8 @@ def _paths(names: Sequence[str]) -> list[Path]:
 
 
 def main() -> None:
-    told = measure(json.loads(sys.argv[1]))
-    print(json.dumps(told), flush=True)
+    report = measure(json.loads(sys.argv[1]))
+    print(json.dumps(report), flush=True)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ TRANSFORM_PANDAS = "transform_with_state_in_pandas"
 COMPAT = "floodplain.spark.transform_with_state.api"
 
 CHOICES = (DROPIN, DROPIN_PANDAS, TRANSFORM, TRANSFORM_PANDAS)
-"""What ``--only`` can name: contenders. We always take part."""
+"""Arguments of ``--only``: contenders. Floodplain always takes part."""
 
 TARGETS = {"vs_transform_with_state": ("at least", 40.0), "dropin_vs_transform_with_state": ("at least", 25.0)}
 
@@ -40,16 +40,16 @@ TARGETS = {"vs_transform_with_state": ("at least", 40.0), "dropin_vs_transform_w
 @dataclass(frozen=True, slots=True)
 class Sizes:
     rows: int = 200_000
-    """Rows of an epoch of Floodplain and of the drop-in; there are as many keys."""
+    """Rows per epoch of Floodplain and of the drop-in; there are as many keys."""
     rounds: int = 5
     """Each is one window of event time: three epochs, in one of which timers fire."""
     slow_rows: int = 40_000
-    """Of an epoch of the others, with as many keys."""
+    """Rows per epoch of the others; there are as many keys."""
     slow_rounds: int = 2
     pandas_rows: int = 10_000
     pandas_rounds: int = 1
     only: tuple[str, ...] = ()
-    """Some of ``CHOICES``; none for all."""
+    """Some of ``CHOICES``; empty for all."""
 
 
 FULL = Sizes()
@@ -57,7 +57,7 @@ QUICK = Sizes(rounds=3, slow_rows=8_000, slow_rounds=1, pandas_rows=2_000)
 
 
 def run(sizes: Sizes, clock: Clock, spark: Any = None) -> dict[str, Any]:
-    """Runs on ``spark`` if given, else on a local Spark of its own. Temporary files are removed at the end."""
+    """Runs on ``spark``, or on a local Spark of its own. Temporary files are removed at the end."""
     bench = Bench("process", clock)
     with tempfile.TemporaryDirectory(prefix="floodplain-bench-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
@@ -90,21 +90,21 @@ Contenders = Mapping[str, tuple[Callable[[Any, Path], Any], int, int]]
 
 
 def _contenders(bench: Bench, sizes: Sizes) -> Contenders:
-    """Name → how it starts, rows of its epochs, rounds that it runs."""
-    found: dict[str, tuple[Callable[[Any, Path], Any], int, int]] = {OURS: (_ours, sizes.rows, sizes.rounds)}
+    """Name → its start function, rows per epoch, number of rounds."""
+    contenders: dict[str, tuple[Callable[[Any, Path], Any], int, int]] = {OURS: (_ours, sizes.rows, sizes.rounds)}
     if find_spec(COMPAT) is not None:
-        found[DROPIN] = (_dropin(pandas=False), sizes.rows, sizes.rounds)
-        found[DROPIN_PANDAS] = (_dropin(pandas=True), sizes.slow_rows, sizes.slow_rounds)
+        contenders[DROPIN] = (_dropin(pandas=False), sizes.rows, sizes.rounds)
+        contenders[DROPIN_PANDAS] = (_dropin(pandas=True), sizes.slow_rows, sizes.slow_rounds)
     else:
-        bench.say("the drop-in is not in this version: left out")
+        bench.say("the drop-in is not in this version: skipped")
     row, pandas = stock_spark.VisitsProcessor, stock_spark.VisitsPandasProcessor
-    found[TRANSFORM] = (stock_spark.transform_with_state(row, OUTPUT, "EventTime"), sizes.slow_rows, sizes.slow_rounds)
-    found[TRANSFORM_PANDAS] = (
+    contenders[TRANSFORM] = (stock_spark.transform_with_state(row, OUTPUT, "EventTime"), sizes.slow_rows, sizes.slow_rounds)
+    contenders[TRANSFORM_PANDAS] = (
         stock_spark.transform_with_state(pandas, OUTPUT, "EventTime", pandas=True),
         sizes.pandas_rows,
         sizes.pandas_rounds,
     )
-    return {name: contender for name, contender in found.items() if name == OURS or not sizes.only or name in sizes.only}
+    return {name: contender for name, contender in contenders.items() if name == OURS or not sizes.only or name in sizes.only}
 
 
 def _ours(rows: Any, folder: Path) -> Any:
@@ -125,7 +125,7 @@ def _dropin(*, pandas: bool) -> Callable[[Any, Path], Any]:
 
 
 def _feed(files: Files, scale: int, rounds: int) -> Callable[[int], list[Path]]:
-    """One window a round; of the first round, and of as many further ones as this contender runs."""
+    """One window per round: for the warm-up round, and for the ``rounds`` that this contender runs."""
     rng = np.random.default_rng(11)
 
     def feed(number: int) -> list[Path]:
@@ -138,7 +138,7 @@ def _feed(files: Files, scale: int, rounds: int) -> Callable[[int], list[Path]]:
 
 
 def _compare(bench: Bench, laps: Mapping[str, Laps]) -> None:
-    """``vs_…`` is ours against theirs; ``dropin_vs_…`` is their processor through the drop-in against theirs."""
+    """``vs_…``: Floodplain against Spark; ``dropin_vs_…``: Spark's processor on the drop-in against the same on Spark."""
 
     pairs = {
         "vs_transform_with_state": (OURS, TRANSFORM),

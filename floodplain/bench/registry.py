@@ -1,4 +1,4 @@
-"""The benchmarks by name. Each is loaded when it runs: contenders come with packages that nothing else needs."""
+"""The benchmarks by name. Each is imported when it runs, because contenders need packages that nothing else does."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ _MODULES = {
     "nexmark": "nexmark",
     "peers": "peer_comparison",
 }
-"""Each has ``FULL`` and ``QUICK`` sizes, the ``CHOICES`` of ``only``, and ``run``."""
+"""Name → module. Each module has ``FULL`` and ``QUICK`` sizes, the ``CHOICES`` of ``only``, and ``run``."""
 
 NAMES = tuple(_MODULES)
 
@@ -23,8 +23,8 @@ NAMES = tuple(_MODULES)
 def run(name: str, quick: bool, only: Sequence[str] = ()) -> dict[str, Any]:
     """Run a benchmark; progress goes to stderr. Returns a result in the form of ``bench.harness.frame``.
 
-    ``quick`` ends within five minutes on two cores: the sizes that a target names stay, there are fewer rounds. ``only``: these
-    contenders or parts of it, and ours.
+    ``quick`` ends within five minutes on two cores: it has fewer rounds, but the sizes that the targets name. ``only``: run only
+    these contenders or parts, and Floodplain.
     """
     if name not in _MODULES:
         raise BadInput(f"there is no benchmark {name!r}; there are: {', '.join(NAMES)}")

@@ -1,4 +1,4 @@
-"""Changing the number of slots: by an edit of the assignment, and by rewriting the state as systems do whose slots own files.
+"""Changes the number of slots: by an edit of the assignment, or by rewriting the state, as systems must whose slots own files.
 
 Two times for each: until the new partitioning is durable (``move``), and until every new slot has answered a multi-get for a
 sample of the keys it now has (``run``). Rewriting contenders read the old partitions, split by key group, and write the new ones.
@@ -39,7 +39,7 @@ SLOTS = (4, 7)
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """From so many slots to so many, and for each new slot keys that it will be asked for."""
+    """A change of the number of slots; ``samples``: lookup keys for each new slot."""
 
     before: int
     after: int
@@ -51,7 +51,7 @@ class Move:
 
 
 def plan(kind: Kind, rows: pa.Table, before: int, after: int, sample: int) -> Move:
-    """``rows`` are the whole state, in the form of ``kind``."""
+    """``rows``: the whole state, as rows of ``kind``."""
     keys = rows.select(kind.keys).combine_chunks()
     groups = groups_of(keys)
     picks = [np.flatnonzero((groups >= low) & (groups < high))[:sample] for low, high in ranges(after)]
@@ -59,7 +59,7 @@ def plan(kind: Kind, rows: pa.Table, before: int, after: int, sample: int) -> Mo
 
 
 def ranges(slots: int) -> list[tuple[int, int]]:
-    """The key groups of each slot: contiguous, as even as they come."""
+    """The key groups of each slot: contiguous ranges, as even as possible."""
     bounds = [slot * KEY_GROUPS // slots for slot in range(slots + 1)]
     return list(pairwise(bounds))
 
@@ -78,9 +78,9 @@ class Stored(Protocol):
 
 
 class Slots:
-    """The new slots: each a handle of its own on the store, open since before the change, that never read the table.
+    """The new slots. Each has its own handle on the store, opened before the change, and has never read the table.
 
-    A slot learns from the log what was committed, opens the runs, and verifies the chunks it touches.
+    A slot reads the new commits from the log, opens the runs, and verifies the chunks that it reads.
     """
 
     def __init__(self, kind: Kind, move: Move) -> None:
@@ -107,7 +107,7 @@ class Slots:
 
 
 def assign(history: History, slots: int) -> SetAssignment:
-    """The update that makes the number of slots ``slots``."""
+    """The update that sets the number of slots."""
     version = history.head.assignment.version if history.head.assignment else 0
     return SetAssignment(Assignment(version + 1, slots, tuple((low, slot) for slot, (low, _) in enumerate(ranges(slots)))))
 
@@ -144,7 +144,7 @@ class Reassign:
 
 
 class Rewrite:
-    """All state read and written again through the store's own reading and writing, into partitions of the new slots."""
+    """All state is read by a scan and written again by task writers, partitioned by new slot."""
 
     name = REWRITE
 
@@ -181,7 +181,7 @@ class Rewrite:
 
     @property
     def rows(self) -> int:
-        """How many were written in the last round."""
+        """The rows written in the last round."""
         assert self._target is not None
         return sum(run.rows for run in self._target.head.runs[ours.TABLE])
 
@@ -194,7 +194,7 @@ class Rewrite:
 
 
 class Copy(Rewrite):
-    """The least that rewriting can cost: physical rows go from run to run, nothing is checked, hashed or sorted again."""
+    """A lower bound for rewriting: physical rows are copied from run to run, without checks, hashing or sorting."""
 
     name = COPY
 
@@ -215,9 +215,9 @@ class Copy(Rewrite):
 
 
 class RocksRewrite:
-    """One RocksDB per slot, keys led by their key group: a new slot is a range, copied into a sorted file and ingested.
+    """One RocksDB per slot, with keys prefixed by key group: the range of a new slot is copied into an SST file and ingested.
 
-    Faster here than write batches, and what stream processors on RocksDB do at best when they rescale.
+    That is faster here than write batches, and the best that stream processors on RocksDB do when they rescale.
     """
 
     def __init__(self, contender: rocks.Rocks, move: Move, home: Path) -> None:
@@ -327,5 +327,5 @@ Mover: TypeAlias = Reassign | Rewrite | RocksRewrite | PlainRewrite
 
 
 def contestant(name: str, mover: Mover, *, answering: bool = True) -> Contestant:
-    """``answering``: timed until every new slot has answered, else until the new partitioning is durable."""
+    """``answering``: timed until every new slot has answered; otherwise until the new partitioning is durable."""
     return Contestant(name, mover.run if answering else mover.move, None if isinstance(mover, PlainRewrite) else mover.prepare)

@@ -29,7 +29,7 @@ __all__ = ["CHOICES", "FULL", "QUICK", "run"]
 
 RMW, GROWTH = "rmw", "growth"
 CHOICES = (*(kind.name for kind in KINDS), RMW, GROWTH)
-"""What ``--only`` can name: kinds of state, reading and writing back, and growth."""
+"""Arguments of ``--only``: kinds of state, read-modify-write, and growth."""
 
 TARGETS = {
     "rmw_vs_rocksdb": ("at least", 5.0),
@@ -38,7 +38,7 @@ TARGETS = {
     "repartition_vs_rewrite": ("at least", 50.0),
 }
 _NEW_SHARE = 10
-"""One in so many users of an update or a query is not in the state yet."""
+"""One in this many users of an update or a query is not in the state yet."""
 
 Contender: TypeAlias = ours.Ours | rocks.Rocks | plain.Plain
 
@@ -49,7 +49,7 @@ def run(sizes: Sizes, clock: Clock) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="floodplain-bench-") as folder:
         home = Path(folder)
         if shutil.disk_usage(home).free < sizes.disk_bytes:
-            raise BadInput(f"{home} has less than {sizes.disk_bytes >> 20} MB free: set TMPDIR to a place that has")
+            raise BadInput(f"{home} has less than {sizes.disk_bytes >> 20} MB free: set TMPDIR to a directory with more space")
         chosen = sizes.only or CHOICES
         for kind in KINDS:
             if kind.name in chosen:
@@ -69,7 +69,7 @@ def run(sizes: Sizes, clock: Clock) -> dict[str, Any]:
 
 @contextmanager
 def _folder(home: Path, name: str) -> Iterator[Path]:
-    """Disk space comes back after each part."""
+    """A folder for one part of the benchmark, removed after it to free the disk space."""
     part = home / name
     part.mkdir()
     try:
@@ -99,17 +99,17 @@ def _evaluate(bench: Bench, kind: Kind, sizes: Sizes, home: Path) -> dict[str, A
         timings = {"update": _race(bench, kind.name, "update", contenders, updated)}
         timings |= _query(bench, kind, sizes, contenders, rng)
         timings["checkpoint"] = _race(bench, kind.name, "checkpoint", contenders, saved)
-        asked = [saved[-1].select(kind.keys).slice(0, sizes.sample)] * (sizes.rounds + 1)
-        timings["restore"] = _race(bench, kind.name, "restore", contenders, asked)
+        lookup_keys = [saved[-1].select(kind.keys).slice(0, sizes.sample)] * (sizes.rounds + 1)
+        timings["restore"] = _race(bench, kind.name, "restore", contenders, lookup_keys)
         wanted = expected(kind, [*loaded, *updated, *saved])
         _check_rows(bench, kind.name, kind, contenders, wanted)
         for what, slots in (("repartition", repartition.SLOTS), ("merge", repartition.SLOTS[::-1])):
             move = repartition.plan(kind, wanted, *slots, sizes.sample)
             timings[what], timings[f"{what}_answers"] = _race_moves(bench, kind.name, contenders, move, sizes.moves, home)
-    for what, found in timings.items():
-        bench.compare(f"{kind.name}_{what}", found, ours.NAME)
+    for what, measured in timings.items():
+        bench.compare(f"{kind.name}_{what}", measured, ours.NAME)
     point = timings.pop("point").medians()
-    figures = {f"{what}_ms": found.medians() for what, found in timings.items()}
+    figures = {f"{what}_ms": measured.medians() for what, measured in timings.items()}
     return figures | {"point_us": {name: rounded(ms * 1000 / sizes.points) for name, ms in point.items()}}
 
 
@@ -131,14 +131,14 @@ def _race(bench: Bench, label: str, what: str, contenders: Sequence[Contender], 
 
     def contestant(contender: Contender) -> Contestant:
         call = getattr(contender, what)
-        return Contestant(contender.name, lambda number: call(inputs[number]), lambda _: _settle(contenders))
+        return Contestant(contender.name, lambda number: call(inputs[number]), lambda _: _finish_compactions(contenders))
 
     return bench.race(f"{label}_{what}", [contestant(contender) for contender in contenders], len(inputs) - 1)
 
 
-def _settle(contenders: Sequence[Contender]) -> None:
+def _finish_compactions(contenders: Sequence[Contender]) -> None:
     for contender in contenders:
-        contender.settle()
+        contender.finish_compactions()
 
 
 def _query(
@@ -183,7 +183,7 @@ def _race_moves(
 
 
 def _read_modify_write(bench: Bench, sizes: Sizes, home: Path) -> None:
-    """The targets on the large value table: updates of a quarter of its keys, and repartitioning all of it."""
+    """Measures the targets on the large value table: updates of a quarter of its keys, and its repartitioning."""
     rng = np.random.default_rng(99)
     with ExitStack() as stack:
         contenders = [stack.enter_context(closing(contender)) for contender in _contenders(VALUE, home, bench.clock)]
@@ -202,8 +202,8 @@ def _read_modify_write(bench: Bench, sizes: Sizes, home: Path) -> None:
         move = repartition.plan(VALUE, wanted, *repartition.SLOTS, sizes.sample)
         moved, answered = _race_moves(bench, "rmw", contenders, move, sizes.moves, home)
     bench.compare("rmw", timings, ours.NAME)
-    burdened_ms = timings.mean_ms(ours.NAME) + compaction_ms
-    bench.ratios["rmw_with_compaction_vs_rocksdb"] = rounded(timings.mean_ms(rocks.NAME) / burdened_ms)
+    with_compaction_ms = timings.mean_ms(ours.NAME) + compaction_ms
+    bench.ratios["rmw_with_compaction_vs_rocksdb"] = rounded(timings.mean_ms(rocks.NAME) / with_compaction_ms)
     bench.compare("repartition", moved, ours.NAME)
     bench.compare("repartition_answers", answered, ours.NAME)
     bench.figures["rmw"] = {

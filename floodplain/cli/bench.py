@@ -12,11 +12,11 @@ def bench(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of: {', '.join(registry.NAMES)}.")],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds: within five minutes on two cores.")] = False,
     only: Annotated[
-        str, typer.Option(metavar="NAMES", help="Contenders or parts, separated by commas: only these, and ours.")
+        str, typer.Option(metavar="NAMES", help="Contenders or parts, separated by commas: only these, and Floodplain.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Run a benchmark on this machine and print what was measured.
+    """Run a benchmark on this machine and print its results.
 
     Needs the packages of the extra `bench`: pip install floodplain[bench]. All but state-types run on Spark: they need the extra
     `spark` too, and a Java of version 17 or newer, which the extra `java` brings: pip install floodplain[bench,spark,java]

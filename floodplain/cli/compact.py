@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.filesize import decimal
 
@@ -25,6 +26,7 @@ from floodplain.settings import StoreSettings
 from floodplain.store.compaction.compactor import Compacted
 from floodplain.store.store import Store
 from floodplain.tiers.redact import without_credentials
+from floodplain.versions.records.user_names import UserNames
 
 
 def compact(
@@ -34,7 +36,7 @@ def compact(
         str, typer.Option(metavar="SIZE", help="Read at most about this much per step; bounds memory.")
     ] = "256MiB",
     watch: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Go on until interrupted, looking again after this long.")
+        float | None, typer.Option(metavar="SECONDS", help="Run until interrupted, checking for work at this interval.")
     ] = None,
     mode: FileMode = None,
     option: StoreOptions = None,
@@ -44,7 +46,7 @@ def compact(
     """Merge runs where that pays, in a process of its own.
 
     Needs no lease and never blocks a writer: a step that loses a race against another process changes nothing and
-    is tried again. An interrupt finishes the step under way; a second one does not.
+    is retried. After an interrupt the current step is finished first; a second interrupt ends it at once.
     """
     output = chosen_output(as_json)
     totals = CompactionTotals()
@@ -65,7 +67,7 @@ def _steps(store: Store, full: bool, step_bytes: int, watch: float | None, inter
     """Steps until there is nothing left to do, or for ever if watching; none after an interrupt."""
     while True:
         for step in store.compact(full=full, step_bytes=step_bytes):
-            yield step
+            yield msgspec.structs.replace(step, table=UserNames(store.head.definitions).table(step.table))
             if interrupt.requested:
                 return
         if watch is None or interrupt.wait_s(watch):

@@ -22,10 +22,10 @@ def gc(
     option: StoreOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget old epochs and delete what only they needed.
+    """Forget old epochs and delete the files that only they needed.
 
-    Tagged and pinned epochs stay, and so do the files of epochs that are being written. How much to keep is for this
-    command to say: give it what the pipeline's own settings say.
+    Tagged and pinned epochs stay, and so do the files of epochs that are being written. The options decide which epochs are
+    kept: pass the retention of the pipeline's own settings.
     """
     output = chosen_output(as_json)
     with reported(output):

@@ -5,7 +5,7 @@ from floodplain.cli.options import AsJson, Imports, Location, StoreOptions, chos
 
 
 def inspect(location: Location, option: StoreOptions = None, import_: Imports = None, as_json: AsJson = False) -> None:
-    """Show what a store holds: tables, runs, retained epochs, tags, lease, watermarks, sizes, the log.
+    """Show the contents of a store: tables, runs, retained epochs, tags, lease, watermarks, sizes, the log.
 
     Reads the manifest and lists the objects; the state itself is not read, however large it is.
     """

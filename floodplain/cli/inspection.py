@@ -1,4 +1,4 @@
-"""What `floodplain inspect` shows of a store: gathered from the newest manifest and a listing, without reading any run."""
+"""The result of `floodplain inspect`: gathered from the newest manifest and a listing, without reading any run."""
 
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from floodplain.versions.records.definition import Definition
 from floodplain.versions.records.edit import GroupRanges, RunRef
 from floodplain.versions.records.manifest import Manifest
 from floodplain.versions.records.schema import Field, TableSchema, value_from_bytes
+from floodplain.versions.records.user_names import UserNames
 
 KINDS = {
     "format": paths.FORMAT,
@@ -30,7 +31,7 @@ class ColumnInfo(msgspec.Struct, frozen=True):
     default: str | None
     merge: str
     merge_known: bool
-    """Whether this process could fold it: built in, or registered by an imported module."""
+    """Whether this process has the merge function: built in, or registered by an imported module."""
     ttl_ms: int
 
 
@@ -48,13 +49,16 @@ class RunInfo(msgspec.Struct, frozen=True):
 
 class TableInfo(msgspec.Struct, frozen=True):
     name: str
+    """With the state as its user calls it."""
+    stored_as: str
+    """In the log."""
     shape: str
     schema_id: int
     ttl_ms: int
     ttl_clock: str
     columns: tuple[ColumnInfo, ...]
     rows: int
-    """Rows in runs: entries written more than once, and deletes, count as often as they stand there."""
+    """Physical rows in runs: all versions of an entry count, and so do tombstones."""
     size_bytes: int
     runs: tuple[RunInfo, ...]
 
@@ -67,7 +71,7 @@ class EpochInfo(msgspec.Struct, frozen=True):
 
 
 class OperatorInfo(msgspec.Struct, frozen=True):
-    """What an operator was told to do, as the log has it."""
+    """The definition of an operator, as the log records it."""
 
     name: str
     kind: str
@@ -76,7 +80,7 @@ class OperatorInfo(msgspec.Struct, frozen=True):
 
 
 class ChangeInfo(msgspec.Struct, frozen=True):
-    """What a changed job did to the state when it was started. Going back to ``epoch`` undoes it."""
+    """A migration of the state when a changed job was started. Rolling back to ``epoch`` undoes it."""
 
     epoch: int
     at_ms: int
@@ -96,7 +100,7 @@ class KindInfo(msgspec.Struct, frozen=True):
 
 
 class TierInfo(msgspec.Struct, frozen=True):
-    """One tier. ``live_bytes`` is what the newest epoch needs of the runs; the rest serves past epochs, or is garbage."""
+    """One tier. ``live_bytes``: size of the runs of the newest epoch; other runs belong to past epochs, or are garbage."""
 
     tier: str
     url: str
@@ -108,9 +112,9 @@ class TierInfo(msgspec.Struct, frozen=True):
 
 class LogInfo(msgspec.Struct, frozen=True):
     position: int
-    """Of the newest edit."""
+    """The position of the newest edit."""
     oldest: int | None
-    """Of the oldest edit that is still stored."""
+    """The position of the oldest edit that is still stored."""
     checkpoints: tuple[int, ...]
     horizon: int
 
@@ -135,7 +139,7 @@ class Inspection(msgspec.Struct, frozen=True):
 
 
 def inspect_store(location: str, store: Store) -> Inspection:
-    head, history = store.head, store.history
+    head, history, names = store.head, store.history, UserNames(store.head.definitions)
     sizes = {kind: {info.name: info.size_bytes for info in history.blobs.list(prefix)} for kind, prefix in KINDS.items()}
     return Inspection(
         location=without_credentials(location),
@@ -152,13 +156,18 @@ def inspect_store(location: str, store: Store) -> Inspection:
         epochs=tuple(EpochInfo(mark.epoch, mark.at_ms, mark.position, _tags(head, mark.epoch)) for mark in head.epochs),
         operators=tuple(_operator(name, definition) for name, definition in sorted(head.definitions.items())),
         changes=tuple(ChangeInfo(change.epoch, change.at_ms, change.what) for change in head.changes),
-        tables=tuple(_table(versions[-1], head.runs.get(name, ())) for name, versions in sorted(head.schemas.items())),
+        tables=tuple(
+            _table(names.table(name), names.schema(versions[-1]), head.runs.get(name, ()))
+            for name, versions in sorted(head.schemas.items())
+        ),
         tiers=(_tier(store, head, sizes),),
     )
 
 
 def _operator(name: str, definition: Definition) -> OperatorInfo:
     states = {state: declared.told for state, declared in definition.states.items()}
+    if definition.spark is not None:
+        states |= {variable.name: variable.told for variable in definition.spark.variables.values()}
     return OperatorInfo(name, definition.kind, tuple(definition.facts), states)
 
 
@@ -189,14 +198,15 @@ def _tier(store: Store, head: Manifest, sizes: dict[str, dict[str, int]]) -> Tie
     )
 
 
-def _table(schema: TableSchema, runs: tuple[RunRef, ...]) -> TableInfo:
+def _table(name: str, schema: TableSchema, runs: tuple[RunRef, ...]) -> TableInfo:
     roles: dict[Literal["key", "subkey", "value"], tuple[Field, ...]] = {
         "key": schema.keys,
         "subkey": schema.subkeys,
         "value": schema.values,
     }
     return TableInfo(
-        name=schema.table,
+        name=name,
+        stored_as=schema.table,
         shape=schema.shape,
         schema_id=schema.id,
         ttl_ms=schema.ttl_ms,

@@ -1,4 +1,4 @@
-"""Stopping politely: the step under way is finished, then the command ends."""
+"""Graceful interrupts: the current step is finished, then the command ends."""
 
 import os
 import select
@@ -9,7 +9,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
-    """While held, the first interrupt or termination is only noted; the next one acts as it always does.
+    """Inside this context, the first SIGINT or SIGTERM only sets ``requested``; the next one has its usual effect.
 
     Requires: the main thread. A pipe wakes the wait, because a lock taken in a signal handler could wait for itself.
     """

@@ -15,7 +15,7 @@ from floodplain.cli.verify import verify
 
 app = typer.Typer(
     name="floodplain",
-    help="Look after Floodplain stores: elastic, tiered, versioned state for PySpark streams.",
+    help="Inspect and maintain Floodplain stores: elastic, tiered, versioned state for PySpark streams.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -1,4 +1,4 @@
-"""What the commands share on the command line, and what is made of it."""
+"""Command-line arguments and options that commands share, and their parsing."""
 
 import importlib
 import re
@@ -16,7 +16,7 @@ from floodplain.settings import StoreSettings
 from floodplain.store.store import Store
 
 EXIT_GOOD, EXIT_WRONG, EXIT_FAILED = 0, 1, 2
-"""All is well; what was looked at is damaged or wrong; the command could not do its work."""
+"""Success; the store is damaged or an answer is wrong; the command could not run."""
 
 Location = Annotated[str, typer.Argument(metavar="PATH", help="The store: a directory, or an s3://, gs:// or az:// URL.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on standard output.")]
@@ -35,7 +35,9 @@ Imports = Annotated[
 FileMode = Annotated[
     str | None,
     typer.Option(
-        "--mode", metavar="OCTAL", help="Permissions of new files in a directory, as 640: give what the pipeline's settings say."
+        "--mode",
+        metavar="OCTAL",
+        help="Permissions of new files in a directory, as 640: pass the mode of the pipeline's settings.",
     ),
 ]
 
@@ -48,7 +50,7 @@ def chosen_output(as_json: bool) -> Output:
 
 @contextmanager
 def reported(output: Output) -> Iterator[None]:
-    """Errors raised on purpose become one clear line and an exit code; all others are bugs and keep their traceback."""
+    """Turns errors of Floodplain into one line and an exit code; all others are bugs and keep their traceback."""
     try:
         yield
     except Corrupt as error:
@@ -73,14 +75,14 @@ def parsed_options(pairs: list[str] | None) -> dict[str, str]:
     for text in pairs or []:
         key, separator, value = text.partition("=")
         if not separator or not key:
-            # The value may be a secret, so only what stands before it is shown.
+            # The value may be a secret, so only the key is shown.
             raise BadInput(f"--option {key!r} has no value: write it as KEY=VALUE")
         options[key] = value
     return options
 
 
 def import_modules(names: list[str] | None) -> None:
-    """Modules are looked for in the working directory too, as ``python -m`` does."""
+    """Imports modules, also from the working directory, as ``python -m`` does."""
     here = str(Path.cwd())
     if names and here not in sys.path:
         sys.path.insert(0, here)

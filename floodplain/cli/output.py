@@ -19,7 +19,7 @@ PIPED_WIDTH = 160
 
 
 class Output(ABC):
-    """A command calls one of these once. Progress is not its matter: that goes to standard error."""
+    """A command calls one of these methods, once. Progress does not go through it, but to standard error."""
 
     @abstractmethod
     def verdict(self, location: str, verdict: Verdict) -> None: ...

@@ -1,4 +1,4 @@
-"""Progress of long work, on standard error: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of long commands, on standard error: a bar on a terminal, otherwise a line every few seconds."""
 
 from types import TracebackType
 
@@ -12,13 +12,13 @@ LINE_EVERY_S = 5.0
 
 
 class RunProgress:
-    """Told after each run or read how many runs are done, of how many (0 while that is not known), and how many bytes it was."""
+    """Called after each run or read with the number of runs done, their total (0 while unknown), and the bytes read so far."""
 
     def __init__(self, what: str, clock: Clock, console: Console | None = None) -> None:
         self._what = what
         self._clock = clock
         self._console = console or Console(stderr=True)
-        self._told_at_s = clock.monotonic_s()
+        self._printed_at_s = clock.monotonic_s()
         self._bar: Progress | None = None
         if self._console.is_terminal:
             columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
@@ -28,8 +28,8 @@ class RunProgress:
     def __call__(self, done: int, total: int, size_bytes: int) -> None:
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=total or None, description=f"{self._what} {decimal(size_bytes)}")
-        elif self._clock.monotonic_s() - self._told_at_s >= LINE_EVERY_S:
-            self._told_at_s = self._clock.monotonic_s()
+        elif self._clock.monotonic_s() - self._printed_at_s >= LINE_EVERY_S:
+            self._printed_at_s = self._clock.monotonic_s()
             runs = f"{done} of {total} runs, " if total else ""
             self._console.print(f"{self._what}: {runs}{decimal(size_bytes)}", soft_wrap=True, highlight=False)
 

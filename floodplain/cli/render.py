@@ -1,4 +1,4 @@
-"""The text form of every result."""
+"""Renders the result of every command as text."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -61,7 +61,7 @@ def compaction(console: Console, location: str, totals: CompactionTotals) -> Non
         _line(console, f"nothing worth compacting in {escape(location)}")
         return
     tables = ", ".join(f"{table} ({steps})" for table, steps in sorted(totals.tables.items()))
-    _line(console, f"[bold green]compacted[/] {escape(location)} in {totals.steps} steps: {tables}")
+    _line(console, f"[bold green]compacted[/] {escape(location)} in {totals.steps} steps: {escape(tables)}")
     _line(console, f"  runs merged  {totals.runs_merged:,}")
     _line(console, f"  rows         {totals.rows_before:,} → {totals.rows_after:,}")
     _line(console, f"  bytes        {decimal(totals.bytes_before)} → {decimal(totals.bytes_after)}")
@@ -85,8 +85,8 @@ def rollback(console: Console, location: str, done: RolledBack) -> None:
     for table in done.tables:
         _line(console, f"  {escape(table.name):<12} {_restored(table)}")
     if done.batch_before != done.batch_after:
-        after = f"read on behind batch {done.batch_after}" if done.batch_after >= 0 else "read from its beginning"
-        _line(console, f"  input        {after}, not behind batch {done.batch_before}")
+        after = f"continues after batch {done.batch_after}" if done.batch_after >= 0 else "is read from its beginning"
+        _line(console, f"  input        {after}, instead of after batch {done.batch_before}")
     for name in sorted({*done.watermarks_before, *done.watermarks_after}):
         was, is_now = (marks.get(name) for marks in (done.watermarks_before, done.watermarks_after))
         if was != is_now:
@@ -101,9 +101,9 @@ def rollback(console: Console, location: str, done: RolledBack) -> None:
 
 def _restored(table: TableRestored) -> str:
     if table.dropped:
-        return f"goes: {table.rows_before:,} rows in {table.runs_before} runs"
+        return f"dropped: {table.rows_before:,} rows in {table.runs_before} runs"
     rows = f"{table.rows_before:,} → {table.rows_after:,} rows in runs, {table.runs_before} → {table.runs_after} runs"
-    return rows + (", with the columns it had" if table.redefined else "")
+    return rows + (", with its former schema" if table.redefined else "")
 
 
 def _maybe(time_ms: int | None) -> str:
@@ -111,7 +111,7 @@ def _maybe(time_ms: int | None) -> str:
 
 
 def bench(console: Console, result: dict[str, Any]) -> None:
-    """A table with a section for each part of the result; what is nested gets a dotted name."""
+    """A table with a section for each part of the result; nested values have dotted names."""
     grid = Table(title=f"bench {escape(str(result.get('bench', '')))}", title_justify="left")
     grid.add_column("")
     grid.add_column("what", overflow="fold")
@@ -176,7 +176,7 @@ def _tables(tables: tuple[TableInfo, ...]) -> Table:
         grid.add_column(name, justify="right")
     for table in tables:
         ttl = f"{_duration(table.ttl_ms)} by {table.ttl_clock}" if table.ttl_ms else ""
-        grid.add_row(table.name, table.shape, ttl, f"{len(table.runs):,}", f"{table.rows:,}", decimal(table.size_bytes))
+        grid.add_row(escape(table.name), table.shape, ttl, f"{len(table.runs):,}", f"{table.rows:,}", decimal(table.size_bytes))
     return grid
 
 
@@ -189,7 +189,7 @@ def _operators(shown: Inspection) -> Table:
 
 
 def _changes(shown: Inspection) -> Table:
-    title = "Changed jobs, newest first (going back to the epoch undoes it)"
+    title = "Changed jobs, newest first (rolling back to the epoch undoes it)"
     grid = Table("after epoch", "at", "what", title=title, title_justify="left")
     for change in shown.changes[::-1][:_MOST_LINES]:
         grid.add_row(str(change.epoch), _time(change.at_ms), escape(change.what))
@@ -197,11 +197,12 @@ def _changes(shown: Inspection) -> Table:
 
 
 def _columns(table: TableInfo) -> Table:
-    title = f"Columns of {table.name} (schema {table.schema_id})"
+    title = f"Columns of {escape(table.name)} (schema {table.schema_id})"
     grid = Table("column", "role", "type", "default", "merge", "ttl", title=title, title_justify="left")
     for column in table.columns:
         ttl = _duration(column.ttl_ms) if column.ttl_ms else ""
-        grid.add_row(column.name, column.role, escape(column.type), escape(column.default or ""), escape(_merge(column)), ttl)
+        shown = [column.name, column.role, column.type, column.default or "", _merge(column), ttl]
+        grid.add_row(*map(escape, shown))
     return grid
 
 
@@ -219,9 +220,10 @@ def _runs(tables: tuple[TableInfo, ...]) -> Table:
         for run in table.runs[:_MOST_LINES]:
             epochs = f"{run.first_epoch}–{run.last_epoch}" if run.first_epoch != run.last_epoch else str(run.first_epoch)
             holds = ", ".join(name for name, true in (("deletes", run.deletes), ("merges", run.merges)) if true)
-            grid.add_row(table.name, epochs, f"{run.rows:,}", decimal(run.size_bytes), str(run.key_groups), holds, run.object)
+            size = decimal(run.size_bytes)
+            grid.add_row(escape(table.name), epochs, f"{run.rows:,}", size, str(run.key_groups), holds, run.object)
         if len(table.runs) > _MOST_LINES:
-            grid.add_row(table.name, f"… {len(table.runs) - _MOST_LINES} more: see --json")
+            grid.add_row(escape(table.name), f"… {len(table.runs) - _MOST_LINES} more: see --json")
     return grid
 
 

@@ -29,10 +29,10 @@ def scrub(
     option: StoreOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check every byte that any retained epoch rests on, slowly, beside a running query.
+    """Check every byte that any retained epoch needs, slowly, while a query runs.
 
-    Checks what `verify` checks, at a bounded rate, from the disk or object store and not from memory where that can be helped.
-    Reads only. Epochs that are forgotten and runs that are compacted away meanwhile are no damage.
+    Checks what `verify` checks, at a bounded rate, and reads from the disk or object store instead of caches where it can.
+    Reads only. Epochs that are forgotten and runs that are compacted meanwhile are no damage.
 
     Exit code: 0 if all is good, 1 if something is damaged, 2 if it could not be checked.
     """

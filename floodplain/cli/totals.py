@@ -1,4 +1,4 @@
-"""What a run of `floodplain compact` did, added up so that a watch of any length needs no more memory."""
+"""Totals of a `floodplain compact`, so that a watch needs bounded memory however long it runs."""
 
 import msgspec
 

@@ -22,10 +22,10 @@ from floodplain.tiers.redact import without_credentials
 
 
 def verify(location: Location, option: StoreOptions = None, as_json: AsJson = False) -> None:
-    """Check every byte that any retained epoch rests on, and name what is damaged.
+    """Check every byte that any retained epoch needs, and list the damaged files.
 
-    Reads only. Safe beside a running writer, a compaction and a garbage collection. A store too damaged to be
-    opened gets a verdict too.
+    Reads only. Safe while a writer, a compaction or a garbage collection runs. A store too damaged to be
+    opened gets a verdict, too.
 
     Exit code: 0 if all is good, 1 if something is damaged, 2 if it could not be checked.
     """

@@ -23,8 +23,8 @@ class IngestionTime:
 
 
 def ingestion_time(column: str = "ingestion_time") -> IngestionTime:
-    """For ``watermark``: the event time of a row is the processing time of the epoch that it came with, in a new column of this
-    name. No row is late, and time goes on when no data comes."""
+    """For ``watermark``: the event time of a row is the processing time of its epoch, in a new column of this name. No row is
+    late, and the watermark advances when no data comes."""
     return IngestionTime(column)
 
 

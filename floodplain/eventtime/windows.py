@@ -111,30 +111,30 @@ GLOBAL = TimeWindows(END_MS, END_MS)
 
 
 def tumbling(size: Duration, *, offset: Duration = "0 seconds") -> TimeWindows:
-    """Windows side by side; they start at multiples of ``size`` since 1970, moved by ``offset``."""
+    """Windows that do not overlap. They start at multiples of ``size`` since 1970, shifted by ``offset``."""
     size_ms = to_ms(size, "window size")
     return TimeWindows(size_ms, size_ms, to_ms(offset, "window offset"))
 
 
 def sliding(size: Duration, slide: Duration, *, offset: Duration = "0 seconds") -> TimeWindows:
-    """Windows of this size that start every ``slide``. They share panes, unless they have early results, a ``late=`` of their
-    own, or firings that discard or retract: then each has its own state."""
+    """Windows of this size that start every ``slide``. They share panes. With ``early=``, ``late=``, or a ``firing=`` that
+    discards or retracts, each window has its own state."""
     return TimeWindows(to_ms(size, "window size"), to_ms(slide, "window slide"), to_ms(offset, "window offset"))
 
 
 def session(gap: Duration) -> SessionWindows:
-    """Rows of a key at most ``gap`` apart, as in Spark; a row that bridges two windows makes them one."""
+    """Rows of a key at most ``gap`` apart, as in Spark. A row that bridges two windows merges them."""
     return SessionWindows(to_ms(gap, "session gap"))
 
 
 def count_window(size: int, slide: int | None = None) -> CountWindows:
-    """So many rows of a key, every ``slide`` rows: by event time within an epoch, or as they come if they have none."""
+    """``size`` rows of a key, every ``slide`` rows. Within an epoch rows are in the order of event time, if they have one."""
     return CountWindows(size, size if slide is None else slide)
 
 
 def global_window() -> TimeWindows:
-    """One window for all rows of a key, with or without a time: ``early`` says when it gives results. Without it there is one
-    when all input has come: of a static DataFrame, at its end; of a stream never, and ``start`` refuses it."""
+    """One window for all rows of a key, with or without a time. It fires as ``early=`` says. Without ``early=`` it fires at the
+    end of the input: a static DataFrame has one, and on a stream ``start`` refuses it."""
     return GLOBAL
 
 
@@ -160,7 +160,7 @@ EACH_EPOCH = Trigger()
 
 
 def every(interval: Duration, clock: TimeKind = "processing") -> Trigger:
-    """At multiples of the interval, of processing time or of event time (when the watermark passes them)."""
+    """Fire at multiples of the interval: of processing time, or of event time (when the watermark passes them)."""
     interval_ms = to_ms(interval, "trigger interval")
     if not interval_ms or clock not in get_args(TimeKind):
         raise BadInput(f"every({interval!r}, {clock!r}): give an interval above 0, and 'processing' or 'event'")
@@ -168,7 +168,7 @@ def every(interval: Duration, clock: TimeKind = "processing") -> Trigger:
 
 
 def every_rows(rows: int) -> Trigger:
-    """When a window has this many rows since its last firing, checked once per epoch."""
+    """Fire when a window has this many rows since its last firing. Checked once per epoch."""
     _check_count("every_rows", rows)
     if rows < 1:
         raise BadInput(f"every_rows({rows}): give a number of rows from 1 on")
@@ -176,7 +176,7 @@ def every_rows(rows: int) -> Trigger:
 
 
 def every_epoch() -> Trigger:
-    """In each epoch that brings rows."""
+    """Fire in each epoch that brings rows."""
     return EACH_EPOCH
 
 

@@ -1,4 +1,4 @@
-"""Aggregates as users give them to ``agg``: by name, without one, as Spark's dicts, and as Spark's ``Column``s."""
+"""The arguments of ``agg``: aggregates with or without a name, dicts as in Spark, and ``Column``s of Spark's functions."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -26,28 +26,28 @@ _EVERY_ROW = (("*",), ("1",))
 
 
 def all_named(unnamed: Iterable[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Those without a name under one of their own, then the others. Raises ``BadInput`` where two would have one name."""
-    found: dict[str, Any] = {}
+    """Aggregates without a name under default names, then the named ones. Raises ``BadInput`` if two have the same name."""
+    aggregates: dict[str, Any] = {}
     for name, aggregate in [pair for each in unnamed for pair in _named(each)]:
-        if name in found or name in named:
+        if name in aggregates or name in named:
             raise BadInput(f"agg: two aggregates would be called {name}: name one of them, as in agg(other=…)")
-        found[name] = aggregate
-    return {**found, **named}
+        aggregates[name] = aggregate
+    return {**aggregates, **named}
 
 
-def _named(given: Any) -> Iterator[tuple[str, Aggregate]]:
-    if isinstance(given, Aggregate):
-        name = default_name(given, _text)
+def _named(argument: Any) -> Iterator[tuple[str, Aggregate]]:
+    if isinstance(argument, Aggregate):
+        name = default_name(argument, _text)
         if name is None:
-            raise BadInput(f"agg: {given} needs a name: agg(x=…)")
-        yield name, given
-    elif isinstance(given, Mapping):
-        for column, function in given.items():
-            yield from _named(_by_name(str(function), [] if (column,) in _EVERY_ROW else [quoted(column)], given))
-    elif isinstance(given, str) or written(given) is None:
-        raise BadInput(f"agg({given!r}): give an aggregate, as in agg(n=fp.count())")
+            raise BadInput(f"agg: {argument} needs a name: agg(x=…)")
+        yield name, argument
+    elif isinstance(argument, Mapping):
+        for column, function in argument.items():
+            yield from _named(_by_name(str(function), [] if (column,) in _EVERY_ROW else [quoted(column)], argument))
+    elif isinstance(argument, str) or written(argument) is None:
+        raise BadInput(f"agg({argument!r}): this is no aggregate: pass one, as in agg(n=fp.count())")
     else:
-        yield _of_column(given, written(given) or "")
+        yield _of_column(argument, written(argument) or "")
 
 
 def _text(argument: object) -> str:
@@ -56,26 +56,28 @@ def _text(argument: object) -> str:
 
 
 def _of_column(column: Any, text: str) -> tuple[str, Aggregate]:
-    """Spark's own, as its text tells it, if that is a function of columns."""
+    """The aggregate for a ``Column`` of one of Spark's functions, read from its text. Its arguments must be columns."""
     call = call_of_columns(text)
     if call is None:
-        raise BadInput(f"agg: {text} is Spark's own and cannot be taken over: use those of fp, as in agg(total=fp.sum('v * 2'))")
+        raise BadInput(f"agg: Spark's {text} has no equivalent here: use an aggregate of fp, as in agg(total=fp.sum('v * 2'))")
     if _is_distinct(column, text):
         raise BadInput(f"agg: {text} is of distinct values: use agg(n=fp.count_distinct('v'))")
-    made = _by_name(call.function, [] if call.columns in _EVERY_ROW else [quoted(each) for each in call.columns], text)
-    return (_text(call.alias), made) if call.alias else next(_named(made))
+    aggregate = _by_name(call.function, [] if call.columns in _EVERY_ROW else [quoted(each) for each in call.columns], text)
+    return (_text(call.alias), aggregate) if call.alias else next(_named(aggregate))
 
 
-def _by_name(function: str, columns: list[str], given: object) -> Aggregate:
+def _by_name(function: str, columns: list[str], argument: object) -> Aggregate:
     kind = _BY_NAME.get(function.lower())
     if kind is None:
         known = ", ".join(sorted(_BY_NAME))
-        raise BadInput(f"agg({given!r}): {function} is not one of {known}: use those of fp, as fp.last('v') or fp.collect('v')")
+        raise BadInput(
+            f"agg({argument!r}): {function} is not one of {known}: use aggregates of fp, such as fp.last('v') or fp.collect('v')"
+        )
     return kind(*columns)
 
 
 def _is_distinct(column: Any, text: str) -> bool:
-    """Of a function of Spark's its text does not say: ``F.countDistinct("v")`` reads as ``count(v)``. Its node does."""
+    """Spark's text omits it: ``F.countDistinct("v")`` reads as ``count(v)``. So this asks the expression node."""
     if not hasattr(column, "_jc"):
         return False
     node = column._jc.node()

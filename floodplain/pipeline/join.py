@@ -1,4 +1,4 @@
-"""Joins as steps of a pipeline: both sides as one table, then one operator keyed by what they are joined on."""
+"""Joins as steps of a pipeline: a union of both sides, then one operator keyed by the join columns."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from floodplain.operators.joins.bounds import Bound, Interval, Lasting, SameWind
 from floodplain.operators.joins.columns import PACKED
 from floodplain.operators.joins.stream_join import How, Join
 from floodplain.operators.joins.stream_join_retractable import RetractableJoin
-from floodplain.operators.kernel.late_rows import lateness_asked
+from floodplain.operators.kernel.late_rows import parse_lateness
 from floodplain.operators.kernel.process import Process
 from floodplain.operators.kernel.reserved_columns import AT, RIGHT_SIDE
 from floodplain.plan.nodes import Keyed, Node, Rest, Select, Union
@@ -31,27 +31,27 @@ def key_pairs(on: On) -> dict[str, str]:
     several = on if isinstance(on, Sequence) and not isinstance(on, str) else [on]
     pairs = list(on.items()) if isinstance(on, Mapping) else [pair for each in several for pair in _pairs_in(each)]
     if not pairs:
-        raise BadInput(f"join: on={on!r} names no columns: give one, several, or {{'left': 'right'}}")
+        raise BadInput(f"join: on={on!r} names no columns: pass one, several, or {{'left': 'right'}}")
     return {name_of(left, "join"): name_of(right, "join") for left, right in pairs}
 
 
 def _pairs_in(on: Given) -> list[tuple[Given, Given]]:
-    """A column, or columns that a ``Column`` says to be equal, the left one first."""
+    """A column that both sides have, or the pairs of an equality as a ``Column``, the left column first."""
     text = None if isinstance(on, str) else written(on)
     if text is None or name_in(text) is not None:
         return [(on, on)]
     pairs = equal_columns(text)
     if pairs is None:
         raise BadInput(
-            f"join: {text} is not a pair of columns that are equal: on={{'left': 'right'}} names them, and "
-            "within=('0 seconds', '1 hour') says how far apart in time rows may be"
+            f"join: {text} is no equality of two columns: pass on={{'left': 'right'}}; within=('0 seconds', '1 hour') bounds how "
+            "far apart in time the rows may be"
         )
     return list(pairs)
 
 
 @dataclass(frozen=True)
-class JoinAsked:
-    """What ``join`` was given, checked."""
+class JoinOptions:
+    """The arguments of ``join``. ``step`` checks them."""
 
     on: On
     how: How
@@ -63,32 +63,37 @@ class JoinAsked:
     times: tuple[str | None, str | None]
     suffixes: tuple[str, str] | None
     changes: tuple[bool, bool] = (False, False)
-    """Of each side, whether its rows are changes."""
+    """Of each side, whether it is a changelog."""
     lateness: Span = "0 seconds"
 
     def step(self, left: Node, right: Node, name: str) -> Keyed:
         known: tuple[str, ...] = get_args(AsOfHow if self.as_of else How)
         if self.how not in known:
             raise BadInput(f"join: how={self.how!r} is not known here: use {', '.join(known)}")
-        process, times = self._process() if not any(self.changes) else (self._of_changes(name), (None, None))
+        process, times = self._process() if not any(self.changes) else (self._on_changelog(name), (None, None))
         ends = self.within is not None or self.window is not None or self.as_of
-        lateness_ms = lateness_asked("join", self.lateness, bounded_by="" if ends else "within, window or as_of")
+        lateness_ms = parse_lateness("join", self.lateness, bounded_by="" if ends else "within, window or as_of")
         sides = ("left",) if self.how in ("semi", "anti") and not any(self.changes) else ("left", "right")
         return joined((left, right), key_pairs(self.on), times, process, name, sides, lateness_ms)
 
-    def _of_changes(self, name: str) -> Process:
-        bounds = {"within": self.within, "window": self.window, "ttl": self.ttl, "as_of": self.as_of or None}
-        for bound in (bound for bound, given in bounds.items() if given is not None):
+    def _on_changelog(self, name: str) -> Process:
+        for bound in self._bounds():
             raise changelog_refused(
-                name, "one that comes when its partners are gone could not take back what they were", f"leave {bound} out"
+                name,
+                "a retraction that comes after its partners have expired could not retract the rows joined with them",
+                f"omit {bound}",
             )
         return RetractableJoin(self.how, self.suffixes, self.changes)
 
-    def _process(self) -> tuple[Process, tuple[str | None, str | None]]:
+    def _bounds(self) -> list[str]:
+        """The names of the arguments that bound how long rows wait for partners, as far as they are set."""
         bounds = {"within": self.within, "window": self.window, "ttl": self.ttl, "as_of": self.as_of or None}
-        given = [name for name, bound in bounds.items() if bound is not None]
-        if len(given) > 1:
-            raise BadInput(f"join: {' and '.join(given)} exclude each other: each says how long rows wait for partners")
+        return [name for name, bound in bounds.items() if bound is not None]
+
+    def _process(self) -> tuple[Process, tuple[str | None, str | None]]:
+        bounds = self._bounds()
+        if len(bounds) > 1:
+            raise BadInput(f"join: {' and '.join(bounds)} exclude each other: each bounds how long rows wait for partners")
         if self.as_of:
             both = self._times()
             return AsOfJoin("left" if self.how == "left" else "inner", both, self.suffixes), both
@@ -112,7 +117,7 @@ class JoinAsked:
     def _spans(self) -> tuple[int, int]:
         if not isinstance(self.within, tuple | list) or len(self.within) != 2:
             raise BadInput(
-                f"join: within={self.within!r} is not a pair: give both bounds of right.time - left.time, as in "
+                f"join: within={self.within!r} is not a pair: pass both bounds of right.time - left.time, as in "
                 "within=('-5 seconds', '5 seconds')"
             )
         low, high = map(to_span_ms, self.within)
@@ -127,7 +132,7 @@ class JoinAsked:
 
 
 def to_span_ms(span: Span) -> int:
-    """A length of time that may be negative: ``"-5 seconds"``."""
+    """A duration in milliseconds that may be negative: ``"-5 seconds"``."""
     if isinstance(span, timedelta):
         return to_ms(abs(span), "within") * (-1 if span < timedelta(0) else 1)
     text = span.strip() if isinstance(span, str) else span
@@ -145,7 +150,8 @@ def joined(
     packed: Collection[str] = tuple(PACKED),
     lateness_ms: int = 0,
 ) -> Keyed:
-    """``times``: the time column of each side, if time matters. ``packed``: sides whose other columns are needed, too."""
+    """The operator over the union of both sides. ``times``: the event-time column of each side, if the join is bounded by time.
+    ``packed``: sides whose other columns are needed, too; each as one struct."""
     members = []
     for side, node, keys, time in zip(PACKED, sides, (list(on), list(on.values())), times, strict=True):
         columns: list[tuple[str, Any]] = [(RIGHT_SIDE, "true" if side == "right" else "false")]

@@ -1,4 +1,4 @@
-"""What PySpark users type by habit: it works where it can only mean one thing here; else the error names our way."""
+"""PySpark's method names on streams. Those with one clear meaning here work; the others raise an error with the equivalent."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -15,25 +15,25 @@ from floodplain.state.durations import to_ms
 
 if TYPE_CHECKING:
     from floodplain.pipeline.stream import Stream
-    from floodplain.pipeline.writer import Writing
+    from floodplain.pipeline.writer import StreamWriter
 
 _WINDOWS = {"window": "fp.tumbling('10 minutes')", "session_window": "fp.session('10 minutes')"}
 
 
 def no_attribute(owner: object, name: str, *tables: Mapping[str, str]) -> NoReturn:
-    """Raises for an attribute that is not there: for a name that PySpark has, with what to write here; else with close names."""
+    """Raises for a missing attribute: for a name of PySpark, with the equivalent in ``tables``; otherwise, with similar names."""
     kind = type(owner).__name__
     hint = next((table[name] for table in tables if name in table), None)
     if hint is not None:
         raise NoSuchMethod(f"{kind} has no {name}, as PySpark has: {hint.format(name=name)}", name=name, obj=owner)
     known = {each for each in dir(type(owner)) if not each.startswith("_")}
     close = get_close_matches(name, known, 3)
-    told = f"; did you mean {' or '.join(close)}?" if close else ""
-    raise AttributeError(f"{kind} has no attribute {name!r}{told}", name=name, obj=owner)
+    suggestion = f"; did you mean {' or '.join(close)}?" if close else ""
+    raise AttributeError(f"{kind} has no attribute {name!r}{suggestion}", name=name, obj=owner)
 
 
 class GroupedNames:
-    """Methods of Spark's ``GroupedData``, of keys or of keys and windows."""
+    """Methods of Spark's ``GroupedData``, on a keyed stream or on windows."""
 
     if TYPE_CHECKING:
         agg: Callable[..., "Stream"]
@@ -43,21 +43,21 @@ class GroupedNames:
         return self.agg(count=functions.count())
 
     def sum(self, *columns: Given) -> "Stream":
-        """``agg(sum_v=fp.sum("v"))``, and so of several columns."""
+        """``agg(sum_v=fp.sum("v"))``, for each column."""
         return self._each("sum", functions.sum, columns)
 
     def avg(self, *columns: Given) -> "Stream":
-        """``agg(avg_v=fp.avg("v"))``, and so of several columns."""
+        """``agg(avg_v=fp.avg("v"))``, for each column."""
         return self._each("avg", functions.avg, columns)
 
     mean = avg
 
     def min(self, *columns: Given) -> "Stream":
-        """``agg(min_v=fp.min("v"))``, and so of several columns."""
+        """``agg(min_v=fp.min("v"))``, for each column."""
         return self._each("min", functions.min, columns)
 
     def max(self, *columns: Given) -> "Stream":
-        """``agg(max_v=fp.max("v"))``, and so of several columns."""
+        """``agg(max_v=fp.max("v"))``, for each column."""
         return self._each("max", functions.max, columns)
 
     def _each(self, call: str, kind: Callable[[Any], Aggregate], columns: Sequence[Given]) -> "Stream":
@@ -78,22 +78,23 @@ class SparkNames(GroupedNames):
 
     def groupBy(self, *columns: Given) -> "Stream":
         """``key_by``."""
-        given = list(columns[0]) if len(columns) == 1 and isinstance(columns[0], list | tuple) else list(columns)
-        for column in given:
+        keys = list(columns[0]) if len(columns) == 1 and isinstance(columns[0], list | tuple) else list(columns)
+        for column in keys:
             function = (written(column) or "").partition("(")[0]
             if function in _WINDOWS and not isinstance(column, str):
                 raise BadInput(
-                    f"groupBy: a window is no column: key_by the others, if any, and then .window({_WINDOWS[function]}).agg(…)"
+                    f"groupBy: a window is no key column: key_by the others, if any, then .window({_WINDOWS[function]}).agg(…)"
                 )
-        return self._me.key_by(*given) if given else self._me
+        return self._me.key_by(*keys) if keys else self._me
 
     groupby = groupBy
 
     def count(self) -> "Stream":
-        """Of a keyed stream: ``agg(count=fp.count())``."""
+        """On a keyed stream: ``agg(count=fp.count())``."""
         if not self._me.keys:
             raise BadInput(
-                "count: a stream has no end to wait for: agg(n=fp.count()) counts as rows come; per key, key_by(…).count()"
+                "count: a stream does not end, so it has no total: agg(n=fp.count()) emits running counts; per key, "
+                "key_by(…).count()"
             )
         return super().count()
 
@@ -106,54 +107,53 @@ class SparkNames(GroupedNames):
         return self._me.with_column(colName, col)
 
     def withColumns(self, colsMap: Mapping[str, Any]) -> "Stream":
-        """``with_column`` for each; none of them sees another, as in Spark."""
-        made = self._me
+        """``with_column`` for each. As in Spark, no expression can use another new column."""
+        stream = self._me
         if len(colsMap) > 1:
             names = self.columns
-            kept = {name: quoted(name) for name in names}
-            return made.select(**{**kept, **colsMap})
+            present = {name: quoted(name) for name in names}
+            return stream.select(**{**present, **colsMap})
         for name, column in colsMap.items():
-            made = made.with_column(name, column)
-        return made
+            stream = stream.with_column(name, column)
+        return stream
 
     def withColumnRenamed(self, existing: str, new: str) -> "Stream":
-        """``select`` of all columns, one under another name."""
+        """``select`` of all columns, one of them renamed."""
         return self.withColumnsRenamed({existing: new})
 
     def withColumnsRenamed(self, colsMap: Mapping[str, str]) -> "Stream":
-        """``select`` of all columns, some under other names."""
+        """``select`` of all columns, some of them renamed."""
         if not set(colsMap) & set(self.columns):
             return self._me
         return self._me.select(**{colsMap.get(name, name): quoted(name) for name in self.columns})
 
     def drop(self, *cols: Given) -> "Stream":
-        """``select`` of all other columns; one that is not there is no error, as in Spark."""
-        gone = {name_of(column, "drop") for column in cols}
-        kept = [name for name in self.columns if name not in gone]
-        if len(kept) == len(self.columns):
+        """``select`` of all other columns. As in Spark, unknown columns are ignored."""
+        dropped = {name_of(column, "drop") for column in cols}
+        remaining = [name for name in self.columns if name not in dropped]
+        if len(remaining) == len(self.columns):
             return self._me
-        if not kept:
-            raise BadInput("drop: no column is left")
-        return self._me.select(**{name: quoted(name) for name in kept})
+        if not remaining:
+            raise BadInput("drop: no column is left: keep at least one")
+        return self._me.select(**{name: quoted(name) for name in remaining})
 
     def filter(self, condition: Any) -> "Stream":
         """``where``."""
         return self._me.where(condition)
 
     def selectExpr(self, *expr: str | list[str]) -> "Stream":
-        """``select``; an expression says its name: ``"price * 2 as w"``."""
-        made: dict[str, Any] = {}
-        for each in [text for given in expr for text in ([given] if isinstance(given, str) else given)]:
+        """``select``. An expression has an alias: ``"price * 2 as w"``."""
+        selected: dict[str, Any] = {}
+        for each in [text for argument in expr for text in ([argument] if isinstance(argument, str) else argument)]:
             named = {name: quoted(name) for name in self.columns} if each.strip() == "*" else dict([expression_named(each)])
-            for name in made.keys() & named.keys():
+            for name in selected.keys() & named.keys():
                 raise BadInput(f"selectExpr: two columns would be called {name}: name one of them, as in '{each} as other'")
-            made |= named
-        return self._me.select(**made)
+            selected |= named
+        return self._me.select(**selected)
 
     def dropDuplicates(self, *subset: Given) -> "Stream":
         """``dedup`` by these columns, or by all."""
-        given = list(subset[0]) if len(subset) == 1 and isinstance(subset[0], list | tuple) else [each for each in subset if each]
-        return self._me.dedup(*(given or self.columns))
+        return self._me.dedup(*self._subset(subset))
 
     drop_duplicates = dropDuplicates
 
@@ -161,9 +161,18 @@ class SparkNames(GroupedNames):
         """``dedup(…, within=…)`` with the delay of the watermark."""
         me = self._me
         if not me.delay_ms:
-            raise BadInput("dropDuplicatesWithinWatermark goes by the delay of the watermark: dedup('id', within='10 minutes')")
-        given = list(subset[0]) if len(subset) == 1 and isinstance(subset[0], list | tuple) else [each for each in subset if each]
-        return me.dedup(*(given or self.columns), within=timedelta(milliseconds=me.delay_ms))
+            raise BadInput(
+                "dropDuplicatesWithinWatermark needs a watermark with a delay: call watermark before it, or use "
+                "dedup('id', within='10 minutes')"
+            )
+        return me.dedup(*self._subset(subset), within=timedelta(milliseconds=me.delay_ms))
+
+    def _subset(self, subset: Sequence[Given]) -> list[Given]:
+        """Columns passed one by one or as one list; all columns if there are none."""
+        columns = (
+            list(subset[0]) if len(subset) == 1 and isinstance(subset[0], list | tuple) else [each for each in subset if each]
+        )
+        return columns or self.columns
 
     def distinct(self) -> "Stream":
         """``dedup`` by all columns."""
@@ -194,35 +203,35 @@ class SparkNames(GroupedNames):
 
     @property
     def isStreaming(self) -> bool:
-        """Whether the input is a stream; over a static DataFrame it is not."""
+        """Whether the input is streaming; false for a static DataFrame."""
         return all(getattr(rows, "isStreaming", True) for rows in self._me.sources.values())
 
     @property
-    def writeStream(self) -> "Writing":
-        """``write(…).start(state=…)`` in Spark's words: ``checkpointLocation`` is where the state is."""
+    def writeStream(self) -> "StreamWriter":
+        """``write(…).start(state=…)`` as Spark writes it: ``checkpointLocation`` is the location of the state."""
         return self._me.writing()
 
 
-def trigger_of(given: Any) -> dict[str, Any] | None:
-    """What ``start(trigger=)`` was given, as Spark's ``trigger`` takes it: ``"1 second"``, ``"availableNow"``, or a mapping."""
-    if given is None or given == {}:
+def trigger_of(trigger: Any) -> dict[str, Any] | None:
+    """The arguments of Spark's ``trigger`` for ``start(trigger=)``: ``"1 second"``, ``"availableNow"``, or a mapping."""
+    if trigger is None or trigger == {}:
         return None
-    if isinstance(given, str) and given.replace("_", "").lower() in ("availablenow", "once"):
+    if isinstance(trigger, str) and trigger.replace("_", "").lower() in ("availablenow", "once"):
         return {"availableNow": True}
-    if isinstance(given, str | timedelta):
-        return {"processingTime": f"{to_ms(given, 'trigger')} milliseconds"}
-    if isinstance(given, Mapping) and len(given) == 1:
-        ((kind, value),) = given.items()
+    if isinstance(trigger, str | timedelta):
+        return {"processingTime": f"{to_ms(trigger, 'trigger')} milliseconds"}
+    if isinstance(trigger, Mapping) and len(trigger) == 1:
+        ((kind, value),) = trigger.items()
         if kind in ("availableNow", "once", "processingTime") and value:
             return {kind: value}
     raise BadInput(
-        f"trigger={given!r} is not known: use 'availableNow', an interval as '1 second', or what Spark's trigger takes, as "
-        "{'processingTime': '1 second'}; continuous and real-time modes are Spark's own"
+        f"trigger={trigger!r} is not known: use 'availableNow', an interval such as '1 second', or an argument of Spark's "
+        "trigger, such as {'processingTime': '1 second'}; continuous and real-time modes are not supported"
     )
 
 
 def check_side(other: Any) -> None:
-    """Raises unless this can be the other side of a join."""
+    """Raises ``BadInput`` unless this can be the other side of a join."""
     if hasattr(other, "check_same_input"):
         return
     what = "an Output, which has its sinks already" if hasattr(other, "outlets") else f"a {type(other).__name__}"

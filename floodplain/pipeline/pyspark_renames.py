@@ -1,19 +1,18 @@
-"""What PySpark's methods are called here, where they are not the same and cannot simply stand for ours."""
+"""Methods of PySpark that streams do not have, each with a hint what to write instead."""
 
-_END = "a stream has no end to wait for"
 _ORDER = (
-    "rows of a stream have no order as a whole: top(n, by) has the first of each key, process(…, in_order=True) the order of time"
+    "a stream has no total order: top(n, by) has the first rows of each key, process(…, in_order=True) event-time order per key"
 )
-_FRAME = "it is a step of Spark's own: transform(lambda df: df.{name}(…))"
-_LOOK = f"{_END}: write('memory') and query.sink.table(), or write('console')"
-_PARTS = "rows are spread by their keys: start(slots=…), or query.rescale(n) while it runs"
+_FRAME = "run it in Spark as a stateless step: transform(lambda df: df.{name}(…))"
+_LOOK = "a stream does not end, so it cannot be collected: write('memory') and query.sink.table(), or write('console')"
+_PARTS = "rows are partitioned by key: start(slots=…), or query.rescale(n) while it runs"
 _VIEW = "write it to a sink and read that, or read the state with query.state(table)"
-_STATE = "process(function) keeps state per key; fp.transform_with_state(…) runs a StatefulProcessor as it is"
-_SETS = "begin with fp.stream(a=one, b=other): rows of both come as one stream, with their source"
-_KEPT = "the state is kept by itself: start(state=…)"
+_STATE = "process(function) keeps state per key; fp.transform_with_state(…) runs a StatefulProcessor unchanged"
+_SETS = "begin with fp.stream(a=one, b=other): a union of both, with a column source"
+_KEPT = "state is checkpointed in every epoch, with no further call: start(state=…)"
 
 STREAM: dict[str, str] = {
-    "alias": "steps have no names: take .source(…) of a stream of several sources, and suffixes=(…, …) in join",
+    "alias": "streams have no aliases: use .source(…) of a stream with several sources, and suffixes=(…, …) in join",
     "apply": _STATE,
     "applyInArrow": "process(fp.KeyedBatchProcess()) gets all keys of a task as Arrow tables",
     "applyInPandas": "process(fp.KeyedBatchProcess()) gets all keys of a task: batch.rows_pandas()",
@@ -58,7 +57,7 @@ STREAM: dict[str, str] = {
     "mapInArrow": _FRAME,
     "mapInPandas": _FRAME,
     "melt": _FRAME,
-    "mergeInto": "foreach_batch(function) and df.mergeInto(…) there, with the epoch to tell a repeat",
+    "mergeInto": "foreach_batch(function) and df.mergeInto(…) there; the epoch number identifies a replay",
     "metadataColumn": "take it on the DataFrame, before fp.stream(df)",
     "na": "where('v is not null') or with_column('v', 'coalesce(v, 0)')",
     "nearestByJoin": "join(other, on, as_of=True)",
@@ -76,11 +75,11 @@ STREAM: dict[str, str] = {
     "repartitionByRange": _PARTS,
     "replace": "with_column('v', \"case v when 'a' then 'b' else v end\")",
     "rollup": "key_by(…) of each set of columns, and .also(…) for several outputs",
-    "sameSemantics": "compare what explain() says",
+    "sameSemantics": "compare the output of explain()",
     "sample": "where('hash(user) % 10 = 0') takes the same rows each time",
     "sampleBy": "where('hash(user) % 10 = 0') takes the same rows each time",
     "scalar": "join(…) or lookup(state, table, on)",
-    "semanticHash": "compare what explain() says",
+    "semanticHash": "compare the output of explain()",
     "show": "write('console'), or write('memory') and query.sink.table()",
     "sort": _ORDER,
     "sortWithinPartitions": _ORDER,
@@ -96,7 +95,7 @@ STREAM: dict[str, str] = {
     "toJSON": "select(value='to_json(struct(*))'), or write('kafka', …), which writes JSON by itself",
     "toLocalIterator": _LOOK,
     "toPandas": _LOOK,
-    "transformWithState": "fp.transform_with_state(df.groupBy(…), processor, …) runs it as it is; or process(function)",
+    "transformWithState": "fp.transform_with_state(df.groupBy(…), processor, …) runs it unchanged; or process(function)",
     "transformWithStateInPandas": "fp.transform_with_state_in_pandas(df.groupBy(…), processor, …) runs it; or process(function)",
     "transpose": _FRAME,
     "union": _SETS,
@@ -107,26 +106,26 @@ STREAM: dict[str, str] = {
     "withMetadata": _FRAME,
     "writeTo": "write('delta', path=…), or foreach_batch(function) and df.writeTo(…) there",
     "zip": "join(other, on, …)",
-    "zipWithIndex": "key_by(…).top(n, by) gives rows a rank",
+    "zipWithIndex": "key_by(…).top(n, by) adds a column rank",
 }
-"""Of a DataFrame, and of what ``groupBy`` returns."""
+"""Methods of ``DataFrame`` and ``GroupedData``."""
 
 WINDOWED: dict[str, str] = {
     "pivot": "key_by('k', hour=\"date_trunc('hour', ts)\").pivot('kind', [values], 'v')",
 }
-"""Of windows, before those of a stream: only aggregates can follow."""
+"""Hints for a windowed stream, which come before those of ``STREAM``: only aggregates can follow."""
 
 OUTPUT: dict[str, str] = {
-    "clusterBy": "there is no such thing for its sinks: foreach_batch(function) and df.write there",
+    "clusterBy": "no sink supports it: foreach_batch(function) and df.write there",
     "foreach": "foreach_batch(function) instead of write(…)",
     "foreachBatch": "stream.foreach_batch(function) instead of write(…)",
     "format": "write('parquet', path=…) has the format",
-    "option": "options stand in write('parquet', path=…, …); checkpointLocation is start(state=…)",
-    "options": "options stand in write('parquet', path=…, …); checkpointLocation is start(state=…)",
-    "outputMode": "operators say what comes out: agg(mode='update' or 'retract'), window(…, early=…), top(…, mode=…)",
+    "option": "options are arguments of write('parquet', path=…, …); checkpointLocation is start(state=…)",
+    "options": "options are arguments of write('parquet', path=…, …); checkpointLocation is start(state=…)",
+    "outputMode": "operators determine the output mode: agg(mode='update' or 'retract'), window(…, early=…), top(…, mode=…)",
     "partitionBy": "write('parquet', path=…, partition_by=['day'])",
-    "queryName": "a query is known by its state: start(state=…); sinks have names: write(…, name=…)",
+    "queryName": "start(state=…, name=…); sinks have names, too: write(…, name=…)",
     "toTable": "write('delta', path=…), or foreach_batch(function) and df.writeTo(…) there",
     "trigger": "start(state=…, trigger='1 second'), or trigger='availableNow'",
 }
-"""Of a ``DataStreamWriter``, on a stream that has its sink."""
+"""Methods of ``DataStreamWriter``, on a stream that has its sink."""

@@ -1,4 +1,4 @@
-"""What users write: a stream, its steps, its sinks. It only describes; a runtime starts it."""
+"""The API that users write pipelines with: a stream, its steps, its sinks. It only describes; a runtime runs it."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -14,18 +14,18 @@ from floodplain.eventtime.options import Delay, IngestionTime, WatermarkOptions,
 from floodplain.eventtime.watermarks import Policy, WatermarkRule
 from floodplain.expressions.columns import Given, computed, name_of, named
 from floodplain.expressions.identifiers import quoted
-from floodplain.operators.kernel.event_order import InOrder, order_asked
-from floodplain.operators.kernel.late_rows import LATE, lateness_asked
+from floodplain.operators.kernel.event_order import InOrder, parse_in_order
+from floodplain.operators.kernel.late_rows import LATE, parse_lateness
 from floodplain.operators.kernel.operator import OnError, check_on_error, check_process
 from floodplain.operators.kernel.process import Process
 from floodplain.operators.kernel.reserved_columns import check_not_reserved
 from floodplain.operators.kernel.traits import traits_of
-from floodplain.pipeline.explain.graph import About, picture
+from floodplain.pipeline.explain.graph import About, dataflow_graph
 from floodplain.pipeline.explain.text import Form, explained
 from floodplain.pipeline.operators import Operations
 from floodplain.pipeline.pyspark_methods import SparkNames, no_attribute, trigger_of
 from floodplain.pipeline.pyspark_renames import OUTPUT, STREAM
-from floodplain.pipeline.writer import Writing
+from floodplain.pipeline.writer import StreamWriter
 from floodplain.plan.changelog_checks import check_passed_on, check_unweighted, taken
 from floodplain.plan.nodes import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform
 from floodplain.runtime.compatibility.migration import StartChanges
@@ -43,7 +43,7 @@ SOURCE = "source"
 
 @dataclass(frozen=True)
 class StartOptions:
-    """What ``start`` was given."""
+    """The arguments of ``start``, checked."""
 
     state: str = field(repr=False)
     slots: int | None
@@ -54,14 +54,15 @@ class StartOptions:
     finish: bool
     settings: StoreSettings
     options: Mapping[str, str] = field(repr=False)
+    name: str | None = None
 
 
 class Runtime(Protocol):
-    """Starts what a stream describes: Spark, or the test kit."""
+    """Runs the pipeline that a stream describes: Spark, or the test kit."""
 
     def start(self, stream: "Stream", plan: Plan, options: StartOptions) -> Any: ...
     def schemas_of(self, stream: "Stream", plan: Plan) -> dict[str, pa.Schema]:
-        """What the outlets would get, by name."""
+        """The schema of the rows that each outlet would get, by its name."""
 
     def foreach_batch_sink(self, stream: "Stream", function: Callable[[Any, int], None]) -> Sink:
         """The sink that calls ``function(df, epoch)``."""
@@ -69,21 +70,21 @@ class Runtime(Protocol):
 
 @dataclass(frozen=True)
 class Stream(Operations, SparkNames):
-    """Steps so far; each method returns a new one."""
+    """An immutable description of a pipeline so far. Each method returns a new one with one more step."""
 
     runtime: Runtime
     sources: Mapping[str, Any]
-    """Tag → rows: that of the pipeline's own input is empty, or the names given to several."""
+    """Tag → rows. A single input has the empty tag; several have their names."""
     node: Node
     broadcasts: Mapping[str, Any]
-    """Operator → the rows that all its tasks see."""
+    """Operator → its broadcast input, whose rows all its tasks see."""
     event_time: str | None = None
     delay_ms: int = 0
     rule: WatermarkRule | None = None
-    """How the watermark follows from the rows, if it is not Spark's."""
+    """How the watermark is computed from the rows; None for Spark's own."""
     keys: tuple[str, ...] = ()
     changes: bool = False
-    """Whether rows are changes: some take back (column ``weight``: -1) what came before."""
+    """Whether the stream is a changelog: rows with ``weight`` -1 retract earlier ones."""
 
     def watermark(
         self,
@@ -99,12 +100,13 @@ class Stream(Operations, SparkNames):
     ) -> "Stream":
         """Event time is in ``column``, and rows may be ``delay`` late; or ``fp.ingestion_time()``.
 
-        Of several sources the slowest counts, or the fastest (``policy="max"``). With a delay alone the watermark is Spark's.
+        With several sources the watermark is the minimum over them, or the maximum (``policy="max"``). With only a delay, the
+        watermark is Spark's.
 
-        ``slack_rows``: rows may be late by this many newer ones. ``sources``: the delay of a source by its name, as a length of
-        time or a number of rows. ``idle``: a source without rows for this long does not hold the others back. ``punctuation``:
-        a column that says in some rows, up to which time all events of the source have come. ``heartbeat``: likewise, in
-        rows that say nothing else and are not processed.
+        ``slack_rows``: a row may arrive after this many newer ones. ``sources``: the delay per source, by its name, as a duration
+        or a number of rows. ``idle``: a source without rows for this long no longer holds back the watermark. ``punctuation``:
+        a column that, where it is not null, says up to which time the source is complete. ``heartbeat``: the same, in rows that
+        have no data and are not processed.
         """
         if not isinstance(self.node, Input):
             raise BadInput("watermark describes the input: call it before the first step")
@@ -120,9 +122,11 @@ class Stream(Operations, SparkNames):
             return replace(self, event_time=column, rule=source_rule(column, options, columns))
         assert delay is not None
         delay_ms = to_ms(delay, "watermark delay")
-        told = f"{delay_ms} milliseconds"
-        marked = {tag: rows.withWatermark(column, told) if tag in having else rows for tag, rows in self.sources.items()}
-        return replace(self, sources=marked, event_time=column, delay_ms=delay_ms)
+        threshold = f"{delay_ms} milliseconds"
+        with_watermark = {
+            tag: rows.withWatermark(column, threshold) if tag in having else rows for tag, rows in self.sources.items()
+        }
+        return replace(self, sources=with_watermark, event_time=column, delay_ms=delay_ms)
 
     def _columns(self) -> list[str]:
         return sorted({name for rows in self.sources.values() for name in rows.columns})
@@ -132,9 +136,9 @@ class Stream(Operations, SparkNames):
         return replace(self, node=Transform(self.node, function, self.changes))
 
     def select(self, *columns: Given, **made: Any) -> "Stream":
-        """These columns, and new ones by name: expressions as Spark has them, as text or as a ``Column``.
+        """These columns, and computed ones by name: Spark expressions, as text or as a ``Column``.
 
-        ``select("user", w="price * 2")``; the name may stand in the expression: ``"price * 2 as w"``, ``F.expr(…).alias("w")``.
+        ``select("user", w="price * 2")``. An expression may have an alias: ``"price * 2 as w"``, ``F.expr(…).alias("w")``.
         """
         chosen = named(columns, "select", made)
         check_not_reserved("select", [name for name, _ in chosen])
@@ -145,14 +149,14 @@ class Stream(Operations, SparkNames):
         return replace(self, node=Select(self.node, tuple(chosen)))
 
     def with_column(self, name: str, made: Any) -> "Stream":
-        """All columns, and one that is made new or anew, as in ``select``."""
+        """All columns, with one added or replaced by an expression, as in ``select``."""
         check_not_reserved("with_column", [name])
         if self.changes:
             self._check_made({name: made})
         return replace(self, node=Extend(self.node, ((name, made),)))
 
     def where(self, condition: Any) -> "Stream":
-        """The rows for which this holds, as in ``where("price > 10")``; or a ``Column``."""
+        """The rows that meet the condition: ``where("price > 10")``, or a ``Column``."""
         if self.changes:
             check_unweighted("where", condition)
         return replace(self, node=Extend(self.node, where=condition))
@@ -163,12 +167,11 @@ class Stream(Operations, SparkNames):
                 check_unweighted(f"column {name}", each)
 
     def as_rows(self) -> "Stream":
-        """Changes as plain rows: to what comes behind, one that takes another back is a row like all others, and ``weight`` a
-        column like all others."""
+        """Treat a changelog as plain rows: downstream, a retraction is an ordinary row and ``weight`` an ordinary column."""
         return replace(self, changes=False)
 
     def schema(self) -> pa.Schema:
-        """The columns of what comes out here, as they will be; raises what ``start`` would raise on an empty state."""
+        """The schema of the rows at this point. Raises what ``start`` would raise on an empty state."""
         return self.to(MemorySink()).schema
 
     def source(self, name: str) -> "Stream":
@@ -182,7 +185,7 @@ class Stream(Operations, SparkNames):
 
     @property
     def time(self) -> str | None:
-        """The column that has the event time at this point, as far as it is known before the start."""
+        """The event-time column at this point; None if there is none, or if it is not known before the start."""
         node = self.node
         while isinstance(node, Transform | Select | Extend):
             node = node.parent
@@ -191,7 +194,7 @@ class Stream(Operations, SparkNames):
         return self.event_time if isinstance(node, Input) else None
 
     def key_by(self, *columns: Given, **made: Any) -> "Stream":
-        """By these columns, and by new ones: ``key_by("auction", day="date(ts)")``, with expressions as in ``select``."""
+        """Key the stream by these columns and by computed ones: ``key_by("auction", day="date(ts)")``, as in ``select``."""
         chosen = named(columns, "key_by", made)
         if not chosen:
             raise BadInput("key_by needs at least one column")
@@ -212,24 +215,24 @@ class Stream(Operations, SparkNames):
         in_order: bool | InOrder = False,
         lateness: str | timedelta = "0 seconds",
     ) -> "Stream":
-        """A stateful step. ``name`` names its state; by default the class does.
+        """A stateful step. ``name`` names its state; the default is the name of the class.
 
-        ``on_error="dead_letter"`` keeps a row that the function fails on in a side table and goes on. ``broadcast`` is a
-        streaming DataFrame whose rows every task sees, in ``on_broadcast``. ``in_order``: rows of a key are processed in the
-        order of event time, each once the watermark has passed it; ``fp.in_order(rows=…, time=…)`` bounds how many wait.
-        ``lateness``: rows up to so much behind the watermark are still processed. The step's own watermark (``ctx.watermark``,
-        timers, the ends of its state) is that much behind, so no row comes for a time whose timers have fired.
+        ``on_error="dead_letter"`` puts a row on which the function raises into a side table and continues. ``broadcast`` is a
+        streaming DataFrame whose rows every task sees, in ``on_broadcast``. ``in_order``: rows of a key are processed in
+        event-time order, each once the watermark has passed it; ``fp.in_order(rows=…, time=…)`` bounds how many are buffered.
+        ``lateness``: rows up to this much behind the watermark are still processed. The step's own watermark
+        (``ctx.watermark``, timers, expiry of its state) is behind by as much, so no row comes for a time whose timers have fired.
         """
         if not self.keys:
             raise BadInput("process needs keys: call key_by before it")
         name = name or _snake(getattr(process, "__name__", type(process).__name__))
         check_process(name, process)
         check_on_error(on_error, process)
-        order = order_asked(in_order)
+        order = parse_in_order(in_order)
         process = taken(process, name, self.changes, order)
         broadcasts = self.broadcasts if broadcast is None else {**self.broadcasts, name: broadcast}
         tag = None if broadcast is None else Input(name)
-        late_ms = lateness_asked(name, lateness, in_order=in_order)
+        late_ms = parse_lateness(name, lateness, in_order=in_order)
         step = Keyed(self.node, name, self.keys, process, on_error, tag, in_order=order, lateness_ms=late_ms)
         return replace(self, node=step, broadcasts=broadcasts, keys=(), changes=traits_of(process).gives_changes)
 
@@ -243,22 +246,22 @@ class Stream(Operations, SparkNames):
         return replace(self, node=Side(self.node, output), changes=False)
 
     def late(self) -> "Stream":
-        """The rows that came too late for the stateful step just before: the columns of its input, and ``reason``."""
+        """The late rows that the stateful step just before dropped: the columns of its input, and the drop ``reason``."""
         if not isinstance(self.node, Keyed):
             raise BadInput("late rows are those of a stateful step: call late right after it")
         return replace(self, node=Side(self.node, LATE), changes=False)
 
     def write(self, format: str, *, name: str = "output", **options: Any) -> "Output":  # noqa: A002 — as Spark calls it
-        """Where the rows go. ``name`` tells several sinks of a pipeline apart: 1 to 64 of a-z, 0-9 and _.
+        """Write the rows to a sink. ``name`` identifies it among the sinks of a pipeline: 1 to 64 of a-z, 0-9 and _.
 
         ``parquet`` (path=, storage_options=, partition_by=), ``delta`` (path=, storage_options=, merge_schema=), ``kafka``
         (servers=, topic=, key=, value=, headers=, config=, marker_topic=), ``memory``, ``console`` (rows=, truncate=).
         """
         return self.to(open_sink(format, options), name=name)
 
-    def writing(self) -> Writing:
+    def writing(self) -> StreamWriter:
         """As ``writeStream``."""
-        return Writing(self)
+        return StreamWriter(self)
 
     def foreach_batch(self, function: Callable[[Any, int], None], *, name: str = "output") -> "Output":
         """Call ``function(df, epoch)`` for each epoch, at least once."""
@@ -266,16 +269,16 @@ class Stream(Operations, SparkNames):
 
     @property
     def about(self) -> About:
-        """What ``explain`` says of the input."""
+        """What ``explain`` shows of the input."""
         plain = self.event_time is not None and self.rule is None
         return About(tuple(filter(None, self.sources)), self.delay_ms if plain else None)
 
     def explain(self, format: Form = "text") -> str:  # noqa: A002 — as Spark calls it
-        """The dataflow up to here and how it would run, as text or as a picture (``"mermaid"``, ``"svg"``)."""
-        return explained(picture(Plan((), self.event_time, self.rule), self.about, self.node), format)
+        """The logical dataflow and the physical plan up to here, as text or as a picture (``"mermaid"``, ``"svg"``)."""
+        return explained(dataflow_graph(Plan((), self.event_time, self.rule), self.about, self.node), format)
 
     def to(self, sink: Sink, *, name: str = "output") -> "Output":
-        """A sink of your own."""
+        """Write the rows to a sink object of your own."""
         return Output(self, (Outlet(checked_name("sink", name), self.node, sink),))
 
 
@@ -290,15 +293,15 @@ class Output:
         no_attribute(self, name, OUTPUT, STREAM)
 
     def also(self, other: "Output") -> "Output":
-        """Another sink of the same pipeline: of a side output, or of any step on the way.
+        """Add the sinks of another branch of the same pipeline: of a side output, or of any step on the way.
 
-        Both are of one input and have one watermark.
+        Both branches must have the same input and the same watermark.
         """
         self.stream.check_same_input(other.stream, "also")
         merged = replace(self.stream, broadcasts={**self.stream.broadcasts, **other.stream.broadcasts})
         outlets = list(self.outlets)
         for outlet in other.outlets:
-            outlets.append(replace(outlet, name=_free(outlet, {one.name for one in outlets})))
+            outlets.append(replace(outlet, name=_unique_name(outlet, {each.name for each in outlets})))
         return Output(merged, tuple(outlets))
 
     @property
@@ -307,17 +310,17 @@ class Output:
 
     @property
     def schemas(self) -> dict[str, pa.Schema]:
-        """The columns of what each sink will get, known before the start."""
+        """The schema of the rows that each sink will get, known before the start."""
         return self.stream.runtime.schemas_of(self.stream, self.plan)
 
     @property
     def schema(self) -> pa.Schema:
-        """Those of the first sink."""
+        """The schema of the first sink."""
         return self.schemas[self.outlets[0].name]
 
     def explain(self, format: Form = "text") -> str:  # noqa: A002 — as Spark calls it
-        """The dataflow and how it would run, as text or as a picture (``"mermaid"``, ``"svg"``)."""
-        return explained(picture(self.plan, self.stream.about), format)
+        """The logical dataflow and the physical plan, as text or as a picture (``"mermaid"``, ``"svg"``)."""
+        return explained(dataflow_graph(self.plan, self.stream.about), format)
 
     def start(
         self,
@@ -334,24 +337,27 @@ class Output:
         finish: bool = True,
         settings: StoreSettings | None = None,
         options: Mapping[str, str] | None = None,
+        name: str | None = None,
     ) -> Any:
-        """Run it on the state at this place, from where that state left off; returns a ``Query``.
+        """Run the pipeline on the state at this location, from its last committed epoch; returns a ``Query``.
 
-        ``slots``: parallel tasks of an operator, up to the number of key groups; by default as many as the state was run with,
-        or as Spark has cores. ``trigger``: ``"availableNow"``, an interval as ``"1 second"``, or what Spark's ``trigger`` takes,
-        as ``{"availableNow": True}``. ``force`` takes the state from a driver that still holds it.
+        ``slots``: parallel tasks of an operator, up to the number of key groups; by default as many as in the last run, or as
+        Spark has cores. ``trigger``: ``"availableNow"``, an interval such as ``"1 second"``, or an argument of Spark's
+        ``trigger``, such as ``{"availableNow": True}``. ``force`` takes the lease from a driver that still holds it.
+        ``name``: the name of the query in Spark: in its UI, in ``spark.streams.active`` and in the events of its listeners. Two
+        running queries cannot have the same.
 
-        What a changed pipeline does with what is in the state, once; told again at a later start, it has no further effect.
-        States and aggregates may be named with their operator, as in ``"visits.total"``. ``drop``: operators, states and
-        aggregates that the pipeline no longer has and that are to go. ``reset``: operators that begin empty. ``rename``:
-        operators, states and aggregates that have another name now, old → new. ``evolve``: of a state whose values are of
-        another type now, a function from an old value to a new one; of one whose default or time to live changes, None.
+        Migrations of the state of a changed pipeline. Each is done once; repeated at a later start, it has no effect. States and
+        aggregates may be qualified by their operator, as in ``"visits.total"``. ``drop``: operators, states and aggregates that
+        the pipeline no longer has and whose state is to be deleted. ``reset``: operators that start with empty state.
+        ``rename``: operators, states and aggregates with a new name, old → new. ``evolve``: for a state whose value type has
+        changed, a function from the old value to the new one; for one whose default or TTL has changed, None.
 
-        Over a static DataFrame it is one epoch, and over when this returns. ``batch`` names it: a batch that is in the state
-        already is not processed again. ``finish``: nothing comes after it, so all event-time timers fire.
+        A static DataFrame is processed in one epoch, before this returns. ``batch`` names it: a batch that is already in the
+        state is not processed again. ``finish``: no input follows, so all event-time timers fire.
         """
         changes = StartChanges(_names("drop", drop), _names("reset", reset), dict(rename or {}), dict(evolve or {}))
-        given = StartOptions(
+        start_options = StartOptions(
             _absolute(os.fspath(state)),
             slots,
             trigger_of(trigger),
@@ -361,28 +367,29 @@ class Output:
             finish,
             settings or StoreSettings(),
             options or {},
+            name,
         )
-        return self.stream.runtime.start(self.stream, self.plan, given)
+        return self.stream.runtime.start(self.stream, self.plan, start_options)
 
 
 def _absolute(state: str) -> str:
-    """As tasks find it, too, wherever they run and whoever they run as."""
+    """An absolute path for a local folder: tasks may run in another working directory and as another user."""
     folder = folder_of(state)
     return state if folder is None else str(folder)
 
 
-def _names(option: str, given: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(given, str):
-        raise BadInput(f"{option}={given!r} is a text: name what is meant in a list, {option}=[{given!r}]")
-    return tuple(given)
+def _names(option: str, names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise BadInput(f"{option}={names!r} is a text: pass a list of names, {option}=[{names!r}]")
+    return tuple(names)
 
 
-def _free(outlet: Outlet, taken: set[str]) -> str:
-    if outlet.name not in taken:
+def _unique_name(outlet: Outlet, used: set[str]) -> str:
+    if outlet.name not in used:
         return outlet.name
     base = "_".join(part for part in outlet.staged_as if part != MAIN)
-    numbered = (f"{base}_{number}" for number in count(len(taken)))
-    return checked_name("sink", next(name for name in chain([base], numbered) if name not in taken))
+    numbered = (f"{base}_{number}" for number in count(len(used)))
+    return checked_name("sink", next(name for name in chain([base], numbered) if name not in used))
 
 
 def _snake(name: str) -> str:

@@ -1,6 +1,7 @@
-"""Windows and aggregates on streams: expressions become columns before the operator, and nothing else is exchanged.
+"""Windowed and running aggregates on streams.
 
-But for late rows: where they are read, rows travel whole.
+Arguments of aggregates are computed upstream of the operator, and only the columns that it needs are shuffled. If late rows
+are read, all columns are.
 """
 
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WindowedStream(GroupedNames):
-    """A stream with windows, to be aggregated."""
+    """A stream divided into windows; ``agg`` aggregates them."""
 
     stream: "Stream"
     windows: Windows
@@ -43,23 +44,23 @@ class WindowedStream(GroupedNames):
         no_attribute(self, name, WINDOWED, STREAM)
 
     def agg(self, *unnamed: Any, name: str | None = None, partial: Partial = "auto", **aggregates: Aggregate) -> "Stream":
-        """One row per key and window: the keys, ``window_start``, ``window_end`` and these aggregates by name. Those without a
-        name are called after what they are, as in ``Stream.agg``.
+        """One row per key and window: the keys, ``window_start``, ``window_end`` and these aggregates by name. Aggregates without
+        a name get a default one, as in ``Stream.agg``.
 
-        ``name`` names the state. ``partial``: Spark puts the rows of a key and pane together before the exchange: always, never,
-        or where the epoch before has shown that it pays.
+        ``name`` names the state. ``partial``: whether rows are pre-aggregated by key and pane before the shuffle: always, never,
+        or if the last epoch has shown that it pays.
         """
         time = self.on or self.stream.time
-        columns = Chosen(self.stream.node, self.stream.keys, time)
+        columns = InputColumns(self.stream.node, self.stream.keys, time)
         process = WindowAggregate(
-            self.windows, columns.named(all_named(unnamed, aggregates)), self.rules, partial, self._of_windows()
+            self.windows, columns.with_columns(all_named(unnamed, aggregates)), self.rules, partial, self._on_window_ends()
         )
         taken(process, name or "windows", self.stream.changes, self.in_order)
         step = Keyed(columns.node, name or "windows", columns.keys, process, event_time=time, in_order=self.in_order)
         return replace(self.stream, node=step, keys=(), changes=traits_of(process).gives_changes)
 
-    def _of_windows(self) -> bool:
-        """Whether the times of rows are ends of windows, whatever chose rows and columns since."""
+    def _on_window_ends(self) -> bool:
+        """Whether the event times of rows are window ends of an operator upstream, with only stateless steps between."""
         node, column = self.stream.node, self.on or END
         while isinstance(node, Select | Extend | Transform):
             made = {} if isinstance(node, Transform) else dict(node.columns)
@@ -77,18 +78,19 @@ def running(
     in_order: InOrder | None,
     aggregates: Mapping[str, Aggregate],
 ) -> "Stream":
-    columns = Chosen(stream.node, stream.keys, stream.time, stream.changes)
+    """Aggregates over all rows of each key so far; see ``Stream.agg``."""
+    columns = InputColumns(stream.node, stream.keys, stream.time, stream.changes)
     kind = RetractableAggregate if stream.changes else RunningAggregate
-    process = taken(kind(columns.named(aggregates), mode, partial), name, stream.changes, in_order)
+    process = taken(kind(columns.with_columns(aggregates), mode, partial), name, stream.changes, in_order)
     step = Keyed(columns.node, name, columns.keys, process, event_time=stream.time, in_order=in_order)
     return replace(stream, node=step, keys=(), changes=traits_of(process).gives_changes)
 
 
-class Chosen:
-    """The columns that an operator needs of its input: keys, time, and what aggregates are made of."""
+class InputColumns:
+    """The columns that an operator needs of its input: keys, event time, and the arguments of aggregates."""
 
     def __init__(self, parent: Node, keys: tuple[str, ...], time: str | None, changes: bool = False) -> None:
-        """``changes``: whether the rows are changes, which need their weight."""
+        """``changes``: whether the input is a changelog, whose ``weight`` is needed, too."""
         self._parent, self._changes = parent, changes
         self._made: dict[str, Any] = {key: quoted(key) for key in keys} or {ALL: "0"}
         self.keys = keys or (ALL,)
@@ -102,17 +104,17 @@ class Chosen:
     def node(self) -> Select:
         return Select(self._parent, tuple(self._made.items()), chosen=True)
 
-    def named(self, aggregates: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
-        """The aggregates with columns for their expressions."""
-        found = {}
+    def with_columns(self, aggregates: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
+        """The aggregates with their expressions replaced by columns of ``node``."""
+        bound = {}
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, Aggregate):
-                raise BadInput(f"agg({name}={aggregate!r}): give an aggregate, as in agg({name}=fp.count())")
+                raise BadInput(f"agg({name}={aggregate!r}): this is no aggregate: pass one, as in agg({name}=fp.count())")
             for expression in (*aggregate.arguments, aggregate.where) if self._changes else ():
                 check_unweighted(f"aggregate {name}", expression)
             where = None if aggregate.where is None else self._column(aggregate.where)
-            found[name] = aggregate.with_arguments([self._column(each) for each in aggregate.arguments], where)
-        return found
+            bound[name] = aggregate.with_arguments([self._column(each) for each in aggregate.arguments], where)
+        return bound
 
     def _column(self, expression: Any) -> str:
         if isinstance(expression, str):

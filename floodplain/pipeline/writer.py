@@ -1,4 +1,4 @@
-"""``writeStream`` of a stream: Spark's builder methods, in front of ``write`` and ``start``."""
+"""``writeStream`` of a stream: the builder methods of Spark's ``DataStreamWriter``, on top of ``write`` and ``start``."""
 
 import tempfile
 from collections.abc import Callable
@@ -12,57 +12,59 @@ if TYPE_CHECKING:
     from floodplain.pipeline.stream import Output, Stream
 
 CHECKPOINT = "checkpointLocation"
-_PASSING = ("memory", "console", "foreachBatch")
-"""Sinks for which Spark lets a query run on a checkpoint that is thrown away."""
+_TEMPORARY_STATE_ALLOWED = ("memory", "console", "foreachBatch")
+"""Sinks for which Spark accepts a query without a checkpoint location, and uses a temporary one."""
 
 
-class Writing:
-    """Spark's ``DataStreamWriter`` on a stream of ours. ``start`` returns a ``Query``."""
+class StreamWriter:
+    """Spark's ``DataStreamWriter`` for a ``Stream``. ``start`` returns a ``Query``."""
 
     def __init__(self, stream: "Stream") -> None:
         self._stream = stream
         self._format = "parquet"
         self._options: dict[str, Any] = {}
         self._trigger: Any = None
+        self._name: str | None = None
         self._function: Callable[[Any, int], None] | None = None
 
-    def format(self, source: str) -> "Writing":
+    def format(self, source: str) -> "StreamWriter":
         self._format = source
         return self
 
-    def option(self, key: str, value: Any) -> "Writing":
+    def option(self, key: str, value: Any) -> "StreamWriter":
         self._options[key] = value
         return self
 
-    def options(self, **options: Any) -> "Writing":
+    def options(self, **options: Any) -> "StreamWriter":
         self._options.update(options)
         return self
 
-    def partitionBy(self, *cols: Any) -> "Writing":
+    def partitionBy(self, *cols: Any) -> "StreamWriter":
         return self.option("partition_by", list(cols[0]) if len(cols) == 1 and isinstance(cols[0], list | tuple) else list(cols))
 
-    def trigger(self, **trigger: Any) -> "Writing":
+    def trigger(self, **trigger: Any) -> "StreamWriter":
         self._trigger = {kind: value for kind, value in trigger.items() if value is not None}
         return self
 
-    def foreachBatch(self, func: Callable[[Any, int], None]) -> "Writing":
+    def foreachBatch(self, func: Callable[[Any, int], None]) -> "StreamWriter":
         self._function, self._format = func, "foreachBatch"
         return self
 
-    def outputMode(self, outputMode: str) -> "Writing":
-        """Only what comes out anyhow: operators say what that is."""
-        gives = _mode_of(self._stream)
-        if outputMode.lower() != gives:
-            raise BadInput(f"outputMode({outputMode!r}): what comes out here is in mode {gives!r}: {OUTPUT['outputMode']}")
+    def outputMode(self, outputMode: str) -> "StreamWriter":
+        """Raises ``BadInput`` unless it is the mode of the stream, which its operators determine."""
+        mode = _mode_of(self._stream)
+        if outputMode.lower() != mode:
+            raise BadInput(f"outputMode({outputMode!r}): the output of this stream has mode {mode!r}: {OUTPUT['outputMode']}")
         return self
 
-    def queryName(self, queryName: str) -> "Writing":
-        raise BadInput(f"queryName({queryName!r}): {OUTPUT['queryName']}")
+    def queryName(self, queryName: str) -> "StreamWriter":
+        self._name = queryName
+        return self
 
-    def foreach(self, f: Any) -> "Writing":  # noqa: ARG002
+    def foreach(self, f: Any) -> "StreamWriter":  # noqa: ARG002
         raise BadInput(f"writeStream.foreach: {OUTPUT['foreach']}")
 
-    def clusterBy(self, *cols: Any) -> "Writing":  # noqa: ARG002
+    def clusterBy(self, *cols: Any) -> "StreamWriter":  # noqa: ARG002
         raise BadInput(f"writeStream.clusterBy: {OUTPUT['clusterBy']}")
 
     def toTable(self, tableName: str, *args: Any, **options: Any) -> Any:  # noqa: ARG002
@@ -87,11 +89,13 @@ class Writing:
         if path is not None:
             self.option("path", path)
         state = self._options.pop(CHECKPOINT, None)
-        if state is None and self._format in _PASSING:
+        if state is None and self._format in _TEMPORARY_STATE_ALLOWED:
             state = tempfile.mkdtemp(prefix="floodplain-temporary-")
         if state is None:
-            raise BadInput(f"writeStream: where is the state? option({CHECKPOINT!r}, …), or write(…).start(state=…)")
-        return self._output().start(state=state, trigger=self._trigger)
+            raise BadInput(
+                f"writeStream: the location of the state is missing: call option({CHECKPOINT!r}, …), or write(…).start(state=…)"
+            )
+        return self._output().start(state=state, trigger=self._trigger, name=self._name)
 
     def _output(self) -> "Output":
         if self._function is not None:
@@ -100,7 +104,7 @@ class Writing:
 
 
 def _mode_of(stream: "Stream") -> str:
-    """The mode of what comes out: that of the last operator, if it has one."""
+    """The output mode of the last operator; ``append`` if there is none."""
     node = stream.node
     while isinstance(node, Transform | Select | Extend):
         node = node.parent

@@ -26,18 +26,18 @@ class ConsoleSink(Sink):
         self._console = console or Console()
 
     def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
-        shown = Table()
+        table = Table()
         for field in schema:
-            shown.add_column(Text(field.name), justify="right" if _is_number(field.type) else "left", overflow="fold")
+            table.add_column(Text(field.name), justify="right" if _is_number(field.type) else "left", overflow="fold")
         count = 0
         for batch in staged_batches(staged, blobs, schema):
             for at in range(min(len(batch), max(self._rows - count, 0))):
-                shown.add_row(*(self._cell(value_of(column, at)) for column in batch.columns))
+                table.add_row(*(self._cell(value_of(column, at)) for column in batch.columns))
             count += batch.num_rows
         rest = count - self._rows
         self._console.print(f"epoch {epoch}: {count} rows" + (f", {rest} not shown" if rest > 0 else ""))
         if count:
-            self._console.print(shown)
+            self._console.print(table)
 
     def _cell(self, value: Any) -> Text:
         if value is None:

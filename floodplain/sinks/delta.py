@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from floodplain.clock import SystemClock
 from floodplain.errors import BadInput, Conflict, SchemaMismatch
-from floodplain.sinks.base import Sink, ahead, as_flag, required
-from floodplain.sinks.delta_schema import check_names, check_table, must_grow
+from floodplain.sinks.base import Sink, ahead_of_state, as_flag, required
+from floodplain.sinks.delta_schema import check_names, check_table, needs_merge
 from floodplain.sinks.delta_stats import stats
 from floodplain.sinks.files import LocalFiles, open_files
 from floodplain.sinks.staged import open_staged, staged_batches
@@ -19,7 +19,7 @@ from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.redact import without_credentials
 
 TRIES = 10
-"""Commits tried when others change the table at the same moment. Appends of others are no conflict and count for nothing."""
+"""Attempts to commit while others change the table at the same time. Concurrent appends do not conflict, so they do not count."""
 
 
 class DeltaSink(Sink):
@@ -27,12 +27,12 @@ class DeltaSink(Sink):
 
     A commit carries ``app`` and the epoch as Delta's application transaction. Delta refuses the second of two commits of one
     ``app`` that started from the same version, but not one that starts later: so the epoch is compared first, on the very
-    version that the commit starts from. Files placed by a driver that died before its commit are in no version of the
-    table, and are replaced by equal ones. An epoch without rows makes no commit: the next one's number covers it.
+    version that the commit starts from. Files placed by a driver that crashed before its commit are in no version of the
+    table, and are replaced by equal ones. An epoch without rows makes no commit: the number of the next one covers it.
 
     ``merge_schema``: columns that the table lacks are added to it, in the commit of the first epoch that has rows with them. The
-    rows of that epoch are written anew, since Delta takes over a schema only with rows that it writes; so a driver that dies
-    before its commit leaves a file that is in no version, for ``VACUUM``.
+    rows of that epoch are written again by the Delta library, which merges a schema only when it writes the rows itself. If the
+    driver crashes before that commit, a file remains that is in no version of the table, for ``VACUUM`` to delete.
     """
 
     def __init__(
@@ -62,15 +62,15 @@ class DeltaSink(Sink):
         except self._delta.exceptions.TableNotFoundError:
             self._check_types(schema)
         else:
-            self._grows(table, schema)
+            self._needs_merge(table, schema)
 
     def prepare(self, app: str, committed: int, schema: pa.Schema) -> None:
         self._app, self._table = app, None
         table = self._created(schema)
-        self._grows(table, schema)
+        self._needs_merge(table, schema)
         newest = table.transaction_version(app) or 0
         if newest > committed:
-            raise ahead(f"the table at {self.target}", newest, committed)
+            raise ahead_of_state(f"the table at {self.target}", newest, committed)
         self._files.tidy(app)
 
     def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
@@ -81,11 +81,11 @@ class DeltaSink(Sink):
             table = self._opened()
             if (table.transaction_version(self._app) or 0) >= epoch:
                 return
-            grows = self._grows(table, schema)
-            added = [] if grows else [self._placed(epoch, number, name, blobs) for number, name in enumerate(sorted(staged))]
-            self._files.settle()
+            merge = self._needs_merge(table, schema)
+            added = [] if merge else [self._placed(epoch, number, name, blobs) for number, name in enumerate(sorted(staged))]
+            self._files.sync()
             try:
-                if grows:
+                if merge:
                     self._write(table, epoch, pa.RecordBatchReader.from_batches(schema, staged_batches(staged, blobs, schema)))
                 else:
                     self._commit(table, epoch, added)
@@ -110,10 +110,10 @@ class DeltaSink(Sink):
     def _commit(self, table: Any, epoch: int, added: Sequence[Any]) -> None:
         version = table.version()
         table.create_write_transaction(list(added), "append", table.schema(), commit_properties=self._properties(epoch))
-        self._settle_log(table, version)
+        self._sync_log(table, version)
 
     def _write(self, table: Any, epoch: int, rows: pa.RecordBatchReader) -> None:
-        """Rows and the columns that they add, as one commit."""
+        """Commits rows together with the columns that they add to the table."""
         version, before = table.version(), set(table.file_uris())
         self._delta.write_deltalake(
             table, rows, mode="append", schema_mode="merge", commit_properties=self._properties(epoch, blind=False)
@@ -121,8 +121,8 @@ class DeltaSink(Sink):
         if isinstance(self._files, LocalFiles):
             table.update_incremental()
             new = set(table.file_uris()) - before
-            self._files.settle_below("", [Path(uri).name for uri in new])
-        self._settle_log(table, version)
+            self._files.sync_below("", [Path(uri).name for uri in new])
+        self._sync_log(table, version)
 
     def _properties(self, epoch: int, *, blind: bool = True) -> Any:
         return self._delta.CommitProperties(
@@ -130,13 +130,13 @@ class DeltaSink(Sink):
             custom_metadata={"isBlindAppend": blind},
         )
 
-    def _settle_log(self, table: Any, version: int) -> None:
+    def _sync_log(self, table: Any, version: int) -> None:
         if isinstance(self._files, LocalFiles):
             table.update_incremental()
-            self._files.settle_below("_delta_log", [f"{n:020d}.json" for n in range(version + 1, table.version() + 1)])
+            self._files.sync_below("_delta_log", [f"{n:020d}.json" for n in range(version + 1, table.version() + 1)])
 
     def _opened(self) -> Any:
-        """The newest version. Kept open between epochs, so that only what is new in its log is read."""
+        """The newest version. The table stays open between epochs, so that only new entries of its log are read."""
         if self._table is None:
             self._table = self._delta.DeltaTable(self._path, storage_options=self._options)
         else:
@@ -144,7 +144,7 @@ class DeltaSink(Sink):
         return self._table
 
     def _created(self, schema: pa.Schema) -> Any:
-        """The table, made if it is not there. Another process may make it at the same moment."""
+        """The table, created if absent. Another process may create it at the same time."""
         try:
             return self._opened()
         except self._delta.exceptions.TableNotFoundError:
@@ -161,12 +161,13 @@ class DeltaSink(Sink):
         for field in schema:
             try:
                 self._delta.Schema.from_arrow(pa.schema([field]))
-            except Exception as error:  # deltalake has no class of its own for it
-                raise SchemaMismatch(f"a Delta table cannot hold column {field.name} of type {field.type}") from error
+            except Exception as error:  # deltalake has no error class for it
+                raise SchemaMismatch(f"a Delta table cannot have column {field.name} of type {field.type}") from error
 
-    def _grows(self, table: Any, schema: pa.Schema) -> bool:
-        """Whether the table lacks something of the output. Raises unless files of this schema can become files of the table."""
+    def _needs_merge(self, table: Any, schema: pa.Schema) -> bool:
+        """Whether the output has columns or fields that the table lacks. Raises ``SchemaMismatch`` if files of this schema cannot
+        become files of the table."""
         where = f"the table at {self.target}"
         check_table(table, where)
         self._check_types(schema)
-        return must_grow(table, self._delta.Schema.from_arrow(schema), where, merge=self._merge)
+        return needs_merge(table, self._delta.Schema.from_arrow(schema), where, merge=self._merge)

@@ -1,4 +1,4 @@
-"""Whether files of one schema can become files of a Delta table, and what the table must take over for it."""
+"""Whether files of a schema can become files of a Delta table, and whether its schema must be merged for that."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,18 +10,18 @@ _UNCHECKED = ("delta.constraints.", "delta.columnMapping.mode")
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raises if two of them are one to Delta."""
+    """Raises ``SchemaMismatch`` if two names differ in case only: Delta does not distinguish them."""
     seen: dict[str, str] = {}
     for name in names:
         other = seen.setdefault(name.lower(), name)
         if other != name:
             raise SchemaMismatch(
-                f"columns {other} and {name} of the output differ in case alone, which Delta does not tell apart"
+                f"columns {other} and {name} of the output differ in case only, and Delta ignores case: rename one of them"
             )
 
 
 def check_table(table: Any, where: str) -> None:
-    """Raises unless the table takes files that were written elsewhere."""
+    """Raises ``SchemaMismatch`` unless files that Delta did not write itself can be added to the table."""
     metadata = table.metadata()
     if metadata.partition_columns:
         raise SchemaMismatch(f"{where} is partitioned by {', '.join(metadata.partition_columns)}: use one that is not")
@@ -29,19 +29,18 @@ def check_table(table: Any, where: str) -> None:
         rules = [name for name in field.metadata if name in _RULES]
         if rules:
             raise SchemaMismatch(
-                f"column {field.name} of {where} has {', '.join(rules)}, which files written elsewhere cannot keep: use another "
-                "table"
+                f"column {field.name} of {where} has {', '.join(rules)}, which this sink does not enforce: use another table"
             )
     for name, value in metadata.configuration.items():
         if name.startswith(_UNCHECKED) and value != "none":
-            raise SchemaMismatch(f"{where} has {name}={value}, which files written elsewhere cannot keep: use another table")
+            raise SchemaMismatch(f"{where} has {name}={value}, which this sink does not enforce: use another table")
 
 
-def must_grow(table: Any, output: Any, where: str, *, merge: bool) -> bool:
-    """Whether rows of the schema ``output`` need columns or fields that the table does not have.
+def needs_merge(table: Any, output: Any, where: str, *, merge: bool) -> bool:
+    """Whether the schema ``output`` has columns or fields that the table lacks.
 
-    Raises ``SchemaMismatch`` where they do and it may not get them (``merge``), and where it could not. A column that the output
-    lacks is null in its rows, if the table may grow; else it is refused, too.
+    Raises ``SchemaMismatch`` if it does and ``merge`` is false, or if the schemas cannot be merged. With ``merge``, columns that
+    the output lacks are null in its rows; without it, they are refused, too.
     """
     theirs = {field.name: field for field in table.schema().fields}
     ours = {field.name: field for field in output.fields}
@@ -63,29 +62,27 @@ def _differs(name: str, whose: str) -> str:
 
 
 def _check_alone(name: str, theirs: dict[str, Any], where: str) -> None:
-    """Of a column that one side has."""
+    """Checks a column that only the table or only the output has."""
     if name in theirs:
         if not theirs[name].nullable:
-            raise SchemaMismatch(f"column {name} of {where} takes no nulls, and the output does not have it: add it")
+            raise SchemaMismatch(f"column {name} of {where} is not nullable, and the output does not have it: add it")
         return
     alike = next((other for other in theirs if other.lower() == name.lower()), None)
     if alike is not None:
-        raise SchemaMismatch(
-            f"column {name} differs from {alike} of {where} in case alone, which Delta does not tell apart: rename"
-        )
+        raise SchemaMismatch(f"column {name} differs from {alike} of {where} in case only, and Delta ignores case: rename it")
 
 
 def _check_same(ours: Any, theirs: Any, where: str, *, merge: bool) -> None:
-    if not (str(ours.type) == str(theirs.type) or (merge and _grows(ours.type, theirs.type))):
-        told = "" if not merge else ": merge_schema adds columns and does not change types"
-        raise SchemaMismatch(f"column {ours.name} of {where} is {theirs.type}, the output has {ours.type}{told}")
+    if not (str(ours.type) == str(theirs.type) or (merge and _mergeable(ours.type, theirs.type))):
+        hint = "" if not merge else ": merge_schema adds columns and does not change types"
+        raise SchemaMismatch(f"column {ours.name} of {where} is {theirs.type}, the output has {ours.type}{hint}")
     if ours.nullable and not theirs.nullable:
-        raise SchemaMismatch(f"column {ours.name} of {where} takes no nulls, and the output may have some")
+        raise SchemaMismatch(f"column {ours.name} of {where} is not nullable, and the output may have nulls")
 
 
-def _grows(ours: Any, theirs: Any) -> bool:
-    """Whether both are structs that differ in fields that one of them lacks."""
+def _mergeable(ours: Any, theirs: Any) -> bool:
+    """Whether the types are equal, or structs that differ only in fields that one of them lacks."""
     if not (getattr(ours, "type", None) == getattr(theirs, "type", None) == "struct"):
         return str(ours) == str(theirs)
     known = {field.name: field.type for field in theirs.fields}
-    return all(field.name not in known or _grows(field.type, known[field.name]) for field in ours.fields)
+    return all(field.name not in known or _mergeable(field.type, known[field.name]) for field in ours.fields)

@@ -1,4 +1,7 @@
-"""Output as files: staged Parquet files get their lasting names, in a directory or an object store. Parquet and Delta use it."""
+"""Output as Parquet files in a directory or an object store: staged files are published under their final names.
+
+The Parquet and the Delta sink use it.
+"""
 
 import errno
 import os
@@ -16,8 +19,8 @@ from floodplain.clock import SystemClock, SystemRandomness
 from floodplain.errors import BadInput
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
-from floodplain.sinks.base import Sink, ahead
-from floodplain.sinks.partitions import PATH_BYTES, FolderNames, check_partitions, partition_columns, parts
+from floodplain.sinks.base import Sink, ahead_of_state
+from floodplain.sinks.partitions import PATH_BYTES, FolderNames, check_partitions, partition_columns, partitions
 from floodplain.sinks.row_checks import RowCheck
 from floodplain.sinks.staged import check_staged, encoding, open_staged, staged_path
 from floodplain.tiers import paths
@@ -34,44 +37,44 @@ _DELTA_ONLY = ("aws_s3_locking_provider", "aws_s3_allow_unsafe_rename", "delta_d
 
 
 class Files(Protocol):
-    """A place for files that are written whole and never changed."""
+    """A directory or bucket of immutable files, each written atomically."""
 
     def place(self, name: str, staged: str, blobs: Blobs) -> int:
-        """The staged file under ``name``, whole or not at all, replacing an equal one; returns its size.
+        """Publish the staged file under ``name``, atomically, replacing an equal one; returns its size.
 
-        Raises ``Corrupt`` before it has that name if it is not what the edit vouches for.
+        Raises ``Corrupt``, and publishes nothing, if the file differs from what the edit recorded of it.
         """
 
-    def settle(self) -> None:
-        """What was placed is durable on return."""
+    def sync(self) -> None:
+        """All placed files are durable on return."""
 
     def names(self) -> Iterator[str]: ...
 
     def tidy(self, app: str) -> None:
-        """Remove what a driver of this ``app`` that was killed left half done."""
+        """Remove temporary files that a crashed driver of this ``app`` left."""
 
 
 class LocalFiles:
-    """A directory. Where staged files are on the same file system they are linked, not copied.
+    """A directory. Staged files on the same file system are hard-linked, not copied.
 
-    A file that is not whole yet has a name that starts with a dot, which readers of directories leave out.
+    A temporary file has a name that starts with a dot, which readers of directories ignore.
     """
 
     def __init__(self, root: Path, *, deep: bool = False) -> None:
-        """``deep``: files are in folders below it, too."""
+        """``deep``: there are files in folders below it, too."""
         self.root = root
         self._deep = deep
         self._folders = Folders(root, sync=True)
         self._mode: int | None = None
         self._changed: set[Path] = set()
-        """Folders that are to be synced."""
+        """Folders to sync."""
 
     def place(self, name: str, staged: str, blobs: Blobs) -> int:
         def fill(temp: Path) -> None:
             if not self._linked(staged_path(staged, blobs), temp):
                 _write(temp, blobs.get(staged))
             else:
-                # What had the name need not be the file that was checked under it.
+                # The file may have been replaced since it was verified.
                 check_staged(staged, blobs, temp)
 
         return self._placed(name, fill)
@@ -91,13 +94,13 @@ class LocalFiles:
                 fill(temp)
                 temp.replace(target)
             finally:
-                # A rename between two links of one file does nothing, so after a repeat the first link is still there.
+                # A rename between two hard links of one file does nothing, so after a replay the temporary link still exists.
                 temp.unlink(missing_ok=True)
             return target.stat().st_size
 
     def _linked(self, source: Path | None, temp: Path) -> bool:
-        """Whether the file could be linked. One whose permissions are not those of new files here is to be copied: how a state is
-        kept says nothing about who may read the output."""
+        """Whether the file could be hard-linked. One with other permissions than new files in this directory must be copied: the
+        permissions of the state are not those of the output."""
         if source is None or stat.S_IMODE(source.stat().st_mode) != self._new_mode(temp):
             return False
         try:
@@ -115,17 +118,17 @@ class LocalFiles:
             temp.unlink()
         return self._mode
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         with as_ours(f"publishing in {self.root}"):
             for folder in sorted(self._changed):
                 self._folders.sync(folder)
         self._changed.clear()
 
-    def settle_below(self, folder: str, names: Iterable[str]) -> None:
+    def sync_below(self, folder: str, names: Iterable[str]) -> None:
         """Files that another library wrote, without syncing them, are durable on return."""
         with as_ours(f"publishing in {self.root / folder}"):
             for name in names:
-                # One that is gone was folded into a later file by whoever keeps the folder.
+                # A file that is gone was merged into a later one by that library.
                 with suppress(FileNotFoundError), (self.root / folder / name).open("rb") as file:
                     os.fsync(file.fileno())
             self._folders.sync(self.root / folder)
@@ -142,7 +145,7 @@ class LocalFiles:
 
 
 class RemoteFiles:
-    """An object store: an object appears whole and leaves nothing half done."""
+    """An object store. Puts are atomic and leave no temporary files."""
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self._target = open_blobs(
@@ -154,7 +157,7 @@ class RemoteFiles:
         self._target.put(name, data)
         return int(data.size)
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         return
 
     def names(self) -> Iterator[str]:
@@ -174,7 +177,7 @@ def open_files(path: str | os.PathLike[str], storage_options: Mapping[str, str] 
 
 
 def _obstore_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Storage options as Delta takes them, in obstore's spelling."""
+    """Storage options of Delta under the names of obstore."""
     kept = {key.lower(): str(value) for key, value in options.items() if not key.lower().startswith(_DELTA_ONLY)}
     return {("allow_http" if key.endswith("_allow_http") else key): value for key, value in kept.items()}
 
@@ -187,13 +190,13 @@ def _write(path: Path, data: pa.Buffer) -> None:
 
 
 class ParquetSink(Sink):
-    """Parquet files in a directory or object store, named by epoch, number and state: publishing twice gives the same files.
+    """Parquet files in a directory or object store, named by epoch, number and state: publishing an epoch again writes the same
+    files.
 
-    A reader sees each file whole and once. The files of one epoch appear one after the other; who must see whole epochs
-    only uses a Delta table.
+    Each file appears atomically and once. The files of one epoch appear one after the other; for atomic epochs use a Delta table.
 
-    With ``partition_by`` a file of a task becomes one for each combination of values that it has, under the same name in a folder
-    of its own. Its rows go through the driver for that; else they do not.
+    With ``partition_by``, the file of a task is split into one for each combination of values, with the same name in a folder of
+    its own. The driver reads and writes the rows for that; without ``partition_by`` it does not.
     """
 
     def __init__(
@@ -209,7 +212,9 @@ class ParquetSink(Sink):
         self._files = open_files(path, storage_options)
         if self._by:
             if not isinstance(self._files, LocalFiles):
-                raise BadInput("partition_by: names of folders are made of values, which only directories take as they are")
+                raise BadInput(
+                    "partition_by is supported in local directories only: write to one, or to an object store without it"
+                )
             self._files = LocalFiles(self._files.root, deep=True)
         self._app = ""
 
@@ -233,21 +238,21 @@ class ParquetSink(Sink):
         self._files.tidy(app)
         newest = max((paths.epoch_published(name.rpartition("/")[2], app) for name in self._files.names()), default=0)
         if newest > committed:
-            raise ahead(self._path, newest, committed)
+            raise ahead_of_state(self._path, newest, committed)
 
     def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
         for number, name in enumerate(sorted(staged)):
-            place = paths.published(epoch, number, self._app)
+            published = paths.published(epoch, number, self._app)
             if self._by:
-                self._part(place, open_staged(name, blobs).read().cast(schema))
+                self._write_partitions(published, open_staged(name, blobs).read().cast(schema))
             else:
-                self._files.place(place, name, blobs)
+                self._files.place(published, name, blobs)
         if staged:
-            self._files.settle()
+            self._files.sync()
 
-    def _part(self, name: str, rows: pa.Table) -> None:
+    def _write_partitions(self, name: str, rows: pa.Table) -> None:
         assert isinstance(self._files, LocalFiles)
-        for folder, part in parts(rows, self._by):
+        for folder, of_partition in partitions(rows, self._by):
             data = pa.BufferOutputStream()
-            pq.write_table(part, data, **encoding(part))
+            pq.write_table(of_partition, data, **encoding(of_partition))
             self._files.write(f"{folder}/{name}", data.getvalue())

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from floodplain.errors import BadInput, Fenced, Refused, Unavailable
-from floodplain.sinks.base import Sink, ahead, required
+from floodplain.sinks.base import Sink, ahead_of_state, required
 from floodplain.sinks.kafka_marker import Marker
 from floodplain.sinks.kafka_records import Records, RecordSizes
 from floodplain.sinks.row_checks import RowCheck
@@ -14,36 +14,36 @@ from floodplain.sinks.staged import staged_batches
 from floodplain.tiers.blobs import Blobs
 
 TRIES = 5
-"""Transactions tried for one epoch. Each is aborted whole before the next."""
+"""Transactions tried for one epoch. Each is aborted before the next begins."""
 LEAST_BYTES = 1000
-"""Below this the client takes no bound."""
+"""The smallest ``message.max.bytes`` that the client accepts."""
 WAIT_S = 60.0
-"""For one answer of the broker."""
+"""Timeout of one request to the broker."""
 _DEFAULTS = {
     "acks": "all",
     "compression.type": "lz4",
     "linger.ms": 20,
-    "message.max.bytes": 1_000_000,  # what the client has anyhow; named, since it bounds what an output may have
-    "partitioner": "murmur2_random",  # as Java clients do it, so that a key goes where theirs goes
-    "queue.buffering.max.kbytes": 64 << 10,  # bounds the memory that an epoch takes, however large it is
+    "message.max.bytes": 1_000_000,  # the client's own default; explicit, because the row check depends on it
+    "partitioner": "murmur2_random",  # that of Java clients, so that a key goes to the same partition
+    "queue.buffering.max.kbytes": 64 << 10,  # bounds the memory of an epoch, however large it is
     "transaction.timeout.ms": 300_000,
 }
-_OURS = ("bootstrap.servers", "transactional.id", "enable.idempotence")
+_SET_BY_SINK = ("bootstrap.servers", "transactional.id", "enable.idempotence")
 
 
 class KafkaSink(Sink):
     """Records of a Kafka topic. Exactly once for consumers that read committed records only (``isolation.level``).
 
-    The transaction of an epoch also writes the epoch's number to a marker topic. To take over, a driver first asks the
-    broker to end what an older one left open and to refuse it from then on (``init_transactions``); only then it reads the
-    marker, which can no longer change, so it knows whether the last epoch was published. An epoch without rows makes no
-    transaction: the next one's number covers it.
+    The transaction of an epoch also writes the epoch's number to a marker topic. A new driver first fences older ones: the broker
+    aborts their open transactions and refuses new ones (``init_transactions``). Only then does it read the marker, which can no
+    longer change, so it knows whether the last epoch was published. An epoch without rows makes no transaction: the number of
+    the next one covers it.
 
-    ``key`` and ``value`` name columns: one of text or bytes is sent as it is, any other and several as a JSON object. By default
-    the value is all columns, and a record has no key; but an output that has a column ``value`` of text or bytes is taken as
-    Spark's own Kafka sink takes it: ``key``, ``value``, ``headers`` and ``partition``. ``headers`` are added to every record;
-    ``config`` goes to the client. ``marker_topic`` is made from topic and state unless given; it has one partition, is compacted,
-    and is created if absent.
+    ``key`` and ``value`` name columns. A single column of text or bytes is sent unchanged; any other column, or several, as a
+    JSON object. By default the value is all columns, and a record has no key. But an output with a column ``value`` of text or
+    bytes is handled as by Spark's Kafka sink, with the columns ``key``, ``value``, ``headers`` and ``partition``. ``headers`` are
+    added to every record; ``config`` is passed to the client. ``marker_topic``: by default named after topic and state; it has
+    one partition, is compacted, and is created if absent.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class KafkaSink(Sink):
     ) -> None:
         if not servers or not topic:
             raise BadInput('write("kafka") needs servers and a topic: write("kafka", servers="localhost:9092", topic="out")')
-        taken = [name for name in config or {} if name in _OURS]
-        if taken:
-            raise BadInput(f"the sink kafka sets {', '.join(taken)} itself: leave it out of config")
+        reserved = [name for name in config or {} if name in _SET_BY_SINK]
+        if reserved:
+            raise BadInput(f"the sink kafka sets {', '.join(reserved)} itself: remove it from config")
         self._kafka = required("confluent_kafka", "kafka")
         self._client = {**(config or {}), "bootstrap.servers": servers if isinstance(servers, str) else ",".join(servers)}
         self._topic = topic
@@ -92,15 +92,15 @@ class KafkaSink(Sink):
         self._marker.create()
         transactional = {**_DEFAULTS, **self._client, "transactional.id": f"floodplain-{app}-{self._topic}"}
         self._producer = self._kafka.Producer(transactional)
-        self._find_topic()
+        self._check_topic()
         self._most_bytes = self._limit_bytes()
         if self._most_bytes < int(transactional["message.max.bytes"]):
-            # The client also bounds its batches by it: the broker refuses one that is too large, however small its records are.
+            # The client also bounds its batches by it, and the broker refuses a batch that is too large.
             self._producer = self._kafka.Producer({**transactional, "message.max.bytes": max(self._most_bytes, LEAST_BYTES)})
-        self._asked(lambda: self._producer.init_transactions(WAIT_S))
+        self._call(lambda: self._producer.init_transactions(WAIT_S))
         self._published = self._marker.read()
         if self._published > committed:
-            raise ahead(f"topic {self._topic}", self._published, committed)
+            raise ahead_of_state(f"topic {self._topic}", self._published, committed)
 
     def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
         if self._fenced is not None:
@@ -111,15 +111,15 @@ class KafkaSink(Sink):
         failure: Exception | None = None
         for _ in range(TRIES):
             try:
-                self._asked(self._producer.begin_transaction)
+                self._call(self._producer.begin_transaction)
                 for batch in staged_batches(staged, blobs, schema):
                     for record in records.of(batch):
                         self._send({"topic": self._topic, **record})
                 self._send(self._marker.record(epoch))
-                self._asked(lambda: self._producer.commit_transaction(WAIT_S))
+                self._call(lambda: self._producer.commit_transaction(WAIT_S))
             except _Abortable as error:
                 failure = error
-                self._asked(lambda: self._producer.abort_transaction(WAIT_S))
+                self._call(lambda: self._producer.abort_transaction(WAIT_S))
             except BaseException as error:
                 self._give_up()
                 self._fenced = error if isinstance(error, Fenced) else None
@@ -130,18 +130,18 @@ class KafkaSink(Sink):
         raise Unavailable(f"epoch {epoch} could not be published to topic {self._topic} in {TRIES} transactions: {failure}")
 
     def close(self) -> None:
-        """An open transaction, if any, is ended by the next driver, or by the broker when its time is over."""
+        """An open transaction, if any, is aborted by the next driver, or by the broker after its timeout."""
         self._producer = None
 
     def _send(self, record: Mapping[str, Any]) -> None:
         while True:
             try:
-                return self._asked(lambda: self._producer.produce(**record))
+                return self._call(lambda: self._producer.produce(**record))
             except BufferError:
                 self._producer.poll(0.1)
 
-    def _asked(self, call: Any) -> None:
-        """Call until the broker answers. Raises ``_Abortable`` where the transaction must be aborted."""
+    def _call(self, call: Any) -> None:
+        """Calls the client, with retries. Raises ``_Abortable`` if the transaction must be aborted."""
         for _ in range(TRIES):
             try:
                 call()
@@ -150,12 +150,12 @@ class KafkaSink(Sink):
                 if error.retriable():
                     last = error
                     continue
-                raise self._as_ours(error) from raised
+                raise self._error(error) from raised
             else:
                 return
         raise Unavailable(f"Kafka did not answer for topic {self._topic}: {last}")
 
-    def _as_ours(self, error: Any) -> Exception:
+    def _error(self, error: Any) -> Exception:
         codes = self._kafka.KafkaError
         if error.code() in (codes._FENCED, codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH):
             return Fenced(f"another driver publishes to topic {self._topic} for this state now; this one published nothing more")
@@ -164,29 +164,29 @@ class KafkaSink(Sink):
         return Refused(f"Kafka refused to publish to topic {self._topic}: {error}")
 
     def _give_up(self) -> None:
-        """Leave no open transaction for readers to wait for, as far as the broker lets us. The first error counts."""
+        """Aborts the transaction, so that consumers do not wait for it. Ignores errors: the caller raises the first one."""
         try:
             self._producer.abort_transaction(WAIT_S)
         except self._kafka.KafkaException:
             return
 
-    def _find_topic(self) -> None:
-        """Raises if the topic is not there and the broker does not make it: else the first epoch would wait for it in vain."""
+    def _check_topic(self) -> None:
+        """Raises ``BadInput`` if the topic does not exist and the broker does not create it: the first epoch would time out."""
         for _ in range(TRIES):
-            found = self._listed().topics[self._topic]
-            if found.error is None:
-                self._partitions = len(found.partitions)
+            topic = self._topics().topics[self._topic]
+            if topic.error is None:
+                self._partitions = len(topic.partitions)
                 return
             self._producer.poll(0.5)
-        raise BadInput(f"topic {self._topic} cannot be written to: {found.error}; create it, or check the permissions")
+        raise BadInput(f"topic {self._topic} cannot be written to: {topic.error}; create it, or check the permissions")
 
     def _limit_bytes(self) -> int:
-        """The most that a record may have: what the client and, as far as it may be asked, the topic take."""
+        """The largest record: the limit of the client or, if the broker lets us read it, of the topic if that is smaller."""
         mine = int({**_DEFAULTS, **self._client}["message.max.bytes"])
         theirs = self._marker.setting_of(self._topic, "max.message.bytes")
         return mine if theirs is None else min(mine, int(theirs))
 
-    def _listed(self) -> Any:
+    def _topics(self) -> Any:
         try:
             return self._producer.list_topics(self._topic, WAIT_S)
         except self._kafka.KafkaException as error:
@@ -194,7 +194,7 @@ class KafkaSink(Sink):
 
 
 class _Abortable(Exception):
-    """The transaction must be aborted; another may go through."""
+    """The transaction must be aborted; a retry may succeed."""
 
 
 def _names(columns: str | Sequence[str] | None) -> tuple[str, ...] | None:

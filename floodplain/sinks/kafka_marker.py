@@ -1,7 +1,7 @@
-"""The last epoch that was published to Kafka, kept in a topic so that it commits with the records of its epoch.
+"""The last epoch published to Kafka, in a topic of its own, so that it commits in the same transaction as the epoch's records.
 
-A consumer group's offset would do without a topic, but brokers forget the offsets of a group with no members after a week:
-a driver that was down for longer could publish an epoch twice. A compacted topic keeps the last record of a key for ever.
+The offset of a consumer group would need no topic, but brokers delete the offsets of a group without members after a week: a
+driver that was down for longer could publish an epoch twice. A compacted topic keeps the last record of a key for ever.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from floodplain.sinks.base import required
 
 WAIT_S = 60.0
 _TAIL = 16
-"""Offsets read first, from the end. Eight times as many each time the marker is not among them."""
+"""Offsets read first, from the end; eight times as many in each further attempt, until the marker is among them."""
 
 
 class Marker:
@@ -31,27 +31,30 @@ class Marker:
         return {"topic": self._topic, "partition": 0, "key": self._app.encode(), "value": str(epoch).encode()}
 
     def create(self) -> None:
-        """The topic, made if it is not there. Raises ``Refused`` for one that would forget."""
+        """Creates the topic if it is absent. Raises ``Refused`` for a topic that is not compacted."""
         admin = self._admin.AdminClient(_without_producer(self._client))
-        wanted = self._admin.NewTopic(self._topic, num_partitions=1, config={"cleanup.policy": "compact"})
+        topic = self._admin.NewTopic(self._topic, num_partitions=1, config={"cleanup.policy": "compact"})
         try:
-            admin.create_topics([wanted], request_timeout=WAIT_S)[self._topic].result()
+            admin.create_topics([topic], request_timeout=WAIT_S)[self._topic].result()
         except self._kafka.KafkaException as error:
             if error.args[0].code() != self._kafka.KafkaError.TOPIC_ALREADY_EXISTS:
                 raise Refused(
                     f"the marker topic {self._topic} cannot be created: {error}; create it with one partition and "
                     "cleanup.policy=compact, or name another with marker_topic"
                 ) from error
-        policy = self._settled(lambda: self._policy(admin))
+        policy = self._retry(lambda: self._policy(admin))
         if policy != "compact":
-            raise Refused(f"the marker topic {self._topic} has cleanup.policy={policy}: it must be compact")
+            raise Refused(
+                f"the marker topic {self._topic} has cleanup.policy={policy}: it must be compact; change it, or name another "
+                "with marker_topic"
+            )
 
     def _policy(self, admin: Any) -> str:
         resource = self._admin.ConfigResource(self._admin.ResourceType.TOPIC, self._topic)
         return str(admin.describe_configs([resource], request_timeout=WAIT_S)[resource].result()["cleanup.policy"].value)
 
     def setting_of(self, topic: str, name: str) -> str | None:
-        """A setting of a topic, as the broker has it; None where we may not ask."""
+        """A setting of a topic; None if the broker does not let us read it."""
         resource = self._admin.ConfigResource(self._admin.ResourceType.TOPIC, topic)
         admin = self._admin.AdminClient(_without_producer(self._client))
         try:
@@ -59,22 +62,22 @@ class Marker:
         except (self._kafka.KafkaException, KeyError):
             return None
 
-    def _settled(self, ask: Callable[[], Any]) -> Any:
-        """The answer of a broker that may not have heard of a new topic yet."""
+    def _retry(self, request: Callable[[], Any]) -> Any:
+        """Retries while brokers do not know a new topic yet. Raises ``Unavailable`` after a timeout."""
         deadline_s = self._clock.monotonic_s() + WAIT_S
         codes = self._kafka.KafkaError
         while True:
             try:
-                return ask()
+                return request()
             except self._kafka.KafkaException as error:
                 code = error.args[0].code()
-                passing = (
+                transient = (
                     codes.UNKNOWN_TOPIC_OR_PART,
                     codes._UNKNOWN_PARTITION,
                     codes._UNKNOWN_TOPIC,
                     codes.LEADER_NOT_AVAILABLE,
                 )
-                if code not in passing or self._clock.monotonic_s() > deadline_s:
+                if code not in transient or self._clock.monotonic_s() > deadline_s:
                     raise Unavailable(f"the marker topic {self._topic} cannot be read: {error}") from error
             self._clock.sleep_s(0.05)
 
@@ -97,18 +100,18 @@ class Marker:
             consumer.close()
 
     def _last(self, consumer: Any) -> int:
-        place = self._kafka.TopicPartition(self._topic, 0)
-        first, end = self._settled(lambda: consumer.get_watermark_offsets(place, WAIT_S))
+        partition = self._kafka.TopicPartition(self._topic, 0)
+        first, end = self._retry(lambda: consumer.get_watermark_offsets(partition, WAIT_S))
         tail = _TAIL
         while True:
             start = max(first, end - tail)
-            found = self._read(consumer, start, end)
-            if found or start == first:
-                return found
+            epoch = self._read(consumer, start, end)
+            if epoch or start == first:
+                return epoch
             tail *= 8
 
     def _read(self, consumer: Any, start: int, end: int) -> int:
-        """The largest epoch between two offsets. Waits while another's transaction hides some of them."""
+        """The largest epoch between two offsets. Waits while an open transaction of another producer hides some of them."""
         consumer.assign([self._kafka.TopicPartition(self._topic, 0, start)])
         newest = 0
         deadline_s = self._clock.monotonic_s() + WAIT_S
@@ -120,15 +123,18 @@ class Marker:
                     raise self._kafka.KafkaException(message.error())
                 if message.key() == self._app.encode():
                     newest = max(newest, int(message.value()))
-            # Beyond the last record there are only ends of transactions, which the position passes by itself.
+            # After the last record there are only transaction markers; the position advances past them by itself.
             position = max(position, consumer.position([self._kafka.TopicPartition(self._topic, 0)])[0].offset)
             if self._clock.monotonic_s() > deadline_s:
-                raise Unavailable(f"the marker topic {self._topic} could be read up to offset {position} of {end} only")
+                raise Unavailable(
+                    f"the marker topic {self._topic} could be read up to offset {position} of {end} only, within {WAIT_S:.0f} s: "
+                    "a transaction of another producer may be open; start again once it has ended"
+                )
         return newest
 
 
 def _without_producer(client: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a producer's configuration that other clients take: where the brokers are and how to be let in."""
+    """The part of a producer's configuration that other clients share: addresses, authentication and logging."""
     shared = (
         "bootstrap.servers",
         "client.id",

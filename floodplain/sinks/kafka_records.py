@@ -1,4 +1,4 @@
-"""Rows as Kafka records."""
+"""Encodes rows as Kafka records."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from floodplain.sinks.row_checks import RowCheck
 
 BATCH_ROWS = 8192
 RECORD_BYTES = 128
-"""What the client and the broker count beside key, value and headers, for a record and the batch that it may be alone in."""
+"""Overhead besides key, value and headers that client and broker count for a record in a batch of its own."""
 HEADER_BYTES = 10
-UNFIT = (ValueError, OverflowError, TypeError, KeyError, NotImplementedError, RecursionError)
-"""What values raise for which Python or JSON has no form."""
+UNENCODABLE = (ValueError, OverflowError, TypeError, KeyError, NotImplementedError, RecursionError)
+"""Errors of values that Python or JSON cannot represent."""
 _JSON = msgspec.json.Encoder(decimal_format="number")
 
 
 class Records:
-    """How the columns of an output become key, value, headers and partition. Raises ``BadInput`` for columns it does not have."""
+    """Maps the columns of an output to key, value, headers and partition. Raises ``BadInput`` for columns it does not have."""
 
     def __init__(
         self, schema: pa.Schema, key: tuple[str, ...] | None, value: tuple[str, ...] | None, headers: Mapping[str, str]
@@ -30,7 +30,7 @@ class Records:
         if self._as_spark:
             key, value = (("key",) if "key" in schema.names else ()), ("value",)
             if key and not _is_raw(schema.field("key").type):
-                raise BadInput(f"column key is {schema.field('key').type}: beside a column value it must be string or binary")
+                raise BadInput(f"column key is {schema.field('key').type}: with a column value it must be string or binary")
         self._key = key or ()
         self._value = tuple(schema.names) if value is None else value
         missing = [name for name in (*self._key, *self._value) if not schema.get_all_field_indices(name)]
@@ -41,7 +41,7 @@ class Records:
         }
 
     def of(self, batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-        """What ``Producer.produce`` takes, for each row."""
+        """The arguments of ``Producer.produce`` for each row."""
         for row in batch.to_pylist(maps_as_pydicts="strict"):
             record: dict[str, Any] = {"value": self._encoded(row, self._value)}
             if self._key:
@@ -54,20 +54,20 @@ class Records:
             yield record
 
     def first_refused(self, rows: pa.Table, most_bytes: int, partitions: int) -> tuple[int, str] | None:
-        """The first row that is no record of at most so many bytes, for a topic with so many partitions, and why."""
+        """The first row that cannot be encoded, is larger than ``most_bytes`` or names a missing partition, and the reason."""
         try:
             for at, record in enumerate(record for batch in rows.to_batches(BATCH_ROWS) for record in self.of(batch)):
-                if (wrong := _wrong(record, most_bytes, partitions)) is not None:
-                    return at, wrong
-        except UNFIT as error:
+                if (reason := _refusal(record, most_bytes, partitions)) is not None:
+                    return at, reason
+        except UNENCODABLE as error:
             if len(rows) == 1:
-                return 0, f"its columns cannot be made a record: {type(error).__name__}: {short(str(error), quoted=False)}"
+                return 0, f"its columns cannot be encoded: {type(error).__name__}: {short(str(error), quoted=False)}"
         else:
             return None
         return self._search(rows, most_bytes, partitions)
 
     def _search(self, rows: pa.Table, most_bytes: int, partitions: int) -> tuple[int, str] | None:
-        """By halves: what is unfit for Python has no place in an error. Requires: more than one row."""
+        """Bisects, because the error does not say which row could not be encoded. Requires: more than one row."""
         half = len(rows) // 2
         refused = self.first_refused(rows.slice(0, half), most_bytes, partitions)
         if refused is not None:
@@ -84,7 +84,7 @@ class Records:
 
 @dataclass(frozen=True)
 class RecordSizes(RowCheck):
-    """Rows that are records which a topic takes."""
+    """Refuses rows whose records a topic would not accept."""
 
     records: Records
     topic: str
@@ -96,13 +96,13 @@ class RecordSizes(RowCheck):
         return None if refused is None else (refused[0], f"topic {self.topic}: {refused[1]}")
 
 
-def _wrong(record: Mapping[str, Any], most_bytes: int, partitions: int) -> str | None:
+def _refusal(record: Mapping[str, Any], most_bytes: int, partitions: int) -> str | None:
     headers = record.get("headers", ())
     for key, value in headers:
         if not isinstance(key, str) or not isinstance(value, bytes | str | None):
             return f"a header ({short(key)}, {short(value)}) has no name, or is not bytes"
     if not 0 <= record.get("partition", 0) < partitions:
-        return f"there is no partition {record['partition']}, but {partitions} of them"
+        return f"there is no partition {record['partition']}: the topic has {partitions}, counted from 0"
     parts = [record["value"], record.get("key"), *(part for header in headers for part in header)]
     size_bytes = sum(len(part.encode() if isinstance(part, str) else part) for part in parts if part is not None)
     size_bytes += RECORD_BYTES + HEADER_BYTES * len(headers)

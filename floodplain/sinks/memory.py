@@ -10,7 +10,7 @@ from floodplain.tiers.blobs import Blobs
 
 
 class MemorySink(Sink):
-    """Keeps the output in the driver, for notebooks and tests. Gone with the process."""
+    """Keeps the output in the driver, for notebooks and tests. It is lost when the process ends."""
 
     def __init__(self) -> None:
         self._epochs: dict[int, pa.Table] = {}
@@ -24,5 +24,5 @@ class MemorySink(Sink):
         self._epochs[epoch] = read_staged(staged, blobs, schema)
 
     def table(self) -> pa.Table:
-        """All output so far, by epoch."""
+        """All output so far, in the order of epochs."""
         return pa.concat_tables([self._schema.empty_table(), *(self._epochs[epoch] for epoch in sorted(self._epochs))])

@@ -1,6 +1,6 @@
-"""Rows of a file by the values of some columns, and the folders that they go to: ``day=2026-11-01/hour=12``, as Hive has them.
+"""Hive-style partitions of a file: its rows by the values of the partition columns, in folders ``day=2026-11-01/hour=12``.
 
-Spark and Arrow find the columns again in the names of the folders, so the files do not have them.
+Spark and Arrow read the partition columns from the names of the folders, so the files do not have them.
 """
 
 import re
@@ -17,24 +17,24 @@ from floodplain.operators.kernel.key_grouping import group
 from floodplain.sinks.row_checks import RowCheck, value_of
 
 NOTHING = "__HIVE_DEFAULT_PARTITION__"
-"""Stands for null, and for the empty text, which no name of a folder can tell from it."""
+"""The folder value for null and for the empty text, which the name of a folder cannot distinguish."""
 NAME_BYTES = 255
-"""Of a file or folder, on the file systems that there are."""
+"""The longest name of a file or folder on common file systems."""
 PATH_BYTES = 4095
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
-"""What Spark escapes, too. It takes what is escaped for one character each, so others must stay."""
+"""The characters that Spark escapes. It unescapes each escape to one character, so no others (of several bytes) are escaped."""
 
 
 def partition_columns(by: str | Sequence[str]) -> tuple[str, ...]:
-    """The columns that were asked for."""
-    found = (by,) if isinstance(by, str) else tuple(by)
-    if len(set(found)) < len(found) or not all(isinstance(name, str) and name for name in found):
-        raise BadInput(f"partition_by={by!r}: give names of columns, each once, as in partition_by=['day', 'hour']")
-    return found
+    """The names in ``partition_by``. Raises ``BadInput`` for duplicates and for anything but names."""
+    names = (by,) if isinstance(by, str) else tuple(by)
+    if len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
+        raise BadInput(f"partition_by={by!r}: pass names of columns, each once, as in partition_by=['day', 'hour']")
+    return names
 
 
 def check_partitions(by: Sequence[str], schema: pa.Schema) -> None:
-    """Raises unless output with these columns can be parted so."""
+    """Raises unless output of this schema can be partitioned by these columns."""
     for name in by:
         if not schema.get_all_field_indices(name):
             raise BadInput(f"partition_by: there is no column {name}; there are: {', '.join(schema.names)}")
@@ -47,28 +47,28 @@ def check_partitions(by: Sequence[str], schema: pa.Schema) -> None:
         if len(_folder(name, NOTHING).encode()) > NAME_BYTES:
             raise BadInput(f"partition_by: the name of column {name} is too long for that of a folder: rename it")
     if len(by) == len(schema):
-        raise BadInput("partition_by: all columns would be in the names of folders: leave at least one for the files")
+        raise BadInput("partition_by has all columns, so the files would have none: remove at least one from it")
 
 
 @dataclass(frozen=True, slots=True)
 class FolderNames(RowCheck):
-    """Values that names of folders can be made of."""
+    """Refuses rows whose partition values cannot be the name of a folder."""
 
     by: tuple[str, ...]
     most_bytes: int
-    """For all of them together."""
+    """The longest path of all folders of a row."""
 
     def first_refused(self, rows: pa.Table) -> tuple[int, str] | None:
-        """Looks at each combination of values once."""
+        """Checks each combination of values once."""
         grouped = group(rows, {name: name for name in self.by})
-        found = []
+        refused = []
         for first in grouped.starts.tolist()[:-1]:
-            wrong = self._wrong(grouped.take(np.arange(first, first + 1)))
-            if wrong is not None:
-                found.append((int(grouped.order[first]), wrong))
-        return min(found, default=None)
+            reason = self._refusal(grouped.take(np.arange(first, first + 1)))
+            if reason is not None:
+                refused.append((int(grouped.order[first]), reason))
+        return min(refused, default=None)
 
-    def _wrong(self, row: pa.Table) -> str | None:
+    def _refusal(self, row: pa.Table) -> str | None:
         whole_bytes = 0
         for name in self.by:
             try:
@@ -89,13 +89,13 @@ class FolderNames(RowCheck):
         return None
 
 
-def parts(rows: pa.Table, by: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
-    """Folder and rows, without these columns, of each combination of values; the same ones in the same order each time."""
+def partitions(rows: pa.Table, by: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
+    """Folder and rows, without the partition columns, of each combination of values. Deterministic, also in order."""
     grouped = group(rows, {name: name for name in by})
     for first, end in pairwise(grouped.starts.tolist()):
-        found = grouped.take(np.arange(first, end))
-        values = found.select(list(by)).slice(0, 1).to_pylist()[0]
-        yield "/".join(_folder(name, value) for name, value in values.items()), found.drop_columns(list(by))
+        of_partition = grouped.take(np.arange(first, end))
+        values = of_partition.select(list(by)).slice(0, 1).to_pylist()[0]
+        yield "/".join(_folder(name, value) for name, value in values.items()), of_partition.drop_columns(list(by))
 
 
 def _folder(name: str, value: Any) -> str:
@@ -109,7 +109,7 @@ def _value(value: Any) -> str:
 
 
 def _safe(text: str) -> str:
-    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
+    return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", text)
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -25,7 +25,7 @@ _BUILT_IN = tuple(
 
 
 def open_sink(format: str, options: Mapping[str, Any]) -> Sink:  # noqa: A002 — as Spark calls it
-    """The sink that ``write(format, **options)`` asks for. Raises ``BadInput`` for a format or option that does not exist."""
+    """The sink of ``write(format, **options)``. Raises ``BadInput`` for a format or option that does not exist."""
     kind = _loaded(_entry(format))
     parameters = inspect.signature(kind).parameters.values()
     known = {each.name: each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
@@ -59,12 +59,12 @@ def _entry(name: str) -> EntryPoint:
 
 @lru_cache(maxsize=1)
 def _entries(path: tuple[str, ...]) -> dict[str, list[EntryPoint]]:  # noqa: ARG001 — what is installed depends on it
-    """Name → what offers it: our own first, then those of packages by name. One that is installed twice counts once."""
+    """Name → its entry points: built-in ones first, then those of packages by name, without duplicates."""
     sinks: dict[str, list[EntryPoint]] = {}
     for each in (*_BUILT_IN, *sorted(entry_points(group=GROUP), key=lambda each: (each.name, each.value))):
-        offered = sinks.setdefault(each.name, [])
-        if all(each.value != other.value for other in offered):
-            offered.append(each)
+        same_name = sinks.setdefault(each.name, [])
+        if all(each.value != other.value for other in same_name):
+            same_name.append(each)
     return sinks
 
 
@@ -88,5 +88,5 @@ def _package(entry: EntryPoint) -> str:
 
 
 def _snake(name: str) -> str:
-    """The name of an option as Spark spells it, in ours: ``mergeSchema``."""
+    """Spark's camel-case name of an option as ours: ``mergeSchema`` → ``merge_schema``."""
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)

@@ -1,4 +1,4 @@
-"""Row checks: tasks run them on what they stage, so that no epoch is committed that a sink cannot publish."""
+"""Row checks: tasks run them on the rows that they stage, so that no epoch is committed that a sink cannot publish."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from floodplain.errors import UserError, short
 
 
 class RowCheck(ABC):
-    """What a sink requires of rows beyond their types. Shipped to tasks, so it holds plain values and no connections."""
+    """What a sink requires of rows beyond their types. It is sent to tasks, so it has plain values and no connections."""
 
     @abstractmethod
     def first_refused(self, rows: pa.Table) -> tuple[int, str] | None:
@@ -19,13 +19,13 @@ class RowCheck(ABC):
 
 @dataclass(frozen=True, slots=True)
 class SinkCheck:
-    """The row check of a sink in a pipeline, and what that sink is called in messages."""
+    """The row check of a sink in a pipeline, and the name of that sink in messages."""
 
     sink: str
     row_check: RowCheck
 
     def check(self, rows: pa.Table, epoch: int) -> None:
-        """Raises ``UserError`` that names sink, row and reason. Then nothing of the epoch is committed."""
+        """Raises ``UserError`` with the sink, the row and the reason, before anything of the epoch is committed."""
         refused = self.row_check.first_refused(rows)
         if refused is not None:
             at, reason = refused
@@ -41,12 +41,12 @@ def check_rows(rows: pa.Table, checks: Iterable[SinkCheck], epoch: int) -> None:
 
 
 def row_text(rows: pa.Table, at: int) -> str:
-    """A row for messages, also where Python has no value for what is in it."""
+    """A row for messages, also if Python cannot represent some of its values."""
     return short({name: value_of(rows.column(name), at) for name in rows.column_names})
 
 
 def value_of(column: pa.Array | pa.ChunkedArray, at: int) -> object:
-    """One value, or a text that tells of it where Python has no value for it, as for a time after the year 9999."""
+    """One value, or a text for it if Python cannot represent it, such as a time after the year 9999."""
     try:
         return column[at].as_py()
     except (ValueError, OverflowError, TypeError, KeyError):

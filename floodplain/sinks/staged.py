@@ -1,4 +1,4 @@
-"""How a sink reads staged files, and how rows are encoded as Parquet."""
+"""Reads staged files for sinks, and chooses how rows are encoded as Parquet."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -13,15 +13,15 @@ from floodplain.tiers.blobs import Blobs
 from floodplain.versions.records.vouched import Vouched
 
 STAGED_ROWS = 8192
-"""Rows of a staged file that a sink holds at a time, where it goes through rows at all."""
+"""Batch size of sinks that read staged files row by row: bounds their memory."""
 
 
 SAMPLE_ROWS = 1000
-"""Rows that tell how a file of them is best written."""
+"""Rows that are sampled to choose an encoding."""
 
 
 def staged_path(name: str, blobs: Blobs) -> Path | None:
-    """Where a staged file is on this file system; None if it is in an object store. Raises ``Refused`` if it is no plain file."""
+    """The path of a staged file; None if it is in an object store. Raises ``Refused`` if it is no regular file."""
     parts = urlsplit(blobs.url)
     if parts.scheme != "file":
         return None
@@ -30,7 +30,7 @@ def staged_path(name: str, blobs: Blobs) -> Path | None:
 
 
 def check_staged(name: str, blobs: Blobs, path: Path) -> None:
-    """Raises ``Corrupt`` unless what is at this path is the staged file, as far as anything vouches for that."""
+    """Raises ``Corrupt`` if the file at this path differs from what the edit recorded of the staged file, if it did."""
     if isinstance(blobs, Vouched):
         blobs.check(name, _mapped(path))
 
@@ -52,7 +52,7 @@ def as_parquet(data: pa.Buffer) -> pq.ParquetFile:
 
 
 def staged_batches(staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows in bounded pieces, in the same order each time."""
+    """The rows in batches of bounded size, in deterministic order."""
     for name in sorted(staged):
         for batch in open_staged(name, blobs).iter_batches(STAGED_ROWS):
             yield batch.cast(schema)
@@ -64,8 +64,8 @@ def read_staged(staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> pa.Ta
 
 
 def encoding(rows: pa.Table) -> dict[str, Any]:
-    """How to write these rows as Parquet. A dictionary pays where values repeat; where they do not, trying is what costs most.
-    Pages have checksums, which stay with files that are published."""
+    """Arguments of Parquet's writer for these rows. Dictionary encoding pays for columns with repeating values; for others,
+    attempting it is the largest cost. Pages have checksums, which published files keep."""
     head = rows.slice(0, SAMPLE_ROWS)
     plain = [field.name for field in head.schema if not pa.types.is_nested(field.type)]
     repeating = [name for name in plain if 4 * len(head.column(name).unique()) <= len(head)]

@@ -159,8 +159,8 @@ def test_a_command_is_given_up_in_time_with_all_that_it_started(tmp_path: Path) 
     [
         ("raise ValueError('no luck')", "ValueError: no luck"),
         ("import sys; sys.exit(3)", "ended with code 3"),
-        ("print('hello')", "without a result"),
-        ("pass", "without a result"),
+        ("print('hello')", "without a report"),
+        ("pass", "without a report"),
     ],
 )
 def test_a_program_that_fails_is_unavailable_with_the_reason(script: str, reason: str) -> None:
@@ -169,7 +169,7 @@ def test_a_program_that_fails_is_unavailable_with_the_reason(script: str, reason
 
 
 def test_a_program_is_told_all_that_it_needs(feed: Feed, tmp_path: Path) -> None:
-    task = peer_comparison.asked(feed, tmp_path, PEERS[-1])
+    task = peer_comparison.program_task(feed, tmp_path, PEERS[-1])
     assert json.loads(json.dumps(task)) == task
     assert len(set(task["ports"])) == task["workers"] == WORKERS
     assert 0 < task["warm_progress"] < task["all_progress"]
@@ -215,7 +215,7 @@ def test_peers_that_fail_are_listed_and_the_others_go_on(tmp_path: Path, monkeyp
 def test_without_our_side_there_is_nothing_to_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     racing = peer_comparison._Peers(Bench("peers", ManualClock()), peer_comparison.Sizes(TINY, rounds=1), tmp_path, [])
     monkeypatch.setattr(racing, "_command", lambda _: [sys.executable, "-c", "raise OSError('no Java')"])
-    with pytest.raises(BadInput, match=r"our own side could not run.*no Java"):
+    with pytest.raises(BadInput, match=r"Floodplain could not run.*no Java"):
         racing.run()
 
 
@@ -257,8 +257,8 @@ def test_the_program_of_a_peer_answers_right_where_its_environment_stands(peer: 
         pytest.skip(reason)
     output = tmp_path / "output"
     output.mkdir()
-    with peer_comparison.brokered(peer) as task:
-        task |= peer_comparison.asked(feed, output, peer)
+    with peer_comparison.broker_options(peer) as task:
+        task |= peer_comparison.program_task(feed, output, peer)
         told = peer_comparison.run_program([str(folder / "bin" / "python"), "-P", str(peer.script)], task, 300)
     found = Answer(feed, told["answer"], output)
     assert found.right()
@@ -271,7 +271,10 @@ def test_our_program_answers_right_on_spark(feed: Feed, tmp_path: Path) -> None:
     output = tmp_path / "output"
     output.mkdir()
     told = peer_comparison.run_program(
-        [sys.executable, "-m", "floodplain.bench.peer_floodplain"], peer_comparison.asked(feed, output, None), 300, own=True
+        [sys.executable, "-m", "floodplain.bench.peer_floodplain"],
+        peer_comparison.program_task(feed, output, None),
+        300,
+        own=True,
     )
     assert Answer(feed, told["answer"], Path(told["folder"])).right()
     assert 0 < told["seconds"] < told["whole_seconds"]

@@ -21,7 +21,7 @@ from floodplain.runtime.engine import StateLocation
 from floodplain.runtime.epoch_runner import EpochRunner
 from floodplain.settings import StoreSettings
 from floodplain.store.store import Store
-from floodplain.testing.faults import Captured, Steps
+from floodplain.testing.faults import CapturedSink, Steps
 from floodplain.testing.local_engine import LocalEngine
 from floodplain.versions.records.edit import SourcePosition
 from floodplain.versions.records.frame import VERSION
@@ -112,7 +112,7 @@ class Running:
         randomness = SeededRandomness(sum(map(ord, location.name)) if "seed" not in options else options.pop("seed"))
         self.store = Store.open(location, create=True, settings=settings, clock=ManualClock(1_000_000), randomness=randomness)
         output = build(Stream(None, {"": Described()}, Input(), {}))  # type: ignore[arg-type]
-        self.sinks = {outlet.name: Captured(outlet.name, Steps()) for outlet in output.outlets}
+        self.sinks = {outlet.name: CapturedSink(outlet.name, Steps()) for outlet in output.outlets}
         plan = Plan(
             [Outlet(outlet.name, outlet.node, self.sinks[outlet.name]) for outlet in output.outlets],
             output.stream.event_time,

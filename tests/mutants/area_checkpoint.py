@@ -1,4 +1,4 @@
-"""Bugs by which input is read twice or left out, because Spark's checkpoint is believed where the state knows better."""
+"""Bugs by which input is read twice or skipped, because Spark's checkpoint is trusted where it contradicts the state."""
 
 from tests.mutants.plant import Plant
 

@@ -45,8 +45,8 @@ PLANTS = (
     Plant(
         "a_timer_at_the_watermark_starts_no_epoch",
         "epochs",
-        "if next(snapshot.table(timers.table).scan(times=(-(1 << 63), until_ms + 1)), None) is not None:",
-        "if next(snapshot.table(timers.table).scan(times=(-(1 << 63), until_ms)), None) is not None:",
+        "if next(snapshot.stored(timers.table).scan(times=(-(1 << 63), until_ms + 1)), None) is not None:",
+        "if next(snapshot.stored(timers.table).scan(times=(-(1 << 63), until_ms)), None) is not None:",
         ("kit::test_the_watermark_may_move_when_no_data_comes",),
     ),
     Plant(
@@ -70,8 +70,8 @@ PLANTS = (
     Plant(
         "a_timer_that_was_deleted_fires",
         "timers",
-        "if timer != last and self._changed.get(number, {}).get(at_ms, timer in left):",
-        "if timer != last and (timer in left or self._changed.get(number, {}).get(at_ms, False)):",
+        "if timer != last and self._changed.get(number, {}).get(at_ms, timer in pending):",
+        "if timer != last and (timer in pending or self._changed.get(number, {}).get(at_ms, False)):",
         ("timed::test_one_that_is_deleted_before_it_is_due_does_not_fire",),
     ),
     Plant(

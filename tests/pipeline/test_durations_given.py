@@ -12,7 +12,7 @@ import floodplain as fp
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import WatermarkOptions
 from floodplain.operators.ranking.latest import Latest
-from floodplain.pipeline.join import JoinAsked
+from floodplain.pipeline.join import JoinOptions
 from floodplain.pipeline.stream import Output, Stream
 from floodplain.state.descriptors import Value
 from floodplain.state.durations import to_ms
@@ -29,7 +29,7 @@ FUNCTIONS = [
     fp.ProcessKit,
     *(member for kind in (Stream, Output) for name, member in inspect.getmembers(kind, callable) if not name.startswith("_")),
 ]
-DECLARED = [fp.Value, fp.List, fp.Map, fp.Set, fp.Reducing, fp.Aggregating, WatermarkOptions, JoinAsked]
+DECLARED = [fp.Value, fp.List, fp.Map, fp.Set, fp.Reducing, fp.Aggregating, WatermarkOptions, JoinOptions]
 
 
 def _is_span(annotation: Any) -> bool:
@@ -66,8 +66,8 @@ def test_both_forms_mean_the_same(text):
     assert fp.session(text) == fp.session(span) and fp.every(text) == fp.every(span)
     assert fp.in_order(time=text) == fp.in_order(time=span)
     assert Value("long", ttl=text).ttl_ms == Value("long", ttl=span).ttl_ms
-    assert Latest(ttl=text).fitted(LATEST, ("k",), "at").states()["row"].ttl_ms == to_ms(text)
-    assert Latest(ttl=span).fitted(LATEST, ("k",), "at").states()["row"].ttl_ms == to_ms(text)
+    assert Latest(ttl=text).bind(LATEST, ("k",), "at").states()["row"].ttl_ms == to_ms(text)
+    assert Latest(ttl=span).bind(LATEST, ("k",), "at").states()["row"].ttl_ms == to_ms(text)
     for made in (_watermark, _dedup, _joined, _window):
         assert made(text).explain() == made(span).explain()
 

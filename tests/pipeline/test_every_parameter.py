@@ -658,7 +658,7 @@ STATES: dict[type, Declared] = {
             "type": ["int", "double", {"type": "string", "default": ""}],
             "default": [7],
             "nullable": [False],
-            "beside": [None],
+            "companion": [None],
             "whole": [True],
         },
     ),

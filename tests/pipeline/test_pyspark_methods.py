@@ -12,7 +12,7 @@ from floodplain.errors import BadInput, NoSuchMethod, UserError
 from floodplain.operators.kernel.row_cursor import tuple_type
 from floodplain.pipeline.pyspark_methods import trigger_of
 from floodplain.pipeline.pyspark_renames import OUTPUT, STREAM
-from floodplain.pipeline.writer import Writing
+from floodplain.pipeline.writer import StreamWriter
 from floodplain.testing.pipeline_kit import Columns
 
 ROWS = "user string, v long, w double, ts timestamp"
@@ -111,7 +111,7 @@ def test_duplicates_are_dropped(call):
     assert run(lambda s: s.distinct(), [FIRST], [again, FIRST]) == [again]
     late = described().watermark("ts", "1 minute")
     assert late.dropDuplicatesWithinWatermark("user").explain() == late.dedup("user", within="1 minute").explain()
-    with pytest.raises(BadInput, match="goes by the delay of the watermark: dedup"):
+    with pytest.raises(BadInput, match=r"needs a watermark with a delay: .*dedup"):
         described().dropDuplicatesWithinWatermark()
 
 
@@ -149,8 +149,8 @@ def test_windows_have_them_too():
         (lambda s: s.agg(fp.sum("v"), sum_v=fp.sum("w")), "two aggregates would be called sum_v"),
         (lambda s: s.agg(fp.sum("v * 1000000000000000000000000000000000000000000000000000000")), "needs a name"),
         (lambda s: s.agg({"v": "stddev"}), "stddev is not one of .*avg, count"),
-        (lambda s: s.agg("count"), "give an aggregate, as in agg"),
-        (lambda s: s.agg(7), "give an aggregate"),
+        (lambda s: s.agg("count"), "this is no aggregate: pass one, as in agg"),
+        (lambda s: s.agg(7), "this is no aggregate"),
         (lambda s: s.sum(), "sum needs the names of columns"),
         (lambda s: s.join(Columns(s.sources[""].schema), "user"), r"the other side is a Columns.*fp\.stream\(left=one"),
         (lambda s: s.join(s.write("memory"), "user"), "the other side is an Output"),
@@ -165,7 +165,7 @@ def test_what_is_ambiguous_is_refused_with_our_way(call, told):
 
 
 def test_a_count_of_a_whole_stream_is_no_action():
-    with pytest.raises(BadInput, match=r"a stream has no end to wait for: agg\(n=fp\.count"):
+    with pytest.raises(BadInput, match=r"a stream does not end, so it has no total: agg\(n=fp\.count"):
         described().count()
 
 
@@ -202,12 +202,12 @@ def test_the_writer_of_spark_starts_what_ours_does(tmp_path):
 
     def build(stream):
         writer = stream.groupBy("user").count().writeStream.format("parquet").outputMode("update").partitionBy("user")
-        writer.option("checkpointLocation", "memory://kit").trigger(availableNow=True, once=None)
+        writer.option("checkpointLocation", "memory://kit").trigger(availableNow=True, once=None).queryName("users")
         return _Starts(lambda: writer.start(str(tmp_path)))
 
     Recorded(build, rows=ROWS)
     ((plan, options),) = started
-    assert options.state == "memory://kit" and options.trigger == {"availableNow": True}
+    assert options.state == "memory://kit" and options.name == "users" and options.trigger == {"availableNow": True}
     assert plan.outlets[0].sink.target == str(tmp_path)
 
 
@@ -222,9 +222,8 @@ class _Starts:
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda w: w.start("out"), "where is the state.*checkpointLocation"),
-        (lambda w: w.outputMode("complete"), "what comes out here is in mode 'append'"),
-        (lambda w: w.queryName("q"), "a query is known by its state"),
+        (lambda w: w.start("out"), "location of the state is missing.*checkpointLocation"),
+        (lambda w: w.outputMode("complete"), "the output of this stream has mode 'append'"),
         (lambda w: w.toTable("t"), "write\\('delta'"),
         (lambda w: w.foreach(print), "foreach_batch"),
         (lambda w: w.clusterBy("a"), "foreach_batch"),
@@ -233,7 +232,7 @@ class _Starts:
 def test_what_the_writer_cannot_do_it_says(call, told):
     with pytest.raises(BadInput, match=told):
         call(described().writeStream)
-    assert isinstance(described().writeStream, Writing)
+    assert isinstance(described().writeStream, StreamWriter)
 
 
 def test_names_may_stand_in_backticks():

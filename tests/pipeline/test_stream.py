@@ -10,7 +10,7 @@ from floodplain.testing.pipeline_kit import Columns, PipelineKit
 from tests.processes import LastSeen, Sightings
 
 ROWS = "user string, at long"
-ONE_STREAM = r"do not come of one: begin with fp\.stream\(a=…, b=…\)"
+ONE_STREAM = r"have different inputs: begin with one fp\.stream\(a=…, b=…\)"
 ONE_WATERMARK = "different watermarks: call watermark once, before they branch"
 
 

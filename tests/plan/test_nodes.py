@@ -40,7 +40,7 @@ class Widest(KeyedProcess, OperatorTraits):
             self.output = output
             self.side_outputs = {"first": output}
 
-    def fitted(self, rows, keys, event_time):
+    def bind(self, rows, keys, event_time):
         return Widest(rows)
 
     def process(self, key, rows, ctx):

@@ -1,7 +1,7 @@
 """A pytest plugin for the runs of one mutant: the quickest tests first, none that hangs, no shrinking.
 
 mutmut names the tests that reach the mutated function. Most mutants fail one of the quick ones, so these go first. What would
-take the mutant beyond its time is left out: the mutant may then survive although a slow test kills it, never the other way.
+take the mutant beyond its time is skipped: the mutant may then survive although a slow test kills it, never the other way.
 """
 
 import json

@@ -7,12 +7,12 @@ import pyarrow as pa
 
 from floodplain.pipeline.stream import Output
 from floodplain.sinks.base import Sink
-from floodplain.testing.faults import Captured, Steps
+from floodplain.testing.faults import CapturedSink, Steps
 from floodplain.testing.pipeline_kit import PipelineKit
 from floodplain.tiers.blobs import Blobs
 
 
-class Teed(Captured):
+class Teed(CapturedSink):
     """Publishes to a sink, and keeps it."""
 
     def __init__(self, name: str, steps: Steps, sink: Sink) -> None:
@@ -38,7 +38,7 @@ class SinkKit(PipelineKit):
         self._sink, self._own = sink, blobs
         super().__init__(build, **more)
 
-    def _captured(self, name: str) -> Captured:
+    def _captured_sink(self, name: str) -> CapturedSink:
         return self.sinks.setdefault(name, Teed(name, self.steps, self._sink))
 
     def _blobs(self) -> Blobs:

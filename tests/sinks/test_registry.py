@@ -80,7 +80,7 @@ def test_publishing_twice_gives_the_same_files(tmp_path, blobs):
 def test_a_crash_between_any_two_steps_loses_and_repeats_nothing(tmp_path, blobs, monkeypatch):
     """The steps are those of the file system."""
     out = tmp_path / "out"
-    steps = [(Path, "replace"), (Path, "unlink"), (LocalFiles, "settle")]
+    steps = [(Path, "replace"), (Path, "unlink"), (LocalFiles, "sync")]
     crashes = []
     for epoch, where in crash_points(steps, monkeypatch, lambda epoch: publish(prepared(out, epoch), epoch, blobs)):
         crashes.append(where)

@@ -158,10 +158,10 @@ FAR_TIME = pa.scalar(300_000_000_000_000_000, pa.int64())
 KAFKA: dict[str, tuple[str, list[Any], Any, str]] = {
     "large": ("value string", ["x"], "x" * 2000, "its record would have 2128 bytes, and 1000 is the most"),
     "large as JSON": ("a string, n long", [{"a": "x", "n": 1}], {"a": "é" * 600, "n": 1}, r"would have 13\d\d bytes"),
-    "a partition": ("value string, partition int", [{"partition": 1}], {"partition": 2}, "there is no partition 2, but 2"),
+    "a partition": ("value string, partition int", [{"partition": 1}], {"partition": 2}, "no partition 2: the topic has 2"),
     "below": ("value string, partition int", [{"partition": None}], {"partition": -1}, "there is no partition -1"),
-    "a time": ("a timestamp, n long", [{"a": 0, "n": 1}], {"a": FAR_TIME, "n": 1}, "cannot be made a record"),
-    "a map": ("a map<string,long>", [{"a": [("k", 1)]}], {"a": [("k", 1), ("k", 2)]}, "cannot be made a record"),
+    "a time": ("a timestamp, n long", [{"a": 0, "n": 1}], {"a": FAR_TIME, "n": 1}, "cannot be encoded"),
+    "a map": ("a map<string,long>", [{"a": [("k", 1)]}], {"a": [("k", 1), ("k", 2)]}, "cannot be encoded"),
     "a header": (
         "value string, headers array<struct<key:string,value:binary>>",
         [{"headers": [{"key": "k", "value": None}]}],

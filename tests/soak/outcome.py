@@ -24,7 +24,7 @@ class Outcome(IntEnum):
     OK = 0
     """All that was read equals the oracle."""
     REFUSED = 1
-    """An error of ours that names what is wrong, where going on would not have been right."""
+    """A Floodplain error that names what is wrong, where continuing would have been a fault."""
     UNCLEAR_ERROR = 2
     """An error that is not ours or does not say where, or one that nothing called for; the end of the process; no end at all."""
     DUPLICATED = 3
@@ -71,7 +71,7 @@ class Trial:
 
     @contextmanager
     def may_refuse(self, *names: str) -> Iterator[None]:
-        """An error of ours may end what is inside, if its message has one of these names; others go on to the caller."""
+        """Suppresses a Floodplain error within, if its message has one of these names; others propagate."""
         try:
             yield
         except FloodplainError as error:

@@ -56,7 +56,7 @@ def test_several_inputs_and_steps_in_spark():
     kit = PipelineKit(build, rows=inputs, transforms=[lambda table: table.filter(pc.greater(table["ad"], 0))])
     out = kit.epoch([{"ad": 1, "source": "clicks"}, {"ad": 0, "source": "clicks"}, {"ad": 1, "source": "impressions"}])
     assert out["output"] == [{"ad": 1, "shown": 1, "clicks": 1}]
-    with pytest.raises(BadInput, match="1 transform steps in Spark"):
+    with pytest.raises(BadInput, match="1 transform steps, and the kit got 0"):
         PipelineKit(build, rows=inputs)
 
 

@@ -119,7 +119,7 @@ def use(root: Path) -> None:
 
 
 def refusals(root: Path) -> int:
-    """How many of all these end in an error of ours; any other goes through."""
+    """How many of these end in a Floodplain error; any other propagates."""
     found = 0
     for act in everything(root):
         try:

@@ -1,7 +1,7 @@
 """Memory of a lookup, measured in a process of its own: ``python -m floodplain.bench.contenders.memory STORE TABLE ROWS KEYS``.
 
-Anonymous memory only (``RssAnon``): pages of mapped runs belong to the page cache, which every process shares and the system
-takes back when it needs it. Linux only.
+Anonymous memory only (``RssAnon``): pages of mapped runs belong to the page cache, which all processes share and the kernel
+reclaims when it needs memory. Linux only.
 """
 
 import subprocess
@@ -23,10 +23,10 @@ _SAMPLE_S = 0.001
 
 class LookupMemory(msgspec.Struct, frozen=True):
     idle_mb: float
-    """Of the process after its imports, before it opened the store."""
+    """Memory of the process after its imports, before it opened the store."""
     peak_mb: float
-    """The most that was seen above that while the keys were looked up, sampled every millisecond."""
-    found: int
+    """The peak above ``idle_mb`` while the keys were looked up, sampled every millisecond."""
+    keys_found: int
 
 
 def measurable() -> bool:
@@ -73,8 +73,8 @@ def _main(path: str, table: str, rows: int, keys: int) -> None:
     lookup_keys = pa.table({"user": users(np.random.default_rng(7).choice(rows, keys, replace=False))})
     idle = anonymous_mb()
     with Peak() as peak:
-        found = Store.open(path).snapshot().table(table).multi_get(lookup_keys)
-    print(msgspec.json.encode(LookupMemory(round(idle, 1), round(peak.mb - idle, 1), int(found.found.sum()))).decode())
+        lookup = Store.open(path).snapshot().table(table).multi_get(lookup_keys)
+    print(msgspec.json.encode(LookupMemory(round(idle, 1), round(peak.mb - idle, 1), int(lookup.found.sum()))).decode())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Our contender: a store with one table, used as a stream's task uses it."""
+"""The contender Floodplain: a store with one table, used as a task of a pipeline uses it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +45,7 @@ class Ours:
         self.kind = kind
         self._clock = clock
         self.compacted_s = 0.0
-        """Time spent in ``settle``."""
+        """Time spent in ``finish_compactions``."""
         self.path = home / f"floodplain-{kind.name}"
         self.store = Store.open(self.path, create=True)
         self.writer = self.store.writer("bench")
@@ -75,17 +75,17 @@ class Ours:
         return sum(total(self.kind, rows) for rows in self.view.scan(columns=[_NUMBER[self.kind.name]]))
 
     def restore(self, keys: pa.Table) -> int:
-        """What a process that starts anew does before its first answer."""
+        """Opens the store and looks up keys, as a new process does for its first answer."""
         store = Store.open(self.path)
-        found = total(self.kind, store.snapshot().table(TABLE).multi_get(keys).rows)
+        answer = total(self.kind, store.snapshot().table(TABLE).multi_get(keys).rows)
         store.close()
-        return found
+        return answer
 
     def rows(self) -> pa.Table:
         rows = self.view.to_arrow().combine_chunks()
         if self.kind.name != "list":
             return rows
-        # Rows of a user stand together, in order.
+        # A scan returns the rows of a user adjacent and in order.
         user = rows.column("user").chunk(0).dictionary_encode()
         number = user.indices.to_numpy()
         starts = np.flatnonzero(np.append(True, number[1:] != number[:-1])) if len(number) else np.empty(0, np.int64)
@@ -94,12 +94,12 @@ class Ours:
         return pa.table({"user": rows.column("user").take(pa.array(starts)), "items": items})
 
     def compact(self) -> None:
-        """Everything into one run, or one per range of key groups if it is large."""
+        """A full compaction: into one run, or one per range of key groups if the table is large."""
         for _ in self.store.compact(full=True):
             pass
 
-    def settle(self) -> None:
-        """The compaction that is due: as RocksDB's, it runs beside the updates and is waited for while their clock stands."""
+    def finish_compactions(self) -> None:
+        """Runs the compactions that are due. As those of RocksDB, they are not in the time of the updates."""
         began_s = self._clock.monotonic_s()
         for _ in self.store.compact():
             pass
@@ -114,7 +114,7 @@ _NUMBER = {"value": "n", "list": "item", "map": "seen", "nested": "profile"}
 
 
 def total(kind: Kind, rows: pa.Table) -> int:
-    """The sum of a kind's number over rows that a lookup or scan gave."""
+    """The sum of a kind's number over the rows of a lookup or scan."""
     column = rows.column(_NUMBER[kind.name])
     if kind.name == "nested":
         column = pc.struct_field(column, "visits")
@@ -122,10 +122,10 @@ def total(kind: Kind, rows: pa.Table) -> int:
 
 
 def write_values(view: TableView, epoch: Epoch, batch: pa.Table) -> None:
-    """Read, add, write back. Keys are hashed and sorted once for both, as a task of a stream has them."""
+    """Read, add, write back. Keys are hashed and sorted once for both, as in a task of a pipeline."""
     batch = _by_hash(batch)
-    found = view.multi_get(batch.select(["user", HASH])).aligned()
-    added = {name: pc.add(found.column(name), batch.column(name)) for name in ("n", "s")}
+    values = view.multi_get(batch.select(["user", HASH])).aligned()
+    added = {name: pc.add(values.column(name), batch.column(name)) for name in ("n", "s")}
     epoch.put(TABLE, batch.select(["user", HASH]).append_column("n", added["n"]).append_column("s", added["s"]))
 
 
@@ -136,7 +136,7 @@ def _by_hash(batch: pa.Table) -> pa.Table:
 
 
 def _write_lists(view: TableView, epoch: Epoch, batch: pa.Table) -> None:  # noqa: ARG001
-    """Append without reading: a position is (epoch, place in the batch)."""
+    """Append without reading: a position is (epoch, row number in the batch)."""
     items = batch.column("items").combine_chunks()
     user = batch.column("user").combine_chunks().take(pc.list_parent_indices(items))
     position = (epoch.number << 32) + np.arange(len(user), dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""The contender dict: Python objects in memory. Updates are not durable; a checkpoint encodes all of it and syncs one file."""
+"""The contender dict: Python objects in memory. Updates are not durable; a checkpoint writes the whole state to a synced file."""
 
 import os
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ NAME = "dict"
 
 
 class Plain:
-    """One kind of state in one dictionary, by user. Subclasses say how a batch changes it."""
+    """One kind of state in one dictionary, by user. Subclasses define how a batch changes it."""
 
     name = NAME
 
@@ -54,8 +54,8 @@ class Plain:
     def answer(self, keys: Iterable[Any], state: dict[str, Any]) -> int:
         return self.total([state[key] for key in keys if key in state])
 
-    def settle(self) -> None:
-        """Nothing of it runs in the background."""
+    def finish_compactions(self) -> None:
+        """There are none."""
 
     def close(self) -> None:
         self.state = {}

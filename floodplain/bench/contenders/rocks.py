@@ -1,8 +1,8 @@
 """The contender RocksDB, through rocksdict: raw bytes, its batch calls, and settings that suit it.
 
-What was tried and kept because it made RocksDB faster here: keys sorted (in Arrow) before a multi-get or a write, numbers
-decoded and encoded for a whole batch at once, no write-ahead log (a flush is its commit), no compression, a block cache that
-holds everything, full bloom filters. Its compactions run in its own threads and are waited for outside the timed part.
+These made RocksDB faster here: keys sorted (in Arrow) before a multi-get or a write, numbers decoded and encoded for a whole
+batch at once, no write-ahead log (a flush is its commit), no compression, a block cache larger than the state, full bloom
+filters. Its compactions run in its own threads; the benchmark waits for them outside the timed part.
 """
 
 import contextlib
@@ -51,15 +51,15 @@ def open_db(path: Path) -> Rdict:
 
 def values_of(db: Rdict, keys: list[bytes]) -> list[bytes | None]:
     """Its multi-get: None where there is no such key."""
-    asked: Any = keys
-    found: Any = db[asked]
-    return found
+    untyped: Any = keys
+    values: Any = db[untyped]
+    return values
 
 
 def entries(db: Rdict) -> list[tuple[bytes, bytes]]:
-    """All of it, by key."""
-    found: Any = db.items()
-    return list(found)
+    """All entries, by key."""
+    items: Any = db.items()
+    return list(items)
 
 
 class Last(msgspec.Struct, array_like=True):
@@ -74,7 +74,7 @@ class Profile(msgspec.Struct, array_like=True):
 
 
 class Rocks:
-    """One kind of state in one database. Subclasses say how a batch becomes entries."""
+    """One kind of state in one database. Subclasses define how a batch becomes entries."""
 
     name = NAME
 
@@ -92,14 +92,14 @@ class Rocks:
         self.db.flush()
 
     def checkpoint(self, batch: pa.Table) -> None:
-        """The update, and a checkpoint of its own kind: hard links to the files of the moment."""
+        """The update, and a RocksDB checkpoint: hard links to its current files."""
         self.update(batch)
         self._saves += 1
         Checkpoint(self.db).create_checkpoint(str(self._saved) + str(self._saves))
 
     def point(self, keys: pa.Table) -> int:
         get, number = self.db.get, self.number
-        return sum(number(found) for key in self.encoded(keys) if (found := get(key)) is not None)
+        return sum(number(value) for key in self.encoded(keys) if (value := get(key)) is not None)
 
     def multi_get(self, keys: pa.Table) -> int:
         column = self.key_column(keys)
@@ -116,8 +116,8 @@ class Rocks:
         pairs = entries(self.db)
         return self.decoded([key for key, _ in pairs], [value for _, value in pairs])
 
-    def settle(self) -> None:
-        """Let it finish its compactions, untimed."""
+    def finish_compactions(self) -> None:
+        """Waits for its compactions, untimed."""
         while any(self.db.property_int_value(f"rocksdb.{what}") for what in _BUSY):
             self._clock.sleep_s(0.005)
 
@@ -131,7 +131,7 @@ class Rocks:
         return rows.column("user").cast(pa.binary())
 
     def _sorted(self, batch: pa.Table) -> tuple[list[bytes], pa.Table]:
-        """The batch in the order of its keys, and those as RocksDB wants them."""
+        """The encoded keys in order, and the other columns of the batch in the same order."""
         column = self.key_column(batch)
         order = pc.sort_indices(column)
         return column.take(order).to_pylist(), batch.drop_columns(list(self.kind.keys)).take(order)
@@ -181,8 +181,8 @@ class RocksList(Rocks):
         data = items.flatten().to_numpy().astype("<i8").tobytes()
         ends = (np.cumsum(items.value_lengths().to_numpy()) * 8).tolist()
         put, start = changes.put, 0
-        for key, found, end in zip(keys, values_of(self.db, keys), ends, strict=True):
-            put(key, (found or b"") + data[start:end])
+        for key, value, end in zip(keys, values_of(self.db, keys), ends, strict=True):
+            put(key, (value or b"") + data[start:end])
             start = end
 
     def number(self, value: bytes) -> int:
@@ -228,8 +228,8 @@ class RocksNested(Rocks):
         keys, batch = self._sorted(batch)
         columns = [batch.column(name).to_pylist() for name in ("page", "at", "tags")]
         put, decode, encode = changes.put, self._decode, self._encode
-        for key, found, page, at, tags in zip(keys, values_of(self.db, keys), *columns, strict=True):
-            visits = decode(found).visits if found else 0
+        for key, value, page, at, tags in zip(keys, values_of(self.db, keys), *columns, strict=True):
+            visits = decode(value).visits if value else 0
             put(key, encode(Profile(visits + 1, Last(page, at), tags)))
 
     def number(self, value: bytes) -> int:

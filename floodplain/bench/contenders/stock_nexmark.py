@@ -1,7 +1,7 @@
 """The stateful queries of Nexmark in Spark's own streaming API, as far as it can express them.
 
-Beside ``stock_spark`` the only module of ``bench`` that imports pyspark. Each query takes the streaming tables ``person``,
-``auction`` and ``bid``, all with their watermark.
+Besides ``stock_spark``, this is the only module of ``bench`` that imports pyspark. Each query takes the streaming tables
+``person``, ``auction`` and ``bid``, all with their watermark.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ CANNOT = {
     "q4": "the mean over a category of the best bids of auctions: aggregates that never close cannot be chained",
     "q6": "the mean over a seller's last ten auctions of their best bids: aggregates that never close cannot be chained",
 }
-"""What Spark cannot express, and why; transformWithState aside, which is a program and not a query."""
+"""Queries that Spark cannot express, and why; other than by transformWithState, which is a program and not a query."""
 
 
 Tables = Mapping[str, DataFrame]
@@ -48,8 +48,8 @@ def q5(nexmark: Tables) -> DataFrame:
 
 def q7(nexmark: Tables) -> DataFrame:
     best = F.max_by(F.struct("auction", "price", "bidder", "dateTime", "extra"), F.struct("price", -F.col("number")))
-    found = nexmark["bid"].groupBy(F.window("dateTime", "10 seconds")).agg(best.alias("best"))
-    return found.select("best.*")
+    highest = nexmark["bid"].groupBy(F.window("dateTime", "10 seconds")).agg(best.alias("best"))
+    return highest.select("best.*")
 
 
 def q8(nexmark: Tables) -> DataFrame:
@@ -140,7 +140,7 @@ def _distinct() -> list[Column]:
 
 
 def _highest(price: str, at: str, number: str) -> Column:
-    """What ``max_by`` goes by: the highest price, then the earliest, then the first to arrive."""
+    """The order for ``max_by``: the highest price, then the earliest, then the first to arrive."""
     return F.struct(F.col(price), -F.unix_micros(at), -F.col(number))
 
 
@@ -157,7 +157,7 @@ KEYS = {
     "q18": ("auction", "bidder"),
     "q19": ("auction", "rank_number"),
 }
-"""The columns by which rows replace each other, of queries that run in update mode; the others append."""
+"""The primary keys of queries that run in update mode; the others append."""
 
 
 def start(query: str, delay: str, longest: str, settings: Mapping[str, str]) -> Callable[[DataFrame, Path], StreamingQuery]:

@@ -1,7 +1,7 @@
-"""Contenders that are Spark's own, and the pipeline with no state: what a user of Spark would write without us.
+"""Contenders in plain Spark: stateful queries as users of Spark write them, and a pipeline without state.
 
-The only module of ``bench`` that imports pyspark. The stateful contenders publish with Spark's Parquet writer from
-``foreachBatch``, since update mode has no file sink of its own.
+This module and ``stock_nexmark`` are the only ones of ``bench`` that import pyspark. The stateful contenders publish with
+Spark's Parquet writer from ``foreachBatch``, because Spark has no file sink for update mode.
 """
 
 import io
@@ -41,7 +41,7 @@ from floodplain.versions.records.assignment import even
 CORES = 2
 STATELESS_APP = "stateless"
 ROW_BYTES = 50.0
-"""Of a row in Arrow, about."""
+"""The approximate size of a row in Arrow."""
 ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": ("org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
@@ -55,7 +55,7 @@ MEMORY = {
 
 @contextmanager
 def local_session(home: Path) -> Iterator[SparkSession]:
-    """Spark on two cores of this machine. Idle queries look for files ten times a second, or they would keep a core busy."""
+    """Spark on two cores of this machine. Idle queries poll for files only ten times a second, so that they use little CPU."""
     provide_java(home / "java")
     os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
     settings = {
@@ -86,12 +86,12 @@ def local_session(home: Path) -> Iterator[SparkSession]:
 
 
 def files(spark: SparkSession, schema: str) -> Callable[[Path], DataFrame]:
-    """A stream of the files of a folder, one per epoch."""
+    """Reads the files of a folder as a stream, one per epoch."""
     return lambda folder: spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
 def aggregation(settings: Mapping[str, str]) -> Callable[[DataFrame, Path], StreamingQuery]:
-    """Spark's JVM aggregation, with the state store that the settings name."""
+    """Spark's aggregation in the JVM, with the state store of the settings."""
 
     def start(rows: DataFrame, folder: Path) -> StreamingQuery:
         counted = rows.groupBy("key").agg(F.count(F.lit(1)).alias("n"), F.sum("amount").alias("total"))
@@ -162,8 +162,8 @@ class VisitsProcessor(StatefulProcessor):
         self._times = handle.getListState("times", "at long")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803, ARG002
-        given = [(row.at, row.amount) for row in rows]
-        yield Row(key=key[0], at=0, n=self._take(given))
+        visits = [(row.at, row.amount) for row in rows]
+        yield Row(key=key[0], at=0, n=self._add(visits))
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803, ARG002
         at = expiredTimerInfo.getExpiryTimeInMs()
@@ -172,11 +172,11 @@ class VisitsProcessor(StatefulProcessor):
     def close(self) -> None:
         pass
 
-    def _take(self, given: list[tuple[int, int]]) -> int:
-        total = (self._total.get() or (0,))[0] + sum(amount for _, amount in given)
+    def _add(self, visits: list[tuple[int, int]]) -> int:
+        total = (self._total.get() or (0,))[0] + sum(amount for _, amount in visits)
         self._total.update((total,))
-        self._times.appendList([(at,) for at, _ in given])
-        for end in {window_end(at) for at, _ in given}:
+        self._times.appendList([(at,) for at, _ in visits])
+        for end in {window_end(at) for at, _ in visits}:
             self._handle.registerTimer(end)
         return int(total)
 
@@ -191,11 +191,11 @@ class VisitsProcessor(StatefulProcessor):
 
 
 class VisitsPandasProcessor(VisitsProcessor):
-    """The same in the Pandas flavour."""
+    """The same for ``transformWithStateInPandas``."""
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803, ARG002
-        given = [pair for some in rows for pair in zip(some["at"].tolist(), some["amount"].tolist(), strict=True)]
-        yield pd.DataFrame({"key": [key[0]], "at": [0], "n": [self._take(given)]})
+        visits = [pair for some in rows for pair in zip(some["at"].tolist(), some["amount"].tolist(), strict=True)]
+        yield pd.DataFrame({"key": [key[0]], "at": [0], "n": [self._add(visits)]})
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N802, N803, ARG002
         at = expiredTimerInfo.getExpiryTimeInMs()
@@ -203,9 +203,9 @@ class VisitsPandasProcessor(VisitsProcessor):
 
 
 def stateless(slots: int) -> Callable[[DataFrame, Path], StreamingQuery]:
-    """The same pipeline without state: the same exchange, count and sum per key of the epoch alone in Python, the rows staged
-    as synced Parquet files by the tasks and published by the same sink; Spark writes its checkpoint and hands rows to Python as
-    fast as for ours."""
+    """The same pipeline without state: the same shuffle, count and sum per key within the epoch in Python, rows staged by the
+    tasks as synced Parquet files and published by the same sink. Spark's checkpoint and the transfer to Python have the same
+    settings as in Floodplain."""
 
     def start(rows: DataFrame, folder: Path) -> StreamingQuery:
         staged = str(folder / "staged")
@@ -242,8 +242,8 @@ def _blobs(location: str) -> Blobs:
 
 def _staging(location: str, number: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        held = list(batches)
-        name = _stage(pa.Table.from_batches(held), location, number) if held else ""
+        collected = list(batches)
+        name = _stage(pa.Table.from_batches(collected), location, number) if collected else ""
         yield pa.record_batch({"name": pa.array([name])})
 
     return work

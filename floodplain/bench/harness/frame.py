@@ -1,7 +1,7 @@
-"""The frame of every benchmark: interleaved rounds, medians, and one form of result.
+"""The harness of every benchmark: interleaved rounds, medians, and one form of result.
 
-A result is ``{"bench": …, "checks": {name: bool}, "ratios": {name: number}, "figures": {…}}``. Checks say whether answers are
-right. Ratios compare contenders within one run on one machine, so that they travel; figures are that machine's own numbers.
+A result is ``{"bench": …, "checks": {name: bool}, "ratios": {name: number}, "figures": {…}}``. Checks tell whether answers are
+right. Ratios compare contenders within one run, so they hold on other machines as well; figures are numbers of this machine.
 """
 
 import gc
@@ -17,7 +17,7 @@ from floodplain.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One contender in one race. ``prepare`` runs untimed before each round; what ``run`` returns is compared, not timed."""
+    """One contender in one race. ``prepare`` runs untimed before each round. ``run`` is timed, and its results are compared."""
 
     name: str
     run: Callable[[int], object]
@@ -38,7 +38,7 @@ class Timings:
         return statistics.median(self.seconds[name]) * 1000
 
     def mean_ms(self, name: str) -> float:
-        """Where some rounds carry work for the others, as a compaction does: the median would leave it out."""
+        """For races where some rounds do work for others, such as compactions: the median would ignore it."""
         return statistics.fmean(self.seconds[name]) * 1000
 
     def medians(self) -> dict[str, float]:
@@ -66,7 +66,7 @@ class Bench:
         print(f"[{self.clock.monotonic_s() - self._began_s:6.1f} s] {text}", file=sys.stderr, flush=True)
 
     def check(self, name: str, holds: bool) -> None:
-        """A check that was made more than once must hold every time."""
+        """Records a check. One that is made more than once must hold every time."""
         self.checks[name] = self.checks.get(name, True) and holds
         if not holds:
             self.say(f"CHECK FAILED: {name}")
@@ -87,7 +87,7 @@ class Bench:
                 self.ratios[f"{what}_vs_{other}"] = rounded(time_ms(other) / time_ms(ours))
 
     def judge(self, targets: Mapping[str, tuple[str, float]]) -> None:
-        """Note which ratios meet their targets, given as ``("at least" or "at most", bound)``."""
+        """Record which ratios meet their targets: ``("at least" or "at most", bound)``."""
         self.figures["targets"] = {
             name: {word: bound, "met": self.ratios[name] >= bound if word == "at least" else self.ratios[name] <= bound}
             for name, (word, bound) in targets.items()
@@ -99,9 +99,9 @@ class Bench:
 
 
 def interleave(clock: Clock, contestants: Sequence[Contestant], rounds: int, *, warm_up: int = 1) -> Timings:
-    """Every contestant runs once per round, the first place going around; rounds before number ``warm_up`` are not counted.
+    """Every contestant runs once per round, another one first in each; the first ``warm_up`` rounds are not counted.
 
-    What disturbs a machine for a while disturbs all of them, and none has the caches of the one before it every time.
+    So a slow phase of the machine affects all of them, and none always runs on the caches that the same other one left.
     """
     timings = Timings({contestant.name: [] for contestant in contestants})
     with _cycle_collector_off():
@@ -123,7 +123,7 @@ def interleave(clock: Clock, contestants: Sequence[Contestant], rounds: int, *, 
 
 @contextmanager
 def _cycle_collector_off() -> Iterator[None]:
-    """Python's collector would charge one contender for the objects of another. What is alive now is not looked at again."""
+    """Without this, one contender would pay for collecting the objects of another. Objects alive now are never scanned again."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -142,5 +142,5 @@ def timed(clock: Clock, run: Callable[[int], object], number: int = 0) -> tuple[
 
 
 def rounded(number: float) -> float:
-    """Three digits that mean something."""
+    """Three significant digits."""
     return float(f"{number:.3g}")

@@ -1,4 +1,4 @@
-"""A real Kafka broker on this machine, from Maven's central repository, that is its own controller."""
+"""A real Kafka broker on this machine (KRaft, its own controller), with jars from Maven's central repository."""
 
 import base64
 import os
@@ -21,9 +21,9 @@ START_SECONDS = 60
 def broker(
     ports: list[int], jars: Jars, *, rebalance_delay_ms: int = 0, ready: Callable[[str], bool] = lambda _: True
 ) -> Iterator[str]:
-    """Yields its address once it accepts connections and ``ready(address)``. Raises ``Unfetchable`` where it cannot be had.
+    """Yields its address once it accepts connections and ``ready(address)`` is true. Raises ``Unfetchable`` if it cannot start.
 
-    ``rebalance_delay_ms``: how long an empty consumer group waits for further members before it is given its partitions.
+    ``rebalance_delay_ms``: how long an empty consumer group waits for further members before partitions are assigned.
     """
     class_path = os.pathsep.join(map(str, jars.fetched("kafka-" + BROKER[2], [BROKER], transitive=True)))
     home = Path(tempfile.mkdtemp(prefix="fpkafka"))
@@ -43,7 +43,7 @@ def broker(
         yield address
     finally:
         if process is not None:
-            process.kill()  # nothing of it is needed any more, and an orderly end takes seconds
+            process.kill()  # its data is not needed any more, and an orderly shutdown takes seconds
             process.wait()
         shutil.rmtree(home, ignore_errors=True)
 

@@ -1,7 +1,7 @@
-"""Streams side by side: each contender is a running query with folders of its own, fed the same files in turn.
+"""Races of streaming queries: each contender is a running query with folders of its own, and all are fed the same files in turn.
 
-The ruler is Spark's own account of its batches, the same for all: a block of files lasts from the start of its first batch to
-the end of its last one, an epoch as long as its trigger. How often an idle query looks for files is in neither.
+Times come from Spark's progress reports, for all alike: a block of files lasts from the start of its first batch to the end of
+its last one, an epoch as long as its trigger. The polling interval of an idle query is in neither.
 """
 
 import os
@@ -23,7 +23,7 @@ from floodplain.store.store import Store
 
 FIRST_MTIME_S = 1_700_000_000
 GROUPS_PER_FILE = 4
-"""Row groups: without them one of the two cores would read a file alone."""
+"""Row groups per file: with a single one, only one of the two cores would read it."""
 _TURNS_SEED = 11
 
 
@@ -32,11 +32,11 @@ class Running(Protocol):
 
 
 Start = Callable[[Any, Path], Any]
-"""Starts a contender: its streaming DataFrame, and a folder whose ``out`` it shall fill with Parquet files."""
+"""Starts a contender on a streaming DataFrame. It writes Parquet files to ``out`` in the folder."""
 
 
 class Files:
-    """Input files in a folder, each one epoch, read by Spark in the order they were made."""
+    """Input files in a folder, one per epoch. Spark reads them in the order in which they were written."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -53,12 +53,12 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What it took to process some files, one after the other."""
+    """The time it took to process some files, one after the other."""
 
     seconds: float
     epochs_ms: tuple[int, ...]
     phases_ms: Mapping[str, float]
-    """Spark's own parts of an epoch, in the mean."""
+    """Mean durations of the phases of an epoch, as Spark reports them."""
 
 
 class Lane:
@@ -78,7 +78,7 @@ class Lane:
         (self._query,) = [query for query in streaming.sparkSession.streams.active if query.id not in before]
 
     def feed(self, files: Sequence[Path]) -> Block:
-        """Have these files processed."""
+        """Adds these files to the input and waits until they are processed."""
         seen = max((progress.batchId for progress in self._batches()), default=-1)
         for path in files:
             os.link(path, self._input / path.name)
@@ -90,7 +90,7 @@ class Lane:
         return [progress for progress in self._query.recentProgress if "addBatch" in progress.durationMs]
 
     def spark_state_bytes(self) -> int:
-        """What Spark's own state stores take, as they tell; 0 for a contender that uses none."""
+        """The memory of Spark's state stores, as Spark reports it; 0 for a contender without them."""
         operators = self._batches()[-1].stateOperators
         return sum(operator.memoryUsedBytes for operator in operators)
 
@@ -98,8 +98,8 @@ class Lane:
         self.running.stop()
 
 
-class Settling:
-    """Waits until a state has no compaction due, and remembers how long that took."""
+class CompactionWait:
+    """Waits until a state has no compaction due, and records how long that took."""
 
     def __init__(self, lane: Lane, clock: Clock) -> None:
         self._store = Store.open(lane.folder / "state")
@@ -147,7 +147,7 @@ class Laps:
 
     @property
     def rows_per_s(self) -> float:
-        """By the median block, compactions that it left to do included."""
+        """By the median block, including the compactions that it made due."""
         return self.rows / statistics.median(block.seconds for block in self.blocks)
 
     def figures(self) -> dict[str, Any]:
@@ -166,31 +166,31 @@ class Laps:
 
 
 def paired(one: Laps, other: Laps) -> float:
-    """How many times as long ``one`` took as ``other``: the median over rounds.
+    """The time of ``one`` divided by that of ``other``: the median over rounds.
 
-    What slows the machine for a while slows both of a round. Requires: as many blocks of both, of equally many rows.
+    A slow phase of the machine affects both blocks of a round. Requires: as many blocks of both, of equally many rows.
     """
     return statistics.median(a.seconds / b.seconds for a, b in zip(one.blocks, other.blocks, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One contender's part in a race: in round n it is fed ``files(n)``; no files, no run."""
+    """A contender in a race. In round n it is fed ``files(n)``; without files it does not run."""
 
     name: str
     lane: Lane
     files: Callable[[int], Sequence[Path]]
     before: Callable[[], object] | None = None
     after: Callable[[], float] | None = None
-    """Waits for background work, so that it does not disturb the next block; its seconds count for this block."""
+    """Waits for background work, so that it does not disturb the next block. Its seconds count for this block."""
     warm: Callable[[int], Sequence[Path]] | None = None
-    """Files for before the block, untimed: Spark ends Python workers that were idle for a minute, and they must start anew."""
+    """Untimed files before the block: Spark ends Python workers that were idle for a minute, and must start new ones."""
 
 
 def turns(entries: int, rounds: int) -> list[list[int]]:
-    """The order of the entries in each round: shuffled, the same in every run, and none follows itself from round to round.
+    """The order of the entries in each round: shuffled by a fixed seed, and no entry runs twice in a row.
 
-    Who runs leaves caches and garbage to who runs next; among several no entry shall always follow the same other.
+    An entry leaves caches and garbage to the next one, so no entry may always follow the same other one.
     """
     rng, orders = np.random.default_rng(_TURNS_SEED), list[list[int]]()
     while len(orders) < rounds:
@@ -202,9 +202,9 @@ def turns(entries: int, rounds: int) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """Rounds that do not count: so many, and more until each contender was busy for so long, but not beyond ``most``.
+    """Rounds that do not count: at least ``rounds``, then until each contender was busy for ``seconds``, at most ``most``.
 
-    Java compiles what runs often while it runs: that depends on how long a contender was at work, not on how many epochs it took.
+    Java compiles hot code while it runs: that depends on how long a contender was busy, not on the number of its epochs.
     """
 
     rounds: int = 1
@@ -212,7 +212,7 @@ class WarmUp:
     most: int = 1
 
     def goes_on(self, number: int, busy_s: float) -> bool:
-        """Whether round ``number`` belongs to it, before which the least busy contender was busy for so long."""
+        """Whether round ``number`` is part of it. ``busy_s``: of the least busy contender so far."""
         return number < self.rounds or (number < self.most and busy_s < self.seconds)
 
 
@@ -220,7 +220,7 @@ ONE_ROUND = WarmUp()
 
 
 def race(bench: Bench, what: str, entries: Sequence[Entry], rounds: int, *, warm_up: WarmUp = ONE_ROUND) -> dict[str, Laps]:
-    """Feed the entries in turn, round by round, in the order of ``turns``, until ``rounds`` have counted."""
+    """Feed the entries in turn, round by round, in the order of ``turns``, until ``rounds`` rounds have counted."""
     laps, busy_s = {entry.name: Laps() for entry in entries}, dict.fromkeys((entry.name for entry in entries), 0.0)
     counted, of = 0, max(warm_up.rounds, warm_up.most) + rounds
     for number, order in enumerate(turns(len(entries), of)):
@@ -240,8 +240,8 @@ def race(bench: Bench, what: str, entries: Sequence[Entry], rounds: int, *, warm
             if counts:
                 laps[entry.name].add(block, sum(pq.read_metadata(path).num_rows for path in files))
         counted += counts
-        told = ", ".join(f"{name} {lap.epoch_ms:g} ms" for name, lap in laps.items() if lap.blocks)
-        bench.say(f"{what}, {f'round {counted} of {rounds}: {told}' if counts else f'warm-up, round {number + 1}'}")
+        medians = ", ".join(f"{name} {lap.epoch_ms:g} ms" for name, lap in laps.items() if lap.blocks)
+        bench.say(f"{what}, {f'round {counted} of {rounds}: {medians}' if counts else f'warm-up, round {number + 1}'}")
         if counted == rounds:
             break
     return laps

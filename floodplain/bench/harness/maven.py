@@ -18,7 +18,7 @@ FETCH_SECONDS = 300
 
 
 class Unfetchable(Exception):
-    """The jars cannot be had here."""
+    """The jars cannot be fetched, or not be used, on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Jars:
         folder = self.folder / name
         if not folder.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
-            # Complete or absent: several processes may fetch at the same moment.
+            # Renamed once complete: several processes may fetch at the same time.
             with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
                 for module in modules:
                     self._retrieve(module, Path(scratch) / "jars", transitive=transitive)
@@ -61,16 +61,16 @@ class Jars:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS)
         except subprocess.TimeoutExpired:
-            raise Unfetchable(f"{':'.join(module)} was not there within {FETCH_SECONDS} s") from None
+            raise Unfetchable(f"{':'.join(module)} was not fetched within {FETCH_SECONDS} s") from None
         jar = folder / f"{module[1]}-{module[2]}.jar"
         if done.returncode or not jar.exists():
-            told = [line.strip() for line in done.stdout.splitlines() if "not found" in line or "rror" in line]
-            raise Unfetchable(f"{':'.join(module)} cannot be fetched: {'; '.join(told[:3]) or done.stderr[-300:]}")
+            errors = [line.strip() for line in done.stdout.splitlines() if "not found" in line or "rror" in line]
+            raise Unfetchable(f"{':'.join(module)} cannot be fetched: {'; '.join(errors[:3]) or done.stderr[-300:]}")
 
 
 def _ivy() -> Path:
     spec = find_spec("pyspark")
     ivy = next((Path(str(spec.origin)).parent / "jars").glob("ivy-*.jar"), None) if spec else None
     if ivy is None:
-        raise Unfetchable("there is no pyspark with an Ivy to fetch jars with")
+        raise Unfetchable("there is no pyspark, which has the Ivy that fetches jars: pip install floodplain[spark]")
     return ivy

@@ -1,15 +1,15 @@
-"""Ports of this machine for the servers that a benchmark or a test starts."""
+"""Free ports of this machine for servers that a benchmark or a test starts."""
 
 import socket
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different ones that nobody listens on."""
-    held = [socket.socket() for _ in range(count)]
+    """``count`` different ports that nobody listens on."""
+    sockets = [socket.socket() for _ in range(count)]
     try:
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in held]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
     finally:
-        for one in held:
-            one.close()
+        for each in sockets:
+            each.close()

@@ -1,4 +1,4 @@
-"""How large the benchmark ``state-types`` is."""
+"""The sizes of the benchmark ``state-types``."""
 
 from dataclasses import dataclass
 
@@ -6,22 +6,22 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Sizes:
     keys: int = 1_000_000
-    """Of the table that the targets speak of."""
+    """Keys of the table that the targets refer to."""
     factor: int = 10
     """How many times larger the large table is."""
     rmw_epochs: int = 24
     growth_rounds: int = 30
     lookups: int = 1_000
     sample: int = 10
-    """Keys that each new slot is asked for."""
+    """Lookup keys for each new slot."""
     moves: int = 5
     type_keys: int = 250_000
-    """Users of each kind of state."""
+    """Users per kind of state."""
     updates: int = 8
     rounds: int = 5
     points: int = 1_000
     only: tuple[str, ...] = ()
-    """Some of the parts of the benchmark; none for all."""
+    """Some parts of the benchmark; empty for all."""
 
     @property
     def disk_bytes(self) -> int:

@@ -1,7 +1,7 @@
 """The peer Bytewax. Runs in its own environment, without Floodplain; ``bench.peers`` has its input and output.
 
-A source reads Arrow batches, which are dealt out to the workers and turned into Python values there; per-key state is a
-``StatefulBatchLogic``, the operator below all others; the sink writes Parquet. Recovery is off: state lives in memory.
+A source reads Arrow batches, which are distributed to the workers and turned into Python values there. Per-key state is a
+``StatefulBatchLogic``, the operator that all others are built on. The sink writes Parquet. Recovery is off: state is in memory.
 """
 
 import json
@@ -44,10 +44,10 @@ class Files(DynamicSource):
 
 
 class Writer(StatelessSinkPartition):
-    """Rows collected into Parquet files, with the time at which they came, by a clock that all processes of a machine share."""
+    """Writes rows to Parquet files, with their output time by a clock that all processes of a machine share."""
 
-    def __init__(self, asked, columns, index):
-        self._folder, self._columns, self._index = Path(asked["output"]), columns, index
+    def __init__(self, task, columns, index):
+        self._folder, self._columns, self._index = Path(task["output"]), columns, index
         self._rows, self._came, self._count = [], [], 0
 
     def write_batch(self, items):
@@ -67,11 +67,11 @@ class Writer(StatelessSinkPartition):
 
 
 class Parquet(DynamicSink):
-    def __init__(self, asked, columns):
-        self._asked, self._columns = asked, columns
+    def __init__(self, task, columns):
+        self._task, self._columns = task, columns
 
     def build(self, step_id, worker_index, worker_count):
-        return Writer(self._asked, self._columns, worker_index)
+        return Writer(self._task, self._columns, worker_index)
 
 
 class Count(StatefulBatchLogic):
@@ -90,9 +90,9 @@ class Count(StatefulBatchLogic):
 
 
 class Join(StatefulBatchLogic):
-    """Each side waits for the other, in order of time. The newest time of a batch says what can be dropped, with slack.
+    """Buffers both sides in event-time order. Rows older than the newest time of a batch, less a slack, are removed.
 
-    Nothing holds the workers together, so that rows of a key may come much later than their events did.
+    The slack is large because workers are not synchronised: rows of a key may be far out of order.
     """
 
     __slots__ = ("clicks", "impressions")
@@ -103,13 +103,13 @@ class Join(StatefulBatchLogic):
         self.impressions, self.clicks = state or ([], [])
 
     def on_batch(self, values):
-        within, impressions, clicks, found = self.within_ms, self.impressions, self.clicks, []
+        within, impressions, clicks, pairs = self.within_ms, self.impressions, self.clicks, []
         for impression, at in values:
             if impression:
-                found += [(at, click) for click in clicks[bisect_left(clicks, at) : bisect_right(clicks, at + within)]]
+                pairs += [(at, click) for click in clicks[bisect_left(clicks, at) : bisect_right(clicks, at + within)]]
                 insort(impressions, at)
             else:
-                found += [
+                pairs += [
                     (shown, at) for shown in impressions[bisect_left(impressions, at - within) : bisect_right(impressions, at)]
                 ]
                 insort(clicks, at)
@@ -117,7 +117,7 @@ class Join(StatefulBatchLogic):
         for side in (impressions, clicks):
             if side and side[0] < oldest:
                 del side[: bisect_left(side, oldest)]
-        return found, False
+        return pairs, False
 
     def snapshot(self):
         return list(self.impressions), list(self.clicks)
@@ -133,27 +133,27 @@ def adverts(batch):
     return zip(ads, zip(kinds, batch.column("at_ms").to_pylist(), strict=True), strict=True)
 
 
-def flow(asked):
-    count = asked["workload"] == "count"
-    Join.within_ms = asked["within_ms"]
+def flow(task):
+    count = task["workload"] == "count"
+    Join.within_ms = task["within_ms"]
     made = Dataflow("peer")
-    batches = op.redistribute("deal", op.input("read", made, Files([*asked["warm"], *asked["timed"]])))
+    batches = op.redistribute("deal", op.input("read", made, Files([*task["warm"], *task["timed"]])))
     rows = op.flat_map("rows", batches, counts if count else adverts)
     results = op.stateful_batch("state", rows, Count if count else Join)
     if count:
-        told = op.map("tell", results, lambda item: (item[0], *item[1]))
-        op.output("write", told, Parquet(asked, ["key", "n", "total"]))
+        flat = op.map("flatten", results, lambda item: (item[0], *item[1]))
+        op.output("write", flat, Parquet(task, ["key", "n", "total"]))
     else:
-        told = op.map("tell", results, lambda item: (int(item[0]), *item[1]))
-        op.output("write", told, Parquet(asked, ["ad", "impression", "click"]))
+        flat = op.map("flatten", results, lambda item: (int(item[0]), *item[1]))
+        op.output("write", flat, Parquet(task, ["ad", "impression", "click"]))
     return made
 
 
 def main():
-    asked = json.loads(sys.argv[1])
-    addresses = [f"127.0.0.1:{port}" for port in asked["ports"]]
+    task = json.loads(sys.argv[1])
+    addresses = [f"127.0.0.1:{port}" for port in task["ports"]]
     if len(sys.argv) > 2:
-        cluster_main(flow(asked), addresses, int(sys.argv[2]))
+        cluster_main(flow(task), addresses, int(sys.argv[2]))
         return
     began = time.perf_counter()
     with ExitStack() as stack:
@@ -162,8 +162,8 @@ def main():
         codes = [worker.wait() for worker in workers]
     if any(codes):
         sys.exit(f"workers ended with {codes}")
-    told = {"whole_seconds": time.perf_counter() - began, "version": version("bytewax"), "answer": "parquet"}
-    print(json.dumps(told))
+    report = {"whole_seconds": time.perf_counter() - began, "version": version("bytewax"), "answer": "parquet"}
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Environments of peers: a virtual environment each, built when it is first needed and kept in a cache outside the repository.
+"""A virtual environment for each peer, built when it is first needed and kept in a cache outside the repository.
 
 ``FLOODPLAIN_PEERS`` names the folder that keeps them (default: a folder in the user's cache).
 """
@@ -13,11 +13,11 @@ from pathlib import Path
 
 BUILD_SECONDS = 1200
 READY = "ready"
-"""A file in an environment that is complete."""
+"""The file that marks an environment as complete."""
 
 
 class Unavailable(Exception):
-    """A peer cannot be installed or run here; the message says why in a line."""
+    """A peer cannot be installed or run here; the message has the reason in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def cache_folder() -> Path:
 
 
 def provide(environment: Environment, say: Callable[[str], None], cache: Path | None = None) -> Path:
-    """The Python of an environment, built if need be. Raises ``Unavailable``; a half-built one is not used again."""
+    """The Python of an environment, built if it is absent or incomplete. Raises ``Unavailable`` if it cannot be built."""
     folder = (cache or cache_folder()) / environment.name
     python = folder / "bin" / "python"
     if (folder / READY).exists():
@@ -62,9 +62,9 @@ def provide(environment: Environment, say: Callable[[str], None], cache: Path | 
 
 
 def run(command: Sequence[str], seconds: float, *, own: bool = False) -> str:
-    """The standard output of a command that ends well in this time, else ``Unavailable`` with the last line of its complaint.
+    """The standard output of a command. Raises ``Unavailable`` if it fails or times out, with the last line of its errors.
 
-    ``own``: it is ours, and finds our modules where this process does. Others must not see any of them.
+    ``own``: the command is Floodplain's and inherits this process's Python path. Others must not import any of its modules.
     """
     variables = {name: value for name, value in os.environ.items() if own or not name.startswith("PYTHON")}
     with subprocess.Popen(
@@ -77,15 +77,15 @@ def run(command: Sequence[str], seconds: float, *, own: bool = False) -> str:
         start_new_session=True,
     ) as process:
         try:
-            out, complaint = process.communicate(timeout=seconds)
+            out, errors = process.communicate(timeout=seconds)
         except BaseException as error:
-            # Its own children too: a JVM or a second worker would go on and disturb the next contender.
+            # Kills its children, too: a JVM or a second worker would go on and disturb the next contender.
             os.killpg(process.pid, 9)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise Unavailable(f"did not end within {seconds:g} s") from None
             raise
     if process.returncode:
-        raise Unavailable(_last_line(complaint) or f"ended with code {process.returncode}")
+        raise Unavailable(_last_line(errors) or f"ended with code {process.returncode}")
     return out
 
 

@@ -1,6 +1,6 @@
-"""What the contenders of ``peers`` are fed, and whether what each makes of it is right.
+"""The input files of ``peers``, and the check of a contender's answer.
 
-The files are Parquet, in the order of their events, and stand beside their copies in other forms for those who do not read it.
+The files are Parquet, in the order of their events. Peers that do not read Parquet get the same rows as CSV.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,21 +23,21 @@ WORKLOADS = (COUNT, JOIN)
 WORKERS = 2
 COLUMNS = {COUNT: ("key", "n", "total"), JOIN: ("ad", "impression", "click")}
 CAME = "came_ms"
-"""The column of an answer whose rows say when they came out."""
+"""The column with the output time of each row, in answers that have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much a contender is fed."""
+    """The size of a contender's input."""
 
     keys: int
     rows: int
-    """Of a file."""
+    """Rows per file."""
     ads: int
     rows_per_s: int
     """Events in a second of event time."""
     warm: int
-    """Files of the warm-up after those that give every key a state; the join has as many."""
+    """Further files of the warm-up after the first ``fill``, which have every key; the join has as many."""
     timed: int
 
     def divided(self, by: int) -> "Scale":
@@ -49,7 +49,7 @@ class Scale:
 
     @property
     def span_ms(self) -> int:
-        """Event time of all files."""
+        """The event time that all files span."""
         return (self.fill + self.warm + self.timed) * self.rows * 1000 // self.rows_per_s
 
 
@@ -70,10 +70,10 @@ class Feed:
         self.warm, self.timed = paths[: -self.scale.timed], paths[-self.scale.timed :]
 
     def files(self, form: str) -> tuple[list[str], list[str]]:
-        """The files of the warm-up and the timed ones in this form, made now if they are not there yet.
+        """The files of the warm-up and the timed ones in this form, written if they do not exist yet.
 
-        ``dealt``: all rows as one CSV file for each worker, dealt out in turn, so that readers side by side, each in an order
-        of its own choice, see events no later than they are.
+        ``dealt``: all rows as one CSV file for each worker, row by row in turn, so that parallel readers do not add to the
+        disorder of events, in whatever order they read files.
         """
         if form == "parquet":
             return [str(path) for path in self.warm], [str(path) for path in self.timed]
@@ -99,7 +99,7 @@ class Feed:
         return sum(pq.read_metadata(path).num_rows for path in self.timed)
 
     def progress(self, files: Sequence[Path]) -> int:
-        """How far a contender is after these files: rows counted, or pairs joined."""
+        """The progress of a contender after these files: rows counted, or pairs joined."""
         with duckdb.connect() as connection:
             if self.workload == COUNT:
                 return sum(pq.read_metadata(path).num_rows for path in files)
@@ -107,7 +107,7 @@ class Feed:
 
 
 def _write_csv(rows: pa.Table, path: Path, *, header: bool) -> None:
-    """Without the column of time, which stands in another one as milliseconds."""
+    """Without the timestamp column: another column has it as milliseconds."""
     plain = rows.select([name for name in rows.column_names if rows.schema.field(name).type != adverts.TIME])
     pyarrow.csv.write_csv(plain, path, pyarrow.csv.WriteOptions(include_header=header, quoting_style="none"))
 
@@ -137,34 +137,35 @@ READERS: dict[str, Reader] = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """All that a contender published, as a form of file in a folder."""
+    """The output of a contender: files of one form in a folder."""
 
     feed: Feed
     form: str
     folder: Path
 
     def right(self) -> bool:
-        """Of a count the newest row of each key, which is the one with the largest count, must be right; of a join, all rows."""
+        """Compares with DuckDB: the newest row of each key (the one with the largest count) of a count, all rows of a join."""
         with duckdb.connect() as connection:
-            found = self._found(connection)
+            actual = self._rows(connection)
             fed = [*self.feed.warm, *self.feed.timed]
             if self.feed.workload == COUNT:
                 wanted = connection.read_parquet([str(path) for path in fed]).aggregate(
                     "key, count(*)::bigint as n, sum(amount)::bigint as total"
                 )
-                found = found.aggregate("key, max(n)::bigint as n, arg_max(total, n)::bigint as total")
+                actual = actual.aggregate("key, max(n)::bigint as n, arg_max(total, n)::bigint as total")
             else:
                 wanted = adverts.wanted(fed, connection)
-            return not any(_missing(connection, one, other) for one, other in ((wanted, found), (found, wanted)))
+            return not any(_missing(connection, one, other) for one, other in ((wanted, actual), (actual, wanted)))
 
     def seconds(self) -> float:
-        """From when as much had come out as the files of the warm-up give, to the last row: by what the rows say themselves."""
+        """From the end of the warm-up to the last row, by the output times of rows. The warm-up ends once as much has been
+        counted or joined as its files yield."""
         with duckdb.connect() as connection:
-            self._found(connection, CAME).create_view("found")
+            self._rows(connection, CAME).create_view("published")
             step = "n - lag(n, 1, 0) over (partition by key order by n)" if self.feed.workload == COUNT else "1"
             connection.execute(
                 f"create table steps as select {CAME}, sum(step) as step "
-                f"from (select {CAME}, {step} as step from found) group by all"
+                f"from (select {CAME}, {step} as step from published) group by all"
             )
             ((began, ended),) = connection.sql(
                 f"select min({CAME}) filter (done >= {self.feed.progress(self.feed.warm)}), max({CAME}) "
@@ -172,7 +173,7 @@ class Answer:
             ).fetchall()
         return max(ended - began, 1) / 1000
 
-    def _found(self, connection: duckdb.DuckDBPyConnection, *more: str) -> Any:
+    def _rows(self, connection: duckdb.DuckDBPyConnection, *more: str) -> Any:
         names = COLUMNS[self.feed.workload]
         return READERS[self.form](connection, self.folder, names).select(*names, *more)
 

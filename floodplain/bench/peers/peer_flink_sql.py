@@ -1,7 +1,7 @@
 """The peer Flink SQL. Runs in its own environment, without Floodplain; ``bench.peers`` has its input and output.
 
 One query from CSV files to CSV files inside the JVM; Python only submits it. Two slots of a mini cluster, objects reused, the
-count in mini-batches with local aggregation, no checkpoints. Each row of the answer says when it came out.
+count in mini-batches with local aggregation, no checkpoints. Each row of the answer has its output time.
 """
 
 import json
@@ -44,29 +44,29 @@ NOW = (
 
 
 def main():
-    asked = json.loads(sys.argv[1])
+    task = json.loads(sys.argv[1])
     began = time.perf_counter()
     environment = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
     settings = {
         **SETTINGS,
-        "parallelism.default": str(asked["workers"]),
-        "taskmanager.numberOfTaskSlots": str(asked["workers"]),
-        "state.backend.type": asked["backend"],
+        "parallelism.default": str(task["workers"]),
+        "taskmanager.numberOfTaskSlots": str(task["workers"]),
+        "state.backend.type": task["backend"],
     }
     for name, value in settings.items():
         environment.get_config().set(name, value)
     parts = {
-        "fed": f"'connector' = 'filesystem', 'path' = '{asked['input']}', 'format' = 'csv'",
-        "answer": f"'connector' = 'filesystem', 'path' = '{Path(asked['output']) / 'answer'}', 'format' = 'csv'",
+        "fed": f"'connector' = 'filesystem', 'path' = '{task['input']}', 'format' = 'csv'",
+        "answer": f"'connector' = 'filesystem', 'path' = '{Path(task['output']) / 'answer'}', 'format' = 'csv'",
         "now": NOW,
-        "within_s": asked["within_ms"] // 1000,
-        "disorder_s": asked["disorder_ms"] // 1000,
+        "within_s": task["within_ms"] // 1000,
+        "disorder_s": task["disorder_ms"] // 1000,
     }
-    for statement in COUNT if asked["workload"] == "count" else JOIN:
+    for statement in COUNT if task["workload"] == "count" else JOIN:
         result = environment.execute_sql(statement.format(**parts))
     result.wait()
-    told = {"whole_seconds": time.perf_counter() - began, "version": version("apache-flink"), "answer": "csv_bare"}
-    print(json.dumps({**told, "settings": settings}))
+    report = {"whole_seconds": time.perf_counter() - began, "version": version("apache-flink"), "answer": "csv_bare"}
+    print(json.dumps({**report, "settings": settings}))
 
 
 if __name__ == "__main__":

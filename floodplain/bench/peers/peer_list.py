@@ -1,4 +1,4 @@
-"""The peers: which version of what, how it is set up, and how much it is given."""
+"""The peers: versions, configurations, and the share of the input that each gets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,22 +9,22 @@ from floodplain.bench.peers.peer_environments import Environment
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A contender that is not ours."""
+    """Another stream processor."""
 
     name: str
     environment: Environment
     program: str
-    """A module beside this one, run as a script by the environment's Python."""
+    """A module in this folder, run as a script by the environment's Python."""
     form: str
-    """Of the input files: ``parquet``, ``csv``, or ``dealt``: see ``Feed.files``."""
+    """The form of its input files, ``parquet``, ``csv`` or ``dealt``: see ``Feed.files``."""
     configuration: str
     options: Mapping[str, str] = field(default_factory=dict)
     share: int = 1
-    """One in how many keys and rows it is given: all of them would take it hours."""
+    """It gets one in this many keys and rows: all of them would take it hours."""
     broker: bool = False
     """Whether it needs a Kafka broker; one is started for each run of it."""
     quick: bool = True
-    """Whether it runs in the quick form too."""
+    """Whether it is part of the quick form."""
 
     @property
     def script(self) -> Path:

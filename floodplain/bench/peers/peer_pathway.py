@@ -1,7 +1,7 @@
 """The peer Pathway. Runs in its own environment, without Floodplain; ``bench.peers`` has its input and output.
 
 Reader, operators and writer are Pathway's own, in Rust. The reader streams a folder of CSV files (it has none for Parquet) and
-commits what it has read every 1.5 s, which is its default. Persistence is off: state lives in memory.
+commits what it has read every 1.5 s, which is its default. Persistence is off: state is in memory.
 """
 
 import json
@@ -14,8 +14,8 @@ from pathlib import Path
 
 QUIET_S = 4.0
 BEGAN = time.perf_counter()
-ASKED = json.loads(sys.argv[1])
-os.environ["PATHWAY_THREADS"] = str(ASKED["workers"])
+TASK = json.loads(sys.argv[1])
+os.environ["PATHWAY_THREADS"] = str(TASK["workers"])
 
 import pathway as pw  # noqa: E402 — the number of threads is read when it is imported
 
@@ -37,45 +37,45 @@ def count(rows):
 
 def join(rows):
     shown, clicked = rows.filter(pw.this.kind == "impression"), rows.filter(pw.this.kind == "click")
-    within = pw.temporal.interval(0, ASKED["within_ms"])
-    behavior = pw.temporal.common_behavior(cutoff=ASKED["span_ms"])
+    within = pw.temporal.interval(0, TASK["within_ms"])
+    behavior = pw.temporal.common_behavior(cutoff=TASK["span_ms"])
     joined = shown.interval_join(clicked, shown.at_ms, clicked.at_ms, within, shown.ad == clicked.ad, behavior=behavior)
     return joined.select(shown.ad, impression=shown.at_ms, click=clicked.at_ms)
 
 
 class Feed:
-    """Hands over the files of the warm-up, then, when the answer to them is complete, those that are timed.
+    """Adds the files of the warm-up to the input and, once the answer to them is complete, the timed ones.
 
-    The clock is that of the file system: from the moment the timed files are there to the last write of the answer.
+    Times are those of the file system: from before the timed files are added to the last write of the answer.
     """
 
     def __init__(self, folder):
         self.input, self._mark, self.answer = folder / "in", folder / "began", folder / "answer.csv"
         self.input.mkdir()
-        self._through = threading.Semaphore(0)
+        self._complete = threading.Semaphore(0)
 
     def progressed(self, key, row, time, is_addition):
-        if is_addition and row["progress"] in (ASKED["warm_progress"], ASKED["all_progress"]):
-            self._through.release()
+        if is_addition and row["progress"] in (TASK["warm_progress"], TASK["all_progress"]):
+            self._complete.release()
 
     def run(self):
-        self._hand(ASKED["warm"])
-        self._settle()
+        self._add(TASK["warm"])
+        self._wait()
         self._mark.touch()
-        self._hand(ASKED["timed"])
-        self._settle()
+        self._add(TASK["timed"])
+        self._wait()
         seconds = self.answer.stat().st_mtime - self._mark.stat().st_mtime
-        told = {"seconds": seconds, "whole_seconds": time.perf_counter() - BEGAN - QUIET_S}
-        print(json.dumps({**told, "version": version("pathway"), "answer": "csv"}), flush=True)
+        report = {"seconds": seconds, "whole_seconds": time.perf_counter() - BEGAN - QUIET_S}
+        print(json.dumps({**report, "version": version("pathway"), "answer": "csv"}), flush=True)
         os._exit(0)
 
-    def _hand(self, files):
+    def _add(self, files):
         for path in files:
             os.link(path, self.input / Path(path).name)
 
-    def _settle(self):
-        """Wait until the answer is complete and nothing has been written for a while."""
-        self._through.acquire()
+    def _wait(self):
+        """Until the answer is complete and nothing has been written for ``QUIET_S``."""
+        self._complete.acquire()
         written, since = -1, time.perf_counter()
         while time.perf_counter() < since + QUIET_S:
             size = self.answer.stat().st_size
@@ -85,8 +85,8 @@ class Feed:
 
 
 def main():
-    feed = Feed(Path(ASKED["output"]))
-    counting = ASKED["workload"] == "count"
+    feed = Feed(Path(TASK["output"]))
+    counting = TASK["workload"] == "count"
     rows = pw.io.csv.read(feed.input, schema=Amount if counting else Event, mode="streaming")
     made = count(rows) if counting else join(rows)
     pw.io.csv.write(made, feed.answer)

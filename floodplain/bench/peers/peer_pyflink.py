@@ -1,8 +1,8 @@
 """The peer PyFlink. Runs in its own environment, without Floodplain; ``bench.peers`` has its input and output.
 
 A keyed process function in Python on the DataStream API, between files that the JVM reads and writes. Python runs inside the JVM
-(thread mode), which is some five times as fast as beside it. Two slots of a mini cluster, state on the heap, no checkpoints. Each
-row of the answer says when it came out.
+(thread mode), which is about five times as fast as in processes of its own. Two slots of a mini cluster, state on the heap, no
+checkpoints. Each row of the answer has its output time.
 """
 
 import json
@@ -35,7 +35,7 @@ class Count(KeyedProcessFunction):
 
 
 class Join(KeyedProcessFunction):
-    """Each side waits for the other in a list, until no partner can come any more."""
+    """Buffers both sides in lists, until the watermark excludes further partners."""
 
     def __init__(self, within_ms):
         self.within_ms = within_ms
@@ -82,25 +82,25 @@ def advert(line):
     return kind, int(ad), int(at)
 
 
-def results(lines, asked):
-    if asked["workload"] == "count":
+def results(lines, task):
+    if task["workload"] == "count":
         rows = lines.map(counted, Types.TUPLE([Types.STRING(), Types.LONG()]))
         return rows.key_by(lambda row: row[0], Types.STRING()).process(Count(), Types.STRING())
     rows = lines.map(advert, Types.TUPLE([Types.STRING(), Types.LONG(), Types.LONG()]))
-    late = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(asked["disorder_ms"]))
+    late = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(task["disorder_ms"]))
     timed = rows.assign_timestamps_and_watermarks(late.with_timestamp_assigner(EventTime()))
-    return timed.key_by(lambda row: row[1], Types.LONG()).process(Join(asked["within_ms"]), Types.STRING())
+    return timed.key_by(lambda row: row[1], Types.LONG()).process(Join(task["within_ms"]), Types.STRING())
 
 
 def main():
-    asked = json.loads(sys.argv[1])
+    task = json.loads(sys.argv[1])
     began = time.perf_counter()
     settings = {
-        "parallelism.default": str(asked["workers"]),
-        "taskmanager.numberOfTaskSlots": str(asked["workers"]),
+        "parallelism.default": str(task["workers"]),
+        "taskmanager.numberOfTaskSlots": str(task["workers"]),
         "taskmanager.memory.managed.size": "1g",
         "pipeline.object-reuse": "true",
-        "state.backend.type": asked["backend"],
+        "state.backend.type": task["backend"],
         "python.execution-mode": "thread",
         "python.executable": sys.executable,
         "python.client.executable": sys.executable,
@@ -112,13 +112,13 @@ def main():
         configuration.set_string(name, value)
     environment = StreamExecutionEnvironment.get_execution_environment(configuration)
     environment.set_runtime_mode(RuntimeExecutionMode.STREAMING)
-    source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), asked["input"]).build()
+    source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), task["input"]).build()
     lines = environment.from_source(source, WatermarkStrategy.no_watermarks(), "lines")
-    files = FileSink.for_row_format(str(Path(asked["output"]) / "answer"), Encoder.simple_string_encoder())
-    results(lines, asked).sink_to(files.with_bucket_assigner(BucketAssigner.base_path_bucket_assigner()).build())
+    files = FileSink.for_row_format(str(Path(task["output"]) / "answer"), Encoder.simple_string_encoder())
+    results(lines, task).sink_to(files.with_bucket_assigner(BucketAssigner.base_path_bucket_assigner()).build())
     environment.execute("peer")
-    told = {"whole_seconds": time.perf_counter() - began, "version": version("apache-flink"), "answer": "csv_bare"}
-    print(json.dumps({**told, "settings": settings}))
+    report = {"whole_seconds": time.perf_counter() - began, "version": version("apache-flink"), "answer": "csv_bare"}
+    print(json.dumps({**report, "settings": settings}))
 
 
 if __name__ == "__main__":

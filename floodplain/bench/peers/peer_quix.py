@@ -1,8 +1,8 @@
 """The peer Quix Streams. Runs in its own environment, without Floodplain; ``bench.peers`` has its input and output.
 
-The events are put into a Kafka topic of two partitions before the clock runs, two processes of one consumer group take one
-each, and what comes out goes to a topic, from which the answer is read afterwards. State is in RocksDB on this machine; changelog
-topics are off. Each row of the answer says when it came out, by a clock that all processes of a machine share.
+The events are written to a Kafka topic of two partitions before the timed part. Two processes of one consumer group read one
+partition each and write to another topic, from which the answer is read afterwards. State is in RocksDB on this machine;
+changelog topics are off. Each row of the answer has its output time, by a clock that all processes of a machine share.
 """
 
 import json
@@ -20,35 +20,35 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from quixstreams import Application
 
 IDLE_S = 6.0
-"""A worker ends when nothing came for so long."""
+"""A worker ends when no event came for this long."""
 
 
 def main():
-    asked = json.loads(sys.argv[1])
+    task = json.loads(sys.argv[1])
     if len(sys.argv) > 2:
-        work(asked)
+        work(task)
         return
     began = time.perf_counter()
-    admin = AdminClient({"bootstrap.servers": asked["servers"]})
-    for made in admin.create_topics([NewTopic(name, asked["workers"], 1) for name in ("events", "answer")]).values():
+    admin = AdminClient({"bootstrap.servers": task["servers"]})
+    for made in admin.create_topics([NewTopic(name, task["workers"], 1) for name in ("events", "answer")]).values():
         made.result()
-    put_events(asked)
+    put_events(task)
     with ExitStack() as stack:
         command = [sys.executable, "-P", __file__, sys.argv[1], "work"]
-        workers = [stack.enter_context(subprocess.Popen(command, stdout=sys.stderr)) for _ in range(asked["workers"])]
+        workers = [stack.enter_context(subprocess.Popen(command, stdout=sys.stderr)) for _ in range(task["workers"])]
         codes = [worker.wait() for worker in workers]
     if any(codes):
         sys.exit(f"workers ended with {codes}")
     whole = time.perf_counter() - began - IDLE_S
-    write_answer(asked)
+    write_answer(task)
     print(json.dumps({"whole_seconds": whole, "version": version("quixstreams"), "answer": "parquet"}))
 
 
-def put_events(asked):
-    """Each with its key: an amount, or whether it is an impression and its time."""
-    out = Producer({"bootstrap.servers": asked["servers"], "linger.ms": 50, "queue.buffering.max.messages": 10_000_000})
-    rows = pa.concat_tables([pq.read_table(path) for path in (*asked["warm"], *asked["timed"])])
-    if asked["workload"] == "count":
+def put_events(task):
+    """Writes the events to the topic by key. The value is an amount, or whether it is an impression, with its time."""
+    out = Producer({"bootstrap.servers": task["servers"], "linger.ms": 50, "queue.buffering.max.messages": 10_000_000})
+    rows = pa.concat_tables([pq.read_table(path) for path in (*task["warm"], *task["timed"])])
+    if task["workload"] == "count":
         keys, values = rows.column("key").to_pylist(), rows.column("amount").to_pylist()
     else:
         keys = rows.column("ad").cast(pa.string()).to_pylist()
@@ -59,21 +59,21 @@ def put_events(asked):
     out.flush()
 
 
-def work(asked):
+def work(task):
     app = Application(
-        asked["servers"],
+        task["servers"],
         consumer_group="peer",
         auto_offset_reset="earliest",
         auto_create_topics=False,
-        state_dir=Path(asked["output"]) / "state",
+        state_dir=Path(task["output"]) / "state",
         use_changelog_topics=False,
         loglevel="WARNING",
     )
     events = app.dataframe(app.topic("events", key_deserializer="str", value_deserializer="json"))
-    if asked["workload"] == "count":
+    if task["workload"] == "count":
         made = events.apply(count, stateful=True)
     else:
-        made = events.apply(join(asked["within_ms"], asked["disorder_ms"]), stateful=True, expand=True)
+        made = events.apply(join(task["within_ms"], task["disorder_ms"]), stateful=True, expand=True)
     made.to_topic(app.topic("answer", key_serializer="str", value_serializer="json"))
     app.run(timeout=IDLE_S, collect=False)
 
@@ -90,7 +90,7 @@ def count(amount, state):
 
 
 def join(within_ms, disorder_ms):
-    """``join_interval`` does not find a click that comes before its impression does, so each side is buffered in a list here."""
+    """``join_interval`` misses a click that arrives before its impression, so each side is buffered in a list here."""
 
     def joined(value, state):
         impression, at = value
@@ -109,14 +109,14 @@ def join(within_ms, disorder_ms):
     return joined
 
 
-def write_answer(asked):
-    """The topic as a Parquet file."""
-    counting = asked["workload"] == "count"
-    settings = {"bootstrap.servers": asked["servers"], "group.id": "answer", "auto.offset.reset": "earliest"}
+def write_answer(task):
+    """Writes the records of the topic to a Parquet file."""
+    counting = task["workload"] == "count"
+    settings = {"bootstrap.servers": task["servers"], "group.id": "answer", "auto.offset.reset": "earliest"}
     consumer = Consumer({**settings, "enable.partition.eof": True})
     consumer.subscribe(["answer"])
     rows, ended = [], set()
-    while len(ended) < asked["workers"]:
+    while len(ended) < task["workers"]:
         for message in consumer.consume(10_000, 1.0):
             if message.error():
                 ended.add(message.partition())
@@ -126,7 +126,7 @@ def write_answer(asked):
     consumer.close()
     names = ("key", "n", "total") if counting else ("ad", "impression", "click")
     columns = [pa.array(column) for column in zip(*rows, strict=True)]
-    pq.write_table(pa.table(columns, [*names, "came_ms"]), Path(asked["output"]) / "0.parquet")
+    pq.write_table(pa.table(columns, [*names, "came_ms"]), Path(task["output"]) / "0.parquet")
 
 
 if __name__ == "__main__":

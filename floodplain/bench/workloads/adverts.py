@@ -1,4 +1,4 @@
-"""The workload ``join``: each click with the impressions of its ad of the last twenty seconds, and what must come out.
+"""The workload ``join``: each click with the impressions of its ad in the twenty seconds before it, and the expected output.
 
 Events are those of ``examples/ad_join.py``: seven impressions to three clicks, few ads with many events, out of order by up to
 four seconds of event time, never later than that.
@@ -25,7 +25,7 @@ TIME = pa.timestamp("us", "UTC")
 
 
 def events(first: int, rows: int, ads: int, rows_per_s: int, rng: np.random.Generator) -> pa.Table:
-    """Events number ``first`` and the following, in the order of their arrival, ``rows_per_s`` in a second of event time."""
+    """``rows`` events from number ``first`` on, in the order of arrival, ``rows_per_s`` in a second of event time."""
     arrival_ms = START_MS + (first + np.arange(rows)) * 1000 // rows_per_s
     at_ms = arrival_ms - rng.integers(0, DISORDER_MS, rows)
     return pa.table(
@@ -39,7 +39,7 @@ def events(first: int, rows: int, ads: int, rows_per_s: int, rng: np.random.Gene
 
 
 def start(slots: int) -> Callable[[Any, Path], Any]:
-    """Our contender, as a user writes it."""
+    """Floodplain's contender, as a user writes it."""
 
     def started(rows: Any, folder: Path) -> Any:
         both: Any = stream(rows).watermark("at", f"{DISORDER_MS} milliseconds")
@@ -56,7 +56,7 @@ def _only(kind: str) -> Callable[[Any], Any]:
 
 
 def wanted(fed: Sequence[Path], connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-    """What must come out, as DuckDB joins it from the files."""
+    """The expected output: DuckDB's join of the files."""
     files = [str(path) for path in fed]
     return connection.sql(
         "select i.ad, i.at_ms as impression, c.at_ms as click "

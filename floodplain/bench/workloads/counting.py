@@ -1,4 +1,4 @@
-"""The workload ``counter``: count and sum per key, as a process function, and what must come out."""
+"""The workload ``counter``: count and sum per key, as a process function, and the check of its output."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ OUTPUT_SCHEMA = pa.schema({"key": pa.string(), "n": pa.int64(), "total": pa.int6
 
 
 class Count(KeyedBatchProcess):
-    """Rows and their amounts so far, by key."""
+    """The number of rows and the sum of their amounts so far, by key."""
 
     n = Value("long", default=0)
     total = Value("long", default=0)
@@ -36,15 +36,15 @@ class Count(KeyedBatchProcess):
 
 
 def events(ids: np.ndarray, rng: np.random.Generator) -> pa.Table:
-    """One row for each of these numbers of users."""
+    """One row for each of these user ids."""
     return pa.table({"key": users(ids), "amount": rng.integers(0, 1000, len(ids))})
 
 
 def counted_right(fed: Sequence[Path], output: Path, *, stateful: bool) -> bool:
-    """Whether the Parquet files in ``output`` are what DuckDB makes of the input files, each of which was one epoch.
+    """Whether the Parquet files in ``output`` equal the result of DuckDB on the input files, each of which was one epoch.
 
-    Every epoch must give one row for each of its keys. Of a stateful contender the newest row of a key counts, which is the
-    one with the largest count; of one without state they add up.
+    Every epoch must emit one row for each of its keys. The result of a stateful contender is the newest row of each key, the one
+    with the largest count; that of one without state is the sum of the rows of each key.
     """
     newest = "max(n) as n, arg_max(total, n) as total" if stateful else "sum(n) as n, sum(total) as total"
     with duckdb.connect() as connection:

@@ -1,7 +1,7 @@
-"""The four kinds of state: what a batch of changes looks like, what is asked for, and what the state must be in the end.
+"""The four kinds of state: their batches of changes, their lookup keys, and the expected state in the end.
 
-Every contender is handed the same Arrow batches, as a micro-batch arrives from Spark. A batch speaks of each user once.
-The expected state is computed by DuckDB from all batches at once, with no code of any contender.
+Every contender gets the same Arrow batches, as a micro-batch arrives from Spark. A batch has each user once. DuckDB computes
+the expected state from all batches at once, with no code of any contender.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ class Kind:
     batch: Callable[[np.ndarray, int, np.random.Generator], pa.Table]
     """Changes for these users, as batch number n."""
     keys: tuple[str, ...]
-    """The columns that a lookup names."""
+    """The key columns of a lookup."""
     oracle: str
     """SQL that turns the table ``changes`` (all batches, numbered by ``batch``) into the state."""
 
@@ -60,7 +60,7 @@ def _map_batch(ids: np.ndarray, number: int, rng: np.random.Generator) -> pa.Tab
 
 
 def _nested_batch(ids: np.ndarray, number: int, rng: np.random.Generator) -> pa.Table:
-    """Count a visit, remember the last page with its time, replace the tags."""
+    """Count a visit, set the last page with its time, replace the tags."""
     picks = pa.array(rng.integers(0, len(TAGS), 2 * len(ids)))
     tags = pa.ListArray.from_arrays(pa.array(np.arange(len(ids) + 1) * 2, pa.int32()), pa.array(TAGS).take(picks))
     at = number * 1_000_000 + rng.integers(0, 1_000_000, len(ids))
@@ -93,11 +93,11 @@ def expected(kind: Kind, batches: Sequence[pa.Table]) -> pa.Table:
         return connection.sql(kind.oracle).to_arrow_table()
 
 
-def same_rows(kind: Kind, found: pa.Table, wanted: pa.Table) -> bool:
-    """Whether two tables of this kind's state hold the same rows, in whatever order."""
-    if found.column_names != wanted.column_names or len(found) != len(wanted):
+def same_rows(kind: Kind, actual: pa.Table, wanted: pa.Table) -> bool:
+    """Whether two tables of this kind's state have the same rows, in any order."""
+    if actual.column_names != wanted.column_names or len(actual) != len(wanted):
         return False
-    return _ordered(kind, found).equals(_ordered(kind, wanted.cast(found.schema)))
+    return _ordered(kind, actual).equals(_ordered(kind, wanted.cast(actual.schema)))
 
 
 def _ordered(kind: Kind, rows: pa.Table) -> pa.Table:

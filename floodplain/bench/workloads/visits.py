@@ -1,8 +1,8 @@
-"""The workload ``process``: a value, a list and timers per key, as a process function, and what must come out.
+"""The workload ``process``: a value, a list and timers per key, as a process function, and the check of its output.
 
 A key's value is the sum of its amounts, emitted in every epoch that has rows of it. Its list has the times of its rows. When a
-window of event time ends, a timer emits how many of them lie before that and drops them. What comes out depends on the rows and
-their epochs alone, not on when a watermark moves.
+window of event time ends, a timer emits the number of times before that end and removes them. The output depends only on the
+rows and their epochs, not on when the watermark advances.
 """
 
 from collections.abc import Sequence
@@ -53,13 +53,13 @@ class Visits(KeyedProcess):
 
 
 def events(epoch: int, rows: int, keys: int, rng: np.random.Generator) -> pa.Table:
-    """Rows of one epoch, spread over the keys and over the event time of that epoch. None is at 0: Spark takes that for late."""
+    """Rows of one epoch, spread over the keys and the event time of that epoch. None is at 0: Spark would drop it as late."""
     at = rng.integers(epoch * EPOCH_MS + 1, (epoch + 1) * EPOCH_MS + 1, rows)
     return _rows(users(rng.integers(0, keys, rows)), at, rng.integers(0, 1000, rows))
 
 
 def closing(epoch: int) -> list[pa.Table]:
-    """Two epochs long after the others: the first moves the watermark, and with the second all timers before it are due."""
+    """Two epochs long after the others: the first advances the watermark, and in the second all earlier timers fire."""
     last = epoch * EPOCH_MS + CLOSING_MS
     return [_rows(pa.array(["end"]), np.array([last + more]), np.array([0])) for more in (0, 1)]
 
@@ -71,7 +71,7 @@ def _rows(key: pa.Array, at: np.ndarray, amount: np.ndarray) -> pa.Table:
 
 
 def processed_right(fed: Sequence[Path], output: Path) -> bool:
-    """Whether the rows in ``output`` are those that DuckDB computes from the files, each of which was one epoch.
+    """Whether the rows in ``output`` equal those that DuckDB computes from the files, each of which was one epoch.
 
     Requires: the files end with those of ``closing``.
     """

@@ -19,7 +19,7 @@ from floodplain.operators.kernel.error_attribution import is_users_fault
 from floodplain.operators.kernel.segments import Groups, TooLarge, at, groups_are, groups_of
 
 Partials: TypeAlias = list[pa.Array]
-"""The partials of all aggregates, side by side; one row per group."""
+"""The partial columns of all aggregates; one row per group."""
 T = TypeVar("T")
 
 
@@ -44,7 +44,8 @@ class FusedAggregate:
         return list(zip(columns, types, strict=True))
 
     def _of_counts(self, counts: CountDistinct) -> list[str]:
-        """Each count has a column of its own name, so counts can come and go: marks, or values without a condition."""
+        """Each count has a column of its own name, so that counts can be added and dropped: its marks, or the values if it has no
+        condition."""
         marks = [name for name, conditional in zip(self.names, counts.conditional, strict=True) if conditional]
         return [*marks, next((name for name in self.names if name not in marks), f"{self.names[0]}_0")]
 
@@ -96,10 +97,10 @@ class Aggregation:
     named: Mapping[str, Aggregate]
     types: Mapping[str, tuple[pa.DataType, ...]] | None = None
 
-    def fitted(self, rows: pa.Schema, event_time: str | None) -> "Aggregation":
+    def bind(self, rows: pa.Schema, event_time: str | None) -> "Aggregation":
         """Binds the aggregates to a schema and an event-time column. Raises errors that name the aggregate."""
         if not self.named:
-            raise BadInput("nothing is aggregated: say what, as in agg(n=fp.count())")
+            raise BadInput("there are no aggregates: add one, as in agg(n=fp.count())")
         resolved, types = {}, {}
         for name, aggregate in self.named.items():
             resolved[name] = _timed(name, aggregate, event_time)
@@ -153,7 +154,7 @@ class Aggregation:
                 continue
             alike = (count.arguments, count.since)
             alone = count.where is None and alike in unconditional
-            boolean = pa.types.is_boolean(self._types(name)[0])  # its values would look like marks, and there are but two
+            boolean = pa.types.is_boolean(self._types(name)[0])  # its values could be mistaken for marks
             shared[name] = name if alone or boolean else (*alike, before[alike] // MOST)
             before[alike] += 1
             unconditional |= {alike} if count.where is None else set()
@@ -268,7 +269,7 @@ def _timed(name: str, aggregate: Aggregate, event_time: str | None) -> Aggregate
     if TIME not in aggregate.arguments:
         return aggregate
     if event_time is None:
-        raise BadInput(f"aggregate {name} goes by event time, and the rows have none: say with by= what orders them")
+        raise BadInput(f"aggregate {name} needs event time, and the rows have none: set by= to the column that orders them")
     return aggregate.with_arguments([event_time if each == TIME else each for each in aggregate.arguments], aggregate.where)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import BadInput
-from floodplain.operators.kernel.definition import Given, Written, canonical
+from floodplain.operators.kernel.definition import ParameterSpec, Written, canonical
 from floodplain.operators.kernel.segments import Groups
 
 Expression: TypeAlias = Any
@@ -56,7 +56,7 @@ class Aggregate:
         """The name of the function, as ``explain`` shows it and states record it."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
 
-    def described(self, name: str, written: Written) -> Given:
+    def described(self, name: str, written: Written) -> ParameterSpec:
         """Its definition as column ``name``: function, arguments, filter and settings."""
         arguments = [written(each) for each in self.arguments]
         where = None if self.where is None else written(self.where)
@@ -70,7 +70,7 @@ class Aggregate:
         }
         shown = [f"{each}={own[each]}" for each in ("k", "q", "rsd") if each in own]
         condition = "" if where is None else f" where {where}"
-        return Given(name, value, f"{name} = {self.function}({', '.join([*arguments, *shown])}){condition}")
+        return ParameterSpec(name, value, f"{name} = {self.function}({', '.join([*arguments, *shown])}){condition}")
 
     def output(self, types: Types) -> pa.DataType:
         """The type of the result, given those of the arguments. Raises ``SchemaMismatch`` for types it cannot aggregate."""

@@ -1,4 +1,4 @@
-"""Exact distinct counts: each value is kept once, with the conditions under which it was seen."""
+"""Exact distinct counts: the accumulator is the set of values, each with the conditions under which it was seen."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ from floodplain.operators.kernel.segments import Groups, codes, filled, list_typ
 from floodplain.store.rows.row_classes import refine, starts_of
 
 MOST = 63
-"""Counts that are computed as one: a number has a bit for each."""
+"""The largest number of fused counts: each has a bit of one integer."""
 
 
 @dataclass(frozen=True)
 class CountDistinct(Aggregate):
-    """How many different values there are, or combinations of values without a null.
+    """The number of distinct values, or of distinct combinations of values without a null.
 
-    Counts of the same columns are computed as one: a value is kept once, and for each condition whether it was seen under it.
-    The conditions are the last arguments then. The partials are a list of marks for each condition, and that of the values.
+    Counts of the same columns are fused: a value is stored once, with a mark for each condition under which it was seen. The
+    conditions are the last arguments then. The partials are a list of marks for each condition, and the list of values.
     """
 
     conditional: tuple[bool, ...] = (False,)
@@ -63,19 +63,19 @@ class CountDistinct(Aggregate):
         return self._listed([_Seen.of(owner, partials) for owner, partials in parts], count)
 
     def _listed(self, seen: "Sequence[_Seen]", count: int) -> list[pa.Array]:
-        found = _once_as_numbers(seen, self.conditions, count) or _once_as_rows(seen, count)
-        marks = [] if found.under is None else [pa.array(found.under & (1 << i) != 0) for i in range(self.conditions)]
-        offsets = pa.array(found.offsets.astype(np.int32))
-        return [pa.ListArray.from_arrays(offsets, column, type=list_type(column.type)) for column in (*marks, found.values)]
+        distinct = _distinct_integers(seen, self.conditions, count) or _distinct_rows(seen, count)
+        marks = [] if distinct.under is None else [pa.array(distinct.under & (1 << i) != 0) for i in range(self.conditions)]
+        offsets = pa.array(distinct.offsets.astype(np.int32))
+        return [pa.ListArray.from_arrays(offsets, column, type=list_type(column.type)) for column in (*marks, distinct.values)]
 
     def results(self, partials: Columns) -> list[pa.Array]:
-        """Of all counts."""
+        """The results of all fused counts."""
         marks = iter(partials[:-1])
         return [_marked(next(marks)) if each else _size(partials[-1]) for each in self.conditional]
 
 
 def fuse_counts(counts: Sequence[Aggregate]) -> CountDistinct:
-    """Distinct counts of the same columns as one."""
+    """Fuses distinct counts of the same columns."""
     conditions = [count.where for count in counts if count.where is not None]
     return CountDistinct((*counts[0].arguments, *conditions), None, tuple(count.where is not None for count in counts))
 
@@ -86,25 +86,25 @@ def _size(lists: pa.Array) -> pa.Array:
 
 def _marked(lists: pa.Array) -> pa.Array:
     sizes, marks = _size(lists).to_numpy(), pc.list_flatten(lists).to_numpy(zero_copy_only=False)
-    found, some = np.zeros(len(sizes), np.int64), np.flatnonzero(sizes)
+    counts, some = np.zeros(len(sizes), np.int64), np.flatnonzero(sizes)
     if len(some):
-        found[some] = np.add.reduceat(marks, (np.cumsum(sizes) - sizes)[some], dtype=np.int64)
-    return pa.array(found)
+        counts[some] = np.add.reduceat(marks, (np.cumsum(sizes) - sizes)[some], dtype=np.int64)
+    return pa.array(counts)
 
 
 def _bits(conditions: Columns) -> np.ndarray | None:
-    """A number for each row with a bit for each condition; null is false."""
+    """A bit set for each row, with a bit for each condition; null is false."""
     if not conditions:
         return None
-    width = next(bits for bits in (8, 16, 32, 64) if len(conditions) < bits)
-    found = np.zeros(len(conditions[0]), f"i{width // 8}")
+    width = next(width for width in (8, 16, 32, 64) if len(conditions) < width)
+    bits = np.zeros(len(conditions[0]), f"i{width // 8}")
     for i, condition in enumerate(conditions):
-        found |= filled(condition, False).astype(found.dtype) << found.dtype.type(i)
-    return found
+        bits |= filled(condition, False).astype(bits.dtype) << bits.dtype.type(i)
+    return bits
 
 
 class _Seen(NamedTuple):
-    """Values, whose each is, and under which conditions it was seen."""
+    """Values, the owner of each, and the conditions under which it was seen, as bits."""
 
     owner: np.ndarray
     values: pa.Array
@@ -113,20 +113,20 @@ class _Seen(NamedTuple):
     @classmethod
     def of(cls, owner: np.ndarray, partials: Columns) -> "_Seen":
         *marks, values = (pc.list_flatten(lists) for lists in partials)
-        # Of keys whose state is from before there was this count: not seen under its condition.
+        # In the state of a key that is older than the count, no value was seen under its condition.
         marks = [each if len(each) == len(values) else _unmarked(partials[-1], partials[i]) for i, each in enumerate(marks)]
         return cls(np.repeat(owner, filled(pc.list_value_length(partials[-1]), 0)), values, _bits(marks))
 
-    def at(self, places: np.ndarray) -> "_Seen":
-        return _Seen(self.owner[places], self.values.take(pa.array(places)), None if self.under is None else self.under[places])
+    def at(self, rows: np.ndarray) -> "_Seen":
+        return _Seen(self.owner[rows], self.values.take(pa.array(rows)), None if self.under is None else self.under[rows])
 
 
 def _unmarked(values: pa.Array, marks: pa.Array) -> pa.Array:
-    """Marks of all values, none where a list of them is missing."""
-    sizes, given = filled(pc.list_value_length(values), 0), filled(pc.list_value_length(marks), 0)
-    found = np.zeros(sizes.sum(), bool)
-    found[np.repeat(given > 0, sizes)] = pc.list_flatten(marks).to_numpy(zero_copy_only=False)
-    return pa.array(found)
+    """Marks of all values; false where the list of marks is missing."""
+    sizes, marked = filled(pc.list_value_length(values), 0), filled(pc.list_value_length(marks), 0)
+    flat = np.zeros(sizes.sum(), bool)
+    flat[np.repeat(marked > 0, sizes)] = pc.list_flatten(marks).to_numpy(zero_copy_only=False)
+    return pa.array(flat)
 
 
 def _one(values: Columns) -> pa.Array:
@@ -134,7 +134,7 @@ def _one(values: Columns) -> pa.Array:
 
 
 class _Lists(NamedTuple):
-    """Each value of an owner once, by owner."""
+    """The distinct values of each owner, sorted by owner."""
 
     offsets: np.ndarray
     values: pa.Array
@@ -142,7 +142,7 @@ class _Lists(NamedTuple):
 
 
 class _Packed(NamedTuple):
-    """Owner and value as one number, so that sorting moves all there is to move: no row is looked at again."""
+    """Owner and value packed into one integer, so that sorting needs no second access to the rows."""
 
     numbers: np.ndarray
     under: np.ndarray | None
@@ -154,8 +154,8 @@ class _Packed(NamedTuple):
         numbers -= low
         return cls(numbers, seen.under)
 
-    def once(self, conditions: int) -> "_Packed":
-        """Each number once, ascending."""
+    def distinct(self, conditions: int) -> "_Packed":
+        """The distinct numbers, ascending."""
         numbers, under = self
         if (numbers[1:] > numbers[:-1]).all():
             return self
@@ -171,22 +171,22 @@ class _Packed(NamedTuple):
         first = np.flatnonzero(starts_of(numbers))
         return _Packed(numbers[first], np.bitwise_or.reduceat(under, first))
 
-    def with_(self, other: "_Packed") -> "_Packed":
-        """Requires: both ascend. What the larger has stays where it is, and the smaller is put in between."""
-        place = np.searchsorted(self.numbers, other.numbers)
-        there = place < len(self.numbers)
-        there[there] = self.numbers[place[there]] == other.numbers[there]
-        fresh, at = ~there, place[~there]
+    def union(self, other: "_Packed") -> "_Packed":
+        """Inserts the smaller into the larger. Requires: both are distinct and ascending."""
+        position = np.searchsorted(self.numbers, other.numbers)
+        known = position < len(self.numbers)
+        known[known] = self.numbers[position[known]] == other.numbers[known]
+        fresh, at = ~known, position[~known]
         numbers = np.insert(self.numbers, at, other.numbers[fresh])
         if self.under is None or other.under is None:
             return _Packed(numbers, None)
         under = self.under.copy()
-        under[place[there]] |= other.under[there]
+        under[position[known]] |= other.under[known]
         return _Packed(numbers, np.insert(under, at, other.under[fresh]))
 
 
-def _once_as_numbers(parts: Sequence[_Seen], conditions: int, count: int) -> _Lists | None:
-    """Of whole numbers and times; None if these are none or do not fit."""
+def _distinct_integers(parts: Sequence[_Seen], conditions: int, count: int) -> _Lists | None:
+    """The distinct values of integer and time columns; None for other types, or if owner and value exceed 63 bits."""
     parts = [part for part in parts if len(part.owner)]
     if not parts:
         return None
@@ -199,17 +199,17 @@ def _once_as_numbers(parts: Sequence[_Seen], conditions: int, count: int) -> _Li
     bits = (high - low).bit_length()
     if bits + count.bit_length() > 63:
         return None
-    packed = [_Packed.of(part, each, low, bits).once(conditions) for part, each in zip(parts, values, strict=True)]
-    found = reduce(_Packed.with_, sorted(packed, key=lambda each: -len(each.numbers)))
-    offsets = np.searchsorted(found.numbers, np.arange(count + 1) << bits)
-    numbers = found.numbers & ((1 << bits) - 1)
+    packed = [_Packed.of(part, each, low, bits).distinct(conditions) for part, each in zip(parts, values, strict=True)]
+    merged = reduce(_Packed.union, sorted(packed, key=lambda each: -len(each.numbers)))
+    offsets = np.searchsorted(merged.numbers, np.arange(count + 1) << bits)
+    numbers = merged.numbers & ((1 << bits) - 1)
     numbers += low
     width = np.dtype(f"i{type_.bit_width // 8}")
-    return _Lists(offsets, pa.array(numbers.astype(width, copy=False)).view(type_), found.under)
+    return _Lists(offsets, pa.array(numbers.astype(width, copy=False)).view(type_), merged.under)
 
 
-def _once_as_rows(parts: Sequence[_Seen], count: int) -> _Lists:
-    """Values are equal as keys are."""
+def _distinct_rows(parts: Sequence[_Seen], count: int) -> _Lists:
+    """The distinct values of any type, with the equality of keys."""
     owner, values = np.concatenate([part.owner for part in parts]), pa.concat_arrays([part.values for part in parts])
     (plain,) = normalize_keys([values])
     numbers = _shortened(hash_columns([plain]), owner)
@@ -229,6 +229,6 @@ def _once_as_rows(parts: Sequence[_Seen], count: int) -> _Lists:
 
 
 def _shortened(hashes: np.ndarray, owner: np.ndarray) -> np.ndarray:
-    """As many of a hash's bits as can be sorted fuse_counts with its owner and its place in one number."""
+    """The leading bits of each hash, as many as fit into one sortable integer with the owner and the row number."""
     taken = int(owner.max(initial=0)).bit_length() + len(owner).bit_length()
     return (hashes >> np.uint64(64 - max(63 - taken, 16))).astype(np.int64)

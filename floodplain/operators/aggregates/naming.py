@@ -1,4 +1,4 @@
-"""What an aggregate is called that was given no name: ``count``, ``sum_v``, ``last_price``."""
+"""Default names of aggregates: ``count``, ``sum_v``, ``last_price``."""
 
 import re
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _KINDS: dict[type[Aggregate], str] = {
 
 
 def default_name(aggregate: Aggregate, text_of: Callable[[object], str]) -> str | None:
-    """Of its kind and its columns; None if that makes no fitting name. ``text_of``: an argument as text."""
+    """The name from function and columns; None if it would be too long. ``text_of``: an argument as text."""
     kind = _kind(aggregate)
     columns = [text_of(each) for each in aggregate.arguments if each != TIME]
     where = [] if aggregate.where is None else ["where", text_of(aggregate.where)]

@@ -57,8 +57,8 @@ class RetractableRowCount(RetractableCount):
 
 @dataclass(frozen=True)
 class RetractableSum(RetractableScalar):
-    """The sum and the count of values that are not null. Of doubles, the sum of finite values; NaN and infinities are counted,
-    because a sum cannot be rid of them."""
+    """The sum and the count of values that are not null. For doubles, the sum of finite values; NaN and infinities are counted
+    separately, because they cannot be subtracted from a sum."""
 
     def output(self, types: Types) -> pa.DataType:
         return Sum().output(types[:1])
@@ -107,7 +107,7 @@ class RetractableAvg(RetractableSum):
 
 
 def _counted(columns: Sequence[pa.Array], which: np.ndarray, groups: Groups) -> pa.Array:
-    """The sum of these rows' weights."""
+    """The sum of the weights of these rows."""
     return pa.array(groups.reduced(np.add, np.where(which, filled(columns[-1], 0), 0)))
 
 

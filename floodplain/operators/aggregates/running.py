@@ -13,7 +13,7 @@ from floodplain.operators.aggregates.combiner import AggregateCombiner, partials
 from floodplain.operators.changelog.changelog import WEIGHT, Mode, check_mode, same
 from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.context import BatchContext
-from floodplain.operators.kernel.definition import Described, Given, Written, free
+from floodplain.operators.kernel.definition import OperatorSpec, ParameterSpec, Written, free
 from floodplain.operators.kernel.process import KeyedBatchProcess, Process
 from floodplain.operators.kernel.reserved_columns import ALL, check_keys
 from floodplain.operators.kernel.segments import Groups, filled
@@ -23,7 +23,7 @@ from floodplain.state.tables import safe_names
 from floodplain.store.rows.layout import at_rows
 
 SEEN = "rows_seen"
-"""The state that counts the rows of a key."""
+"""The state with the row count of a key."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,18 @@ class RunningAggregate(KeyedBatchProcess, OperatorTraits):
     def gives_changes(self) -> bool:  # type: ignore[override]
         return self.mode == "retract"
 
-    def described(self, written: Written) -> Described:
+    def described(self, written: Written) -> OperatorSpec:
         aggregates = tuple(aggregate.described(name, written) for name, aggregate in self.aggregates.items())
-        mode = Given("mode", self.mode, f"mode {self.mode}", free)
-        return Described("running aggregate", (Given("rows", "all", "of all rows so far"), mode), aggregates)
+        mode = ParameterSpec("mode", self.mode, f"mode {self.mode}", free)
+        return OperatorSpec("running aggregate", (ParameterSpec("rows", "all", "of all rows so far"), mode), aggregates)
 
-    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
+    def bind(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
         check_mode("agg", self.mode, "update", "retract")
         check_keys("agg", keys, SEEN, *([WEIGHT] if self.mode == "retract" else []))
         for name in self.aggregates:
             if name in (*keys, SEEN, WEIGHT):
                 raise BadInput(f"an aggregate cannot be called {name}: a key or a column of the operator has this name")
-        aggregation = Aggregation(self.aggregates).fitted(rows, event_time)
+        aggregation = Aggregation(self.aggregates).bind(rows, event_time)
         process = RunningProcess(aggregation, rows, keys, self.mode)
         if self.partial:
             process.combiner = AggregateCombiner(aggregation, keys, event_time and rows.field(event_time), None, self.partial)
@@ -69,15 +69,15 @@ class RunningProcess(KeyedBatchProcess, OperatorTraits):
         names = safe_names(dict.fromkeys(keys) | {field.name: None for field in aggregation.partial})
         parts = [fields for _, fields in aggregation.split(aggregation.partial)]
         self._values = [(names[field.name], field.type) for fields in parts for field in fields]
-        self._beside = {names[field.name]: names[fields[-1].name] for fields in parts for field in fields}
+        self._companions = {names[field.name]: names[fields[-1].name] for fields in parts for field in fields}
 
-    def kept_by(self) -> dict[str, list[str]]:
+    def states_by_aggregate(self) -> dict[str, list[str]]:
         names = dict(zip((field.name for field in self.aggregation.partial), (name for name, _ in self._values), strict=True))
         return {name: [names[column] for column in columns] for name, columns in self.aggregation.kept.items()}
 
     def states(self) -> dict[str, State]:
         partials: dict[str, State] = {
-            name: Value(type_, nullable=False, beside=self._beside[name], whole=True) for name, type_ in self._values
+            name: Value(type_, nullable=False, companion=self._companions[name], whole=True) for name, type_ in self._values
         }
         return {**partials, SEEN: Value("long", 0, nullable=False)}
 

@@ -21,7 +21,7 @@ from floodplain.operators.changelog.changelog import WEIGHT, Mode, check_mode, s
 from floodplain.operators.changelog.multiset import Multiset, multiset_state
 from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.context import BatchContext
-from floodplain.operators.kernel.definition import Described, Given, Written, free
+from floodplain.operators.kernel.definition import OperatorSpec, ParameterSpec, Written, free
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.segments import Groups, filled, groups_of
 from floodplain.operators.kernel.traits import OperatorTraits, Partial
@@ -44,25 +44,25 @@ class RetractableAggregate(KeyedBatchProcess, OperatorTraits):
     def gives_changes(self) -> bool:  # type: ignore[override]
         return self.mode == "retract"
 
-    def described(self, written: Written) -> Described:
+    def described(self, written: Written) -> OperatorSpec:
         aggregates = tuple(aggregate.described(name, written) for name, aggregate in self.aggregates.items())
-        mode = Given("mode", self.mode, f"mode {self.mode}", free)
-        return Described("retractable aggregate", (Given("rows", "all", "of all rows that hold"), mode), aggregates)
+        mode = ParameterSpec("mode", self.mode, f"mode {self.mode}", free)
+        return OperatorSpec("retractable aggregate", (ParameterSpec("rows", "all", "of all rows that hold"), mode), aggregates)
 
-    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RetractableRunningProcess":
+    def bind(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RetractableRunningProcess":
         check_mode("agg", self.mode, "update", "retract")
         for name in self.aggregates:
             if name in (*keys, ROWS_NOW, VALUES_NOW, WEIGHT):
                 raise BadInput(f"an aggregate cannot be called {name}: a key or a column of the operator has this name")
-        requested = Aggregation(self.aggregates).fitted(without_weight(rows), event_time)
+        requested = Aggregation(self.aggregates).bind(without_weight(rows), event_time)
         adding = {name: scalar for name, each in requested.named.items() if (scalar := retractable(each)) is not None}
-        sums = Aggregation({**adding, ROWS_NOW: RetractableRowCount((WEIGHT,))}).fitted(rows, event_time)
+        sums = Aggregation({**adding, ROWS_NOW: RetractableRowCount((WEIGHT,))}).bind(rows, event_time)
         others = {name: each for name, each in requested.named.items() if name not in adding}
         for name, each in others.items():
             if not each.arguments:
-                raise BadInput(f"aggregate {name} has no arguments: so nothing says what a retraction subtracts from it")
+                raise BadInput(f"aggregate {name} has no arguments, so a retraction cannot be applied to it")
         process = RetractableRunningProcess(
-            requested, sums, Aggregation(others).fitted(rows, event_time) if others else None, rows, keys, self.mode
+            requested, sums, Aggregation(others).bind(rows, event_time) if others else None, rows, keys, self.mode
         )
         if self.partial and not others:
             process.combiner = AggregateCombiner(sums, keys, event_time and rows.field(event_time), None, self.partial)
@@ -93,7 +93,7 @@ class RetractableRunningProcess(RunningProcess):
 
     def states(self) -> dict[str, State]:
         sums: dict[str, State] = {
-            name: Value(type_, nullable=False, beside=self._beside[name], whole=True) for name, type_ in self._values
+            name: Value(type_, nullable=False, companion=self._companions[name], whole=True) for name, type_ in self._values
         }
         return sums if self._others is None else {**sums, VALUES_NOW: multiset_state("agg", self._kept, whole=True)}
 
@@ -103,17 +103,17 @@ class RetractableRunningProcess(RunningProcess):
         before = [batch.state(name) for name, _ in self._values]
         now = self._added(batch, before)
         values = None if self._others is None else self._changed(batch)
-        new = self._made(now, values, now=True)
+        new = self._results_of(now, values, now=True)
         has = filled(now[-1], 0) > 0
         for (name, type_), column in zip(self._values, now, strict=True):
             batch.set(name, pc.if_else(pa.array(has), column, pa.scalar(None, type_)))
         if self.mode == "update":
             return self._rows(batch, np.arange(len(has)), new)
-        old, had = self._made(before, values, now=False), filled(before[-1], 0) > 0
+        old, had = self._results_of(before, values, now=False), filled(before[-1], 0) > 0
         changed = ~(had & has & same(old, new))
-        gone, there = np.flatnonzero(had & changed), np.flatnonzero(has & changed)
-        taken_back = self._rows(batch, gone, old.take(pa.array(gone)), -1)
-        return pa.concat_tables([taken_back, self._rows(batch, there, new.take(pa.array(there)), 1)])
+        retracted, inserted = np.flatnonzero(had & changed), np.flatnonzero(has & changed)
+        retractions = self._rows(batch, retracted, old.take(pa.array(retracted)), -1)
+        return pa.concat_tables([retractions, self._rows(batch, inserted, new.take(pa.array(inserted)), 1)])
 
     def _added(self, batch: Batch, before: Partials) -> Partials:
         groups = Groups(batch.starts[:-1], int(batch.starts[-1]))
@@ -131,16 +131,17 @@ class RetractableRunningProcess(RunningProcess):
         values = pa.StructArray.from_arrays([batch.column(field.name) for field in fields], fields=fields)
         return Multiset.apply(batch, VALUES_NOW, batch.key_of_row, values, weights_of(batch.column(WEIGHT)))
 
-    def _made(self, sums: Partials, values: Multiset | None, *, now: bool) -> pa.StructArray:
-        """The results of all keys; of keys that have no rows, those of nothing."""
+    def _results_of(self, sums: Partials, values: Multiset | None, *, now: bool) -> pa.StructArray:
+        """The results of all keys; for keys without rows, the aggregates of no rows."""
         results = self.aggregation.results(sums)
         if values is not None:
-            results |= self._anew(values, values.now if now else values.before, len(sums[0]))
+            results |= self._recomputed(values, values.now if now else values.before, len(sums[0]))
         fields = self._requested.output
         return pa.StructArray.from_arrays([results[field.name].cast(field.type) for field in fields], fields=fields)
 
-    def _anew(self, values: Multiset, counts: np.ndarray, keys: int) -> dict[str, pa.Array]:
-        """Of these values, each so many times. A key without any has one row of nulls, which no aggregate sees."""
+    def _recomputed(self, values: Multiset, counts: np.ndarray, keys: int) -> dict[str, pa.Array]:
+        """Results recomputed from the values with these multiplicities. A key without values has one row of nulls, which
+        aggregates ignore."""
         assert self._others is not None
         some = np.repeat(np.arange(len(counts)), counts)
         none = np.setdiff1d(np.arange(keys), values.owner[some])

@@ -12,7 +12,7 @@ from floodplain.operators.aggregates.decimals import quotients
 from floodplain.operators.kernel.segments import Groups, TooLarge, at, codes, filled, valid
 
 _MOST_DECIMAL = 1e38 * (1 - 1e-9)
-"""The digits of a sum of decimals; as near to 38 nines as a sum of doubles can tell."""
+"""The largest unscaled sum of decimals, 38 nines, within the precision of a double."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Sum(Aggregate):
 
 
 def summed(column: pa.Array, groups: Groups) -> pa.Array:
-    """One sum per group, null where it has no value. Raises ``TooLarge`` where one does not fit the type of the column."""
+    """One sum per group, null where it has no value. Raises ``TooLarge`` if a sum overflows the type of the column."""
     if pa.types.is_decimal(column.type):
         return _decimal_sum(column, groups)
     values = filled(column, 0)
@@ -74,11 +74,11 @@ def summed(column: pa.Array, groups: Groups) -> pa.Array:
 
 
 def _check_longs(values: np.ndarray, groups: Groups) -> None:
-    """The upper and the lower halves are summed apart: no sum of so many halves is beyond a long."""
+    """Raises if a sum overflows. High and low words are summed separately: sums of words cannot overflow a long."""
     upper = groups.reduced(np.add, values >> 32) + (groups.reduced(np.add, values & 0xFFFFFFFF) >> 32)
     beyond = np.flatnonzero((upper >= 1 << 31) | (upper < -(1 << 31)))
     if len(beyond):
-        raise TooLarge("a sum is beyond what a long can hold: sum a double or a decimal", int(beyond[0]))
+        raise TooLarge("a sum overflows a long: sum a double or a decimal", int(beyond[0]))
 
 
 def _decimal_sum(column: pa.Array, groups: Groups) -> pa.Array:
@@ -103,7 +103,7 @@ def _by_arrow(column: pa.Array, groups: Groups, function: str) -> pa.Array:
 
 @dataclass(frozen=True)
 class Avg(Aggregate):
-    """Of decimals exact, with four more digits, as in Spark; of other numbers a double."""
+    """Exact for decimals, with four more digits, as in Spark; a double for other numbers."""
 
     def output(self, types: Types) -> pa.DataType:
         (type_,) = types
@@ -180,9 +180,9 @@ def _is_plain_number(type_: pa.DataType) -> bool:
 class ExtremeBy(Aggregate):
     """The value in the row whose ``by`` is the least (or greatest); of several such rows the least (or greatest) value.
 
-    The arguments are the value and ``by``; or several values and ``by``: all of one row, and of several rows alike in ``by``
-    the one whose values are the least (or greatest), compared in their order. A null is less than any value. The partials are
-    as the arguments.
+    The arguments are one or several values and ``by``. All values are of one row: of rows with equal ``by`` the one with the
+    least (or greatest) values, compared in their order. A null is less than any value. The partials have the types of the
+    arguments.
     """
 
     greatest: bool = False
@@ -212,7 +212,7 @@ class ExtremeBy(Aggregate):
         return self.of(partials, groups)
 
     def sql(self, arguments: Sequence[str], where: str, types: Types) -> list[str] | None:
-        """A struct is compared field by field; types whose order is not Spark's stay here."""
+        """The min (or max) of a struct, which Spark compares field by field; None for types with another order in Spark."""
         *values, by = arguments
         if any(map(pa.types.is_nested, types)):
             return None
@@ -223,4 +223,4 @@ class ExtremeBy(Aggregate):
 
 def check_comparable(type_: pa.DataType) -> None:
     if pa.types.is_map(type_) or any(pa.types.is_map(type_.field(i).type) for i in range(type_.num_fields)):
-        raise SchemaMismatch(f"{type_} holds a map, which cannot be compared: aggregate its fields")
+        raise SchemaMismatch(f"{type_} contains a map, which cannot be compared: aggregate its fields")

@@ -1,4 +1,4 @@
-"""Aggregates that keep a sketch: small, and the same whatever the order in which rows came and partials were combined."""
+"""Aggregates with a sketch as accumulator: small, and independent of the order of rows and merges."""
 
 from dataclasses import dataclass
 from math import ceil, log, log2
@@ -17,7 +17,7 @@ _RANK_BITS = 6
 
 @dataclass(frozen=True)
 class ApproxCountDistinct(Aggregate):
-    """HyperLogLog on the hash that keys have, with the registers that are not 0 as a list, and Ertl's estimate of them."""
+    """HyperLogLog on the hash of keys, with a sparse list of registers and Ertl's estimator."""
 
     rsd: float = 0.05
 
@@ -27,7 +27,7 @@ class ApproxCountDistinct(Aggregate):
 
     @property
     def bits(self) -> int:
-        """Of the hash that choose the register."""
+        """How many bits of the hash choose the register."""
         return ceil(2 * log2(1.04 / self.rsd))
 
     def output(self, types: Types) -> pa.DataType:
@@ -52,7 +52,7 @@ class ApproxCountDistinct(Aggregate):
         return [self._greatest(owner, entries.to_numpy().astype(np.int64), len(groups))]
 
     def _greatest(self, owner: np.ndarray, entries: np.ndarray, count: int) -> pa.Array:
-        """Of each register the greatest rank."""
+        """The greatest rank of each register."""
         packed = np.sort(owner << (self.bits + _RANK_BITS) | entries)
         last = np.append(packed[1:] >> _RANK_BITS != packed[:-1] >> _RANK_BITS, True)[: len(packed)]
         kept = packed[last]
@@ -63,17 +63,17 @@ class ApproxCountDistinct(Aggregate):
         owner, entries = flattened(partials[0], groups_of(np.arange(len(partials[0]))))
         count, rest = len(partials[0]), 64 - self.bits
         rank = entries.to_numpy() & ((1 << _RANK_BITS) - 1)
-        held = np.bincount(owner * (rest + 2) + rank, minlength=count * (rest + 2)).reshape(count, rest + 2)
-        return pa.array(np.round(_estimate(held, 1 << self.bits)).astype(np.int64))
+        histogram = np.bincount(owner * (rest + 2) + rank, minlength=count * (rest + 2)).reshape(count, rest + 2)
+        return pa.array(np.round(_estimate(histogram, 1 << self.bits)).astype(np.int64))
 
 
-def _estimate(held: np.ndarray, registers: int) -> np.ndarray:
-    """Ertl's improved estimator (2017): no table of corrections, no change of method. ``held``: registers per rank."""
-    most = held.shape[1] - 1
-    z = registers * _tau(1 - held[:, most] / registers)
+def _estimate(histogram: np.ndarray, registers: int) -> np.ndarray:
+    """Ertl's improved estimator (2017), which needs no bias corrections. ``histogram``: the number of registers per rank."""
+    most = histogram.shape[1] - 1
+    z = registers * _tau(1 - histogram[:, most] / registers)
     for rank in range(most - 1, 0, -1):
-        z = 0.5 * (z + held[:, rank])
-    z = z + registers * _sigma((registers - held.sum(axis=1)) / registers)
+        z = 0.5 * (z + histogram[:, rank])
+    z = z + registers * _sigma((registers - histogram.sum(axis=1)) / registers)
     return registers * registers / (2 * log(2) * z)
 
 
@@ -97,21 +97,21 @@ def _tau(x: np.ndarray) -> np.ndarray:
 _BUCKET = pa.struct([pa.field("bucket", pa.int32()), pa.field("rows", pa.int64())])
 _LEAST, _MOST = 1e-300, 1e300
 _MIDDLE = 1 << 30
-"""Added to a bucket's number, so that those of positive values stand above 0 and those of negative values below."""
+"""Added to a bucket number, so that positive values have positive buckets, and negative values negative ones."""
 
 
 @dataclass(frozen=True)
 class ApproxQuantile(Aggregate):
-    """How many values fall between two powers of a number a little above 1 (DDSketch): counts add up in any order, which the
-    samples of KLL and the centroids of a t-digest do not."""
+    """DDSketch: the number of values in logarithmic buckets. Merging adds counts, so its order does not matter, other than with
+    the samples of KLL and the centroids of a t-digest."""
 
     q: tuple[float, ...] = (0.5,)
     error: float = 0.01
     several: bool = False
 
     def __post_init__(self) -> None:
-        if not self.q or not all(0 <= share <= 1 for share in self.q):
-            raise BadInput(f"approx_quantile needs shares from 0 to 1, not {self.q}")
+        if not self.q or not all(0 <= quantile <= 1 for quantile in self.q):
+            raise BadInput(f"approx_quantile needs quantiles from 0 to 1, not {self.q}")
         if not 0.0001 <= self.error <= 0.5:
             raise BadInput(f"approx_quantile: error={self.error} is not possible: use 0.0001 to 0.5")
 
@@ -147,25 +147,25 @@ class ApproxQuantile(Aggregate):
         upto = np.cumsum(rows)
         total = np.bincount(owner, rows, count).astype(np.int64)
         before = np.cumsum(total) - total
-        found = np.empty((count, len(self.q)))
-        for i, share in enumerate(self.q):
-            wanted = before + np.floor(share * np.maximum(total - 1, 0)).astype(np.int64)
-            place = np.minimum(np.searchsorted(upto, wanted, "right"), max(len(upto) - 1, 0))
-            found[:, i] = self._value(buckets[place]) if len(buckets) else 0.0
+        results = np.empty((count, len(self.q)))
+        for i, quantile in enumerate(self.q):
+            wanted = before + np.floor(quantile * np.maximum(total - 1, 0)).astype(np.int64)
+            position = np.minimum(np.searchsorted(upto, wanted, "right"), max(len(upto) - 1, 0))
+            results[:, i] = self._value(buckets[position]) if len(buckets) else 0.0
         if not self.several:
-            return pa.array(found[:, 0], mask=total == 0)
-        offsets, values = pa.array(np.arange(count + 1, dtype=np.int32) * len(self.q)), pa.array(found.ravel())
+            return pa.array(results[:, 0], mask=total == 0)
+        offsets, values = pa.array(np.arange(count + 1, dtype=np.int32) * len(self.q)), pa.array(results.ravel())
         return pa.ListArray.from_arrays(offsets, values, type=list_type(pa.float64()), mask=pa.array(total == 0))
 
     def _value(self, buckets: np.ndarray) -> np.ndarray:
-        """The value that is off by the same share from both ends of the bucket."""
+        """The value with the same relative distance from both ends of the bucket."""
         number = np.abs(buckets.astype(np.int64)) - _MIDDLE
         size = np.exp(number * log(self._base)) * 2 / (self._base + 1)
         return np.where(buckets == 0, 0.0, np.sign(buckets) * size)
 
 
 def _added(owner: np.ndarray, buckets: np.ndarray, rows: np.ndarray, count: int) -> pa.Array:
-    """The rows of each bucket of an owner together."""
+    """The sum of rows per owner and bucket."""
     order = np.lexsort((buckets, owner))
     owner, buckets = owner[order], buckets[order]
     same = groups_of(owner, buckets)

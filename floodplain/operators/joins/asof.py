@@ -17,7 +17,7 @@ from floodplain.operators.joins.columns import JoinColumns, join_columns, time_n
 from floodplain.operators.joins.match import newest_before
 from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.context import BatchContext
-from floodplain.operators.kernel.definition import Described, Given, Written, free
+from floodplain.operators.kernel.definition import OperatorSpec, ParameterSpec, Written, free
 from floodplain.operators.kernel.late_rows import LATE
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.traits import OperatorTraits
@@ -39,12 +39,14 @@ class AsOfJoin(KeyedBatchProcess, OperatorTraits):
     def __post_init__(self) -> None:
         object.__setattr__(self, "output_time", time_name(self.times, self.suffixes, 0))
 
-    def described(self, written: Written) -> Described:  # noqa: ARG002
-        how = Given("how", self.how, f"{self.how} join", free)
-        bound = Given("bound", {"kind": "as of"}, "with the newest right row that is not later")
-        return Described("as-of join", (how, bound, Given("times", self.times), Given("suffixes", self.suffixes, rule=free)))
+    def described(self, written: Written) -> OperatorSpec:  # noqa: ARG002
+        how = ParameterSpec("how", self.how, f"{self.how} join", free)
+        bound = ParameterSpec("bound", {"kind": "as of"}, "with the newest right row that is not later")
+        return OperatorSpec(
+            "as-of join", (how, bound, ParameterSpec("times", self.times), ParameterSpec("suffixes", self.suffixes, rule=free))
+        )
 
-    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "AsOfJoinProcess":  # noqa: ARG002
+    def bind(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "AsOfJoinProcess":  # noqa: ARG002
         return AsOfJoinProcess(self.how, join_columns(rows, keys, self.times, self.suffixes))
 
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from floodplain.errors import BadInput
 from floodplain.eventtime.times import NONE_MS, as_ms
 from floodplain.eventtime.windows import TimeWindows, windows_text
-from floodplain.operators.kernel.definition import Given
+from floodplain.operators.kernel.definition import ParameterSpec
 from floodplain.state.descriptors import List, Type
 from floodplain.state.durations import duration, to_ms
 
@@ -21,9 +21,9 @@ MOST_MS = 1000 * 366 * 86_400_000
 class Bound(ABC):
     """Times are in microseconds. Ends are in milliseconds: the watermark at which a row expires, because no partner can come."""
 
-    def described(self) -> Given:
+    def described(self) -> ParameterSpec:
         """The recorded definition: which rows match, and how long they are buffered."""
-        return Given("bound", {"kind": type(self).__name__, **asdict(self)}, self.text)  # type: ignore[call-overload]
+        return ParameterSpec("bound", {"kind": type(self).__name__, **asdict(self)}, self.text)  # type: ignore[call-overload]
 
     @property
     @abstractmethod
@@ -219,9 +219,9 @@ class Unbounded(Bound):
 
     ttl: str | timedelta | None = None
 
-    def described(self) -> Given:
+    def described(self) -> ParameterSpec:
         ttl_ms = None if self.ttl is None else to_ms(self.ttl, "ttl")
-        return Given("bound", {"kind": "Unbounded", "ttl_ms": ttl_ms}, self.text)
+        return ParameterSpec("bound", {"kind": "Unbounded", "ttl_ms": ttl_ms}, self.text)
 
     @property
     def text(self) -> str:

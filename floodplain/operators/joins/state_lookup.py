@@ -19,7 +19,7 @@ from floodplain.operators.changelog.changelog import changelog_refused
 from floodplain.operators.joins.match import partners
 from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.context import BatchContext
-from floodplain.operators.kernel.definition import Described, Given, Written, free
+from floodplain.operators.kernel.definition import OperatorSpec, ParameterSpec, Written, free
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.traits import OperatorTraits
 from floodplain.state.descriptors import State, TaskValue
@@ -57,18 +57,18 @@ class StateLookup(KeyedBatchProcess, OperatorTraits):
             )
         return self
 
-    def described(self, written: Written) -> Described:  # noqa: ARG002
+    def described(self, written: Written) -> OperatorSpec:  # noqa: ARG002
         at = self.at if self.at == NOW else f"epoch {self.at}" if isinstance(self.at, int) else f"tag {self.at}"
-        return Described(
+        return OperatorSpec(
             "lookup",
             (
-                Given("table", [self.how, self.table], f"{self.how} lookup in {self.table}", free),
-                Given("location", self.location, f"state at {self.location}", free),
-                Given("at", self.at, f"as of {at}", free),
+                ParameterSpec("table", [self.how, self.table], f"{self.how} lookup in {self.table}", free),
+                ParameterSpec("location", self.location, f"state at {self.location}", free),
+                ParameterSpec("at", self.at, f"as of {at}", free),
             ),
         )
 
-    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "StateLookupProcess":  # noqa: ARG002
+    def bind(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "StateLookupProcess":  # noqa: ARG002
         with self.snapshot_of(self.store(), pinned=False) as snapshot:
             schema = snapshot.table(self.table).schema
         named = {column.name for column in schema.keys}
@@ -125,7 +125,7 @@ class StateLookupProcess(KeyedBatchProcess, OperatorTraits):
     def states(self) -> dict[str, State]:
         return {_SEEN: TaskValue("long", split=_to_all, merge=max)}
 
-    def begun(self) -> "StateLookupProcess":
+    def for_epoch(self) -> "StateLookupProcess":
         before, self._pinned = self._pinned, self._lookup.snapshot_of(_opened(self._lookup), pinned=True)
         if before is not None:
             before.close()

@@ -18,7 +18,7 @@ from floodplain.operators.joins.columns import JoinColumns, join_columns, time_n
 from floodplain.operators.joins.match import partners
 from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.context import BatchContext
-from floodplain.operators.kernel.definition import Described, Given, Written, free
+from floodplain.operators.kernel.definition import OperatorSpec, ParameterSpec, Written, free
 from floodplain.operators.kernel.late_rows import LATE
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.traits import OperatorTraits
@@ -52,16 +52,16 @@ class Join(KeyedBatchProcess, OperatorTraits):
             return None
         return time_name((left, right), self.suffixes, 0 if self.bound.low < 0 else 1)
 
-    def described(self, written: Written) -> Described:  # noqa: ARG002
-        how = Given("how", self.how, f"{self.how} join")
-        times = Given("times", self.times)
-        return Described("join", (how, self.bound.described(), times, Given("suffixes", self.suffixes, rule=free)))
+    def described(self, written: Written) -> OperatorSpec:  # noqa: ARG002
+        how = ParameterSpec("how", self.how, f"{self.how} join")
+        times = ParameterSpec("times", self.times)
+        return OperatorSpec("join", (how, self.bound.described(), times, ParameterSpec("suffixes", self.suffixes, rule=free)))
 
     @property
     def gives_changes(self) -> bool:  # type: ignore[override]
         return self.how in PADDED and not self.bound.ends
 
-    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "StreamJoinProcess":  # noqa: ARG002
+    def bind(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "StreamJoinProcess":  # noqa: ARG002
         return StreamJoinProcess(self, join_columns(rows, keys, self.times, self.suffixes))
 
 

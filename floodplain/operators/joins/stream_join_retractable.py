@@ -19,7 +19,7 @@ from floodplain.operators.joins.match import partners
 from floodplain.operators.joins.stream_join import PADDED, How
 from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.context import BatchContext
-from floodplain.operators.kernel.definition import Described, Given, Written, free
+from floodplain.operators.kernel.definition import OperatorSpec, ParameterSpec, Written, free
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.reserved_columns import RIGHT_SIDE
 from floodplain.operators.kernel.traits import OperatorTraits
@@ -41,11 +41,13 @@ class RetractableJoin(KeyedBatchProcess, OperatorTraits):
 
     gives_changes = True
 
-    def described(self, written: Written) -> Described:  # noqa: ARG002
-        how = Given("how", self.how, f"{self.how} join of rows that may be retracted")
-        return Described("retractable join", (how, Given("changes", self.changes), Given("suffixes", self.suffixes, rule=free)))
+    def described(self, written: Written) -> OperatorSpec:  # noqa: ARG002
+        how = ParameterSpec("how", self.how, f"{self.how} join of rows that may be retracted")
+        return OperatorSpec(
+            "retractable join", (how, ParameterSpec("changes", self.changes), ParameterSpec("suffixes", self.suffixes, rule=free))
+        )
 
-    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RetractableJoinProcess":  # noqa: ARG002
+    def bind(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "RetractableJoinProcess":  # noqa: ARG002
         columns = join_columns(rows, keys, (None, None), self.suffixes)
         left, right = (
             _unweighted(side) if changes else side

@@ -1,4 +1,4 @@
-"""What a process function on Arrow tables sees: all keys of a task at once."""
+"""The argument of a batch process function: rows and state of all keys of a task, as Arrow columns."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -21,27 +21,25 @@ from floodplain.state.timers import EVENT_TIMERS, PROCESSING_TIMERS, TimersHandl
 from floodplain.store.rows.layout import append_columns
 
 KEY_OF = "key_of"
-"""The column that holds the number of a key: its row in ``Batch.keys``."""
+"""The column with the number of a key: its row in ``Batch.keys``."""
 
 ColumnLike: TypeAlias = Any
-"""An Arrow array, a NumPy array, a Polars or pandas series, a list; where one state is changed, also a table or frame with a
-column of the state's name and, if it has one, ``key_of``."""
+"""An Arrow array, a NumPy array, a Polars or pandas series, a list. Methods that change one state also take a table or frame with
+a column of the state's name and, optionally, ``key_of``."""
 
 _COLUMNS = {ListHandle: ["", "value"], MapHandle: ["key", "value"], SetHandle: ["element"]}
 _KINDS = {ValueHandle: "Value", ReducingHandle: "Reducing", ListHandle: "List", MapHandle: "Map", SetHandle: "Set"}
 
 
 class Batch:
-    """All keys of a task at once. Keys are known by their number; ``key_of`` says for each value given which key it is for.
-
-    Without ``key_of``, there is one value per key. Reading sees what was written before.
-    """
+    """All keys of a task at once, numbered from 0. ``key_of`` has the key number of each value; without it, there is one value
+    per key. Reads see earlier writes."""
 
     def __init__(self, operator: str, grouped: Grouped, handles: Mapping[str, Any], *, naive: bool = False) -> None:
         """``naive``: event times have no zone."""
         self._grouped = grouped
         self.keys = grouped.space.keys
-        """One row per key: first those that have rows, then those that are here for a timer only."""
+        """One row per key: first the keys that have rows, then those that only have a due timer."""
         self.starts = grouped.starts
         """Key i has the rows ``starts[i] : starts[i + 1]``."""
         self._operator = operator
@@ -57,50 +55,50 @@ class Batch:
 
     @property
     def rows(self) -> pa.Table:
-        """The rows of the epoch, those of a key side by side, keys ascending."""
+        """The rows of the epoch, sorted by key number."""
         return self._grouped.rows
 
     def column(self, name: str, at: np.ndarray | None = None) -> pa.Array:
-        """One column of ``rows``, or of those numbered ``at``. Cheaper where not all of them are needed."""
+        """One column of ``rows``, or of the rows numbered ``at``. Cheaper than ``rows``, which sorts all columns."""
         self._check_columns([name])
         return self._grouped.column(name, at)
 
     def take(self, places: np.ndarray, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows at these places of ``rows``, or some columns of them; the others are not touched."""
+        """The rows at these positions of ``rows``, or only some columns of them."""
         self._check_columns(columns or ())
         return self._grouped.take(places, columns)
 
     def has(self, name: str) -> bool:
         """Whether rows have this column."""
-        return bool(self._grouped.given.schema.get_all_field_indices(name))
+        return bool(self._grouped.input.schema.get_all_field_indices(name))
 
     def _check_columns(self, names: Sequence[str]) -> None:
-        there = self._grouped.given.schema
+        schema = self._grouped.input.schema
         for name in names:
-            if not there.get_all_field_indices(name):
-                raise BadInput(f"operator {self._operator}: rows have no column {name!r}; they have: {', '.join(there.names)}")
+            if not schema.get_all_field_indices(name):
+                raise BadInput(f"operator {self._operator}: rows have no column {name!r}; they have: {', '.join(schema.names)}")
 
     @cached_property
     def key_of_row(self) -> np.ndarray:
-        """The number of each row's key."""
+        """The key number of each row."""
         return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
 
     def rows_per_key(self) -> np.ndarray:
-        """How many rows each key has in this epoch; 0 for keys that are here for a timer only."""
+        """How many rows each key has in this epoch; 0 for keys that only have a due timer."""
         return np.append(np.diff(self.starts), np.zeros(len(self.keys) - len(self.starts) + 1, np.int64))
 
     # --- States with one value per key
 
     def state(self, name: str) -> pa.Array:
-        """The values of a ``Value``, ``Reducing`` or ``Aggregating``, one per key; its default where there is none."""
+        """The values of a ``Value``, ``Reducing`` or ``Aggregating``, one per key; the default where a key has none."""
         return self._handle(name, ValueHandle, ReducingHandle).column()
 
     def on_rows(self, name: str) -> pa.Array:
-        """As ``state``, one per row: that of the row's key."""
+        """As ``state``, one value per row: that of the row's key."""
         return self.state(name).take(pa.array(self.key_of_row))
 
     def exists(self, name: str) -> pa.Array:
-        """Per key, whether there is a value, or any entry."""
+        """Per key, whether it has a value, or any entry."""
         handle = self._handle(name, *_KINDS)
         if isinstance(handle, ValueHandle | ReducingHandle):
             return pa.array(handle.present())
@@ -109,15 +107,15 @@ class Batch:
         return pa.array(mask)
 
     def set(self, name: str, values: ColumnLike, key_of: ColumnLike = None) -> None:
-        """Replace the values of a ``Value``; null clears. Of a key given twice, the last counts."""
+        """Set the values of a ``Value``; null clears. If a key occurs twice, the last value counts."""
         handle = self._handle(name, ValueHandle)
-        column, numbers = self._given(name, values, handle.state.arrow, key_of)
+        column, numbers = self._values_and_keys(name, values, handle.state.arrow, key_of)
         handle.replace(column, numbers)
 
     def add(self, name: str, values: ColumnLike, key_of: ColumnLike = None) -> None:
-        """Fold values into a ``Reducing`` or ``Aggregating`` state, or put elements into a ``Set``. Reads nothing."""
+        """Fold values into a ``Reducing`` or ``Aggregating`` state, or add elements to a ``Set``. Reads nothing."""
         handle = self._handle(name, ReducingHandle, SetHandle)
-        column, numbers = self._given(name, values, handle.operand_type, key_of)
+        column, numbers = self._values_and_keys(name, values, handle.operand_type, key_of)
         if isinstance(handle, ReducingHandle):
             handle.add_many(column, self._all_if_none(numbers))
         else:
@@ -125,7 +123,7 @@ class Batch:
             entries.change("put", self._all_if_none(numbers), {entries.subkey: column})
 
     def clear(self, name: str, key_of: ColumnLike = None) -> None:
-        """Forget the state of these keys (of all, if not given), whatever kind it is."""
+        """Clear a state of any kind for these keys, by default for all."""
         handle = self._handle(name, *_KINDS)
         numbers = self._all_if_none(None if key_of is None else self._numbers(name, key_of))
         match handle:
@@ -148,20 +146,20 @@ class Batch:
         return pa.table({KEY_OF: pa.array(numbers), **columns})
 
     def append(self, name: str, values: ColumnLike, key_of: ColumnLike = None) -> None:
-        """Append to a ``List``, in the order given. Reads nothing."""
+        """Append to a ``List``, in the order of ``values``. Reads nothing."""
         handle = self._handle(name, ListHandle)
-        column, numbers = self._given(name, values, handle.state.arrow, key_of)
+        column, numbers = self._values_and_keys(name, values, handle.state.arrow, key_of)
         self.elements(name).append(self._all_if_none(numbers), column)
 
     def get(self, name: str, keys: ColumnLike, key_of: ColumnLike = None) -> pa.Array:
-        """The values of these entries of a ``Map``, one multi-get for all; null where there is none."""
+        """The values of these entries of a ``Map``, in one multi-get; null where an entry does not exist."""
         handle = self._handle(name, MapHandle)
         row, rows = self._some(name, keys, key_of)
         values = pa.concat_tables([rows.select([handle.place.column])]).column(0).combine_chunks()
         return pa.concat_arrays([values, pa.nulls(1, values.type)]).take(pa.array(np.where(row < 0, len(values), row)))
 
     def contains(self, name: str, keys: ColumnLike, key_of: ColumnLike = None) -> pa.Array:
-        """Whether these entries of a ``Map`` or ``Set`` are there; one multi-get for all."""
+        """Whether these entries of a ``Map`` or ``Set`` exist, in one multi-get."""
         self._handle(name, MapHandle, SetHandle)
         return pa.array(self._some(name, keys, key_of)[0] >= 0)
 
@@ -172,7 +170,7 @@ class Batch:
     def merge(self, name: str, keys: ColumnLike, operands: ColumnLike, key_of: ColumnLike = None) -> None:
         """Fold operands into entries of a ``Map``. Reads nothing."""
         if not self._handle(name, MapHandle).state.merge_name:
-            raise BadInput(f"{self._where(name)}: its values have no merge: declare one")
+            raise BadInput(f"{self._where(name)}: its values have no merge function: declare one")
         self._change_map("merge", name, keys, operands, key_of)
 
     def remove(self, name: str, keys: ColumnLike, key_of: ColumnLike = None) -> None:
@@ -188,23 +186,25 @@ class Batch:
         self._change_timers(EVENT_TIMERS, times, key_of, True)
 
     def processing_timer(self, times: ColumnLike, key_of: ColumnLike = None) -> None:
-        """Set timers: due once processing time reaches their time, whether or not data comes."""
+        """Set timers: due once processing time reaches their time, even without input."""
         self._change_timers(PROCESSING_TIMERS, times, key_of, True)
 
     def delete_timer(self, times: ColumnLike, key_of: ColumnLike = None) -> None:
+        """Delete event-time timers; one that is not registered is ignored. Arguments: as of ``timer``."""
         self._change_timers(EVENT_TIMERS, times, key_of, False)
 
     def delete_processing_timer(self, times: ColumnLike, key_of: ColumnLike = None) -> None:
+        """Delete processing-time timers; one that is not registered is ignored. Arguments: as of ``processing_timer``."""
         self._change_timers(PROCESSING_TIMERS, times, key_of, False)
 
     def timers(self) -> pa.Table:
-        """The event timers that are set: ``key_of`` and ``time``, by both."""
+        """The registered event-time timers: ``key_of`` and ``time``, sorted by both."""
         return pa.table(dict(zip((KEY_OF, "time"), self._timers[EVENT_TIMERS].all(), strict=True)))
 
     # --- Rows and keys with their state
 
     def to_arrow(self, *names: str) -> pa.Table:
-        """One row per key: ``key_of``, the key, and these states (all that have one value per key, if none is named)."""
+        """One row per key: ``key_of``, the key, and these states (by default all with one value per key)."""
         return self._joined(pa.table({KEY_OF: np.arange(len(self.keys))}), self.keys, names, self.state)
 
     def to_polars(self, *names: str) -> Any:
@@ -216,7 +216,7 @@ class Batch:
         return pandas_frame(self.to_arrow(*names))
 
     def rows_arrow(self, *names: str) -> pa.Table:
-        """One line per row: ``key_of``, the row, and these states of its key (all with one value per key, if none is named)."""
+        """The rows with ``key_of`` and these states of their key (by default all with one value per key)."""
         return self._joined(pa.table({KEY_OF: self.key_of_row}), self.rows, names, self.on_rows)
 
     def rows_polars(self, *names: str) -> Any:
@@ -233,34 +233,36 @@ class Batch:
         taken, states = set(table.column_names), dict[str, pa.Array]()
         for name in names or known:
             if name in taken:
-                raise BadInput(f"{self._where(name)}: there is a column of this name: leave the state out and read it by itself")
+                raise BadInput(
+                    f"{self._where(name)}: there is a column of this name: omit the state here, and read it with batch.state"
+                )
             taken.add(name)
             states[name] = read(name)
         return append_columns(table, states)
 
-    # --- For operators that need more than the above
+    # --- For built-in operators
 
     def elements(self, name: str) -> ListColumns:
-        """A list as it is stored: elements with their positions and ends."""
+        """A list as it is stored: elements with their positions and expiry times."""
         self._handle(name, ListHandle)
         columns = self._columns(name)
         assert isinstance(columns, ListColumns)
         return columns
 
     def renew(self, name: str, key_of: np.ndarray) -> None:
-        """The ``Value`` of these keys lives on, as if it had been set again."""
+        """Restart the ttl of the ``Value`` of these keys, as setting it again would."""
         self._handle(name, ValueHandle).renew(key_of)
 
     def keys_due(self) -> np.ndarray:
-        """The numbers of the keys that have an event timer due which an earlier epoch has set."""
+        """The numbers of the keys that have a due event-time timer from an earlier epoch."""
         return self._timers[EVENT_TIMERS].keys_due()
 
-    # --- For the caller
+    # --- For the task
 
     def take_due(self, *, fire: bool = False) -> pa.Table:
-        """The timers that are due: ``key_of``, ``time`` and ``clock``, event time first, each by time. They are gone then.
+        """Removes and returns the due timers: ``key_of``, ``time`` and ``clock``, event time first, each sorted by time.
 
-        ``fire``: a callback follows; of what it sets, only what is later is due in this epoch.
+        ``fire``: a callback follows. Of the timers that it sets, only later ones can fire in this epoch.
         """
         parts = [(clock, *self._timers[name].take_due(fire=fire)) for clock, name in _CLOCKS.items()]
         return pa.table(
@@ -274,13 +276,13 @@ class Batch:
         )
 
     def write(self) -> None:
-        """Hand over all that was changed and is not written with the values."""
+        """Writes the changes of lists, maps, sets and timers."""
         for entries in self._entries.values():
             entries.write()
         for timers in self._timers.values():
             timers.write()
 
-    # --- What was given, checked
+    # --- Checks of arguments
 
     def _where(self, name: str) -> str:
         return f"operator {self._operator}, state {name}"
@@ -307,11 +309,11 @@ class Batch:
             return as_column(values, type_)
         except UNFIT as error:
             reason = str(error).partition("\n")[0]
-            told = self._told(values, type_, key_of)
-            raise SchemaMismatch(f"{self._where(name)}: {told} does not fit {type_}: {reason}") from error
+            value = self._first_unfit(values, type_, key_of)
+            raise SchemaMismatch(f"{self._where(name)}: {value} does not fit {type_}: {reason}") from error
 
-    def _told(self, values: ColumnLike, type_: pa.DataType, key_of: ColumnLike) -> str:
-        """The first value that does not fit, and whose it is, as far as that can be told."""
+    def _first_unfit(self, values: ColumnLike, type_: pa.DataType, key_of: ColumnLike) -> str:
+        """The first value that does not fit the type, and its key if known, for an error message."""
         plain: Any = list(values) if isinstance(values, list | tuple) else values
         for at in range(len(plain)):
             try:
@@ -319,7 +321,7 @@ class Batch:
             except UNFIT:
                 one = plain[at : at + 1].tolist()[0] if hasattr(plain, "tolist") else plain[at]
                 return f"{short(one.as_py() if isinstance(one, pa.Scalar) else one)}{self._of_key(at, key_of)}"
-        return "what was given"
+        return "the argument"
 
     def _of_key(self, at: int, key_of: ColumnLike) -> str:
         try:
@@ -332,11 +334,13 @@ class Batch:
         column = self._column(name, key_of, pa.int64())
         numbers = column.to_numpy(zero_copy_only=False)
         if column.null_count or (len(numbers) and not (numbers.min() >= 0 and numbers.max() < len(self.keys))):
-            raise BadInput(f"{self._where(name)}: key_of must hold numbers of keys, from 0 to {len(self.keys) - 1}")
+            raise BadInput(f"{self._where(name)}: key_of must have key numbers, from 0 to {len(self.keys) - 1}")
         return numbers
 
-    def _given(self, name: str, values: ColumnLike, type_: pa.DataType, key_of: ColumnLike) -> tuple[pa.Array, np.ndarray | None]:
-        """The values, and the key of each, or None if they are one per key."""
+    def _values_and_keys(
+        self, name: str, values: ColumnLike, type_: pa.DataType, key_of: ColumnLike
+    ) -> tuple[pa.Array, np.ndarray | None]:
+        """The values and the key number of each; None if there is one value per key."""
         if is_frame(values):
             frame = as_table(values)
             if name not in frame.column_names:
@@ -350,9 +354,9 @@ class Batch:
         numbers = None if key_of is None else self._numbers(name, key_of)
         expected = len(self.keys) if numbers is None else len(numbers)
         if length != expected:
-            keys = f"there are {expected} keys: say with key_of which keys they are for"
-            said = keys if numbers is None else f"key_of has {expected}"
-            raise BadInput(f"{self._where(name)}: {length} values were given, and {said}")
+            keys = f"there are {expected} keys: pass the key number of each value as key_of"
+            reason = keys if numbers is None else f"key_of has {expected}"
+            raise BadInput(f"{self._where(name)}: there are {length} values, and {reason}")
         return numbers
 
     def _all_if_none(self, numbers: np.ndarray | None) -> np.ndarray:
@@ -369,14 +373,14 @@ class Batch:
     def _change_map(self, op: str, name: str, keys: ColumnLike, values: ColumnLike, key_of: ColumnLike) -> None:
         handle = self._handle(name, MapHandle)
         column, numbers = self._entry_keys(name, keys, key_of)
-        given = self._column(name, values, handle.state.arrow_value, key_of)
-        if len(given) != len(column):
-            raise BadInput(f"{self._where(name)}: {len(column)} entry keys and {len(given)} values were given")
+        entry_values = self._column(name, values, handle.state.arrow_value, key_of)
+        if len(entry_values) != len(column):
+            raise BadInput(f"{self._where(name)}: there are {len(column)} entry keys and {len(entry_values)} values")
         entries = self._columns(name)
-        entries.change(op, numbers, {entries.subkey: column, handle.place.column: given})
+        entries.change(op, numbers, {entries.subkey: column, handle.place.column: entry_values})
 
     def _points(self, name: str, times: ColumnLike) -> Any:
-        """Points in time as milliseconds, where they are given in another way."""
+        """Timestamps as milliseconds; integers are milliseconds already."""
         naive = self._naive and name == EVENT_TIMERS
         plain = times.to_arrow() if hasattr(times, "to_arrow") else times
         if isinstance(plain, list | tuple):
@@ -386,17 +390,17 @@ class Batch:
         if not pa.types.is_timestamp(plain.type):
             return plain
         if plain.type.tz is None and not naive and plain.null_count < len(plain):
-            raise BadInput(f"{self._where(name)}: a time without a time zone is no point in time: give it one, or milliseconds")
+            raise BadInput(f"{self._where(name)}: a timestamp without a time zone is not a point in time: add one, or use ms")
         return as_ms(pa.chunked_array([plain]) if isinstance(plain, pa.Array) else plain)
 
-    def _change_timers(self, name: str, times: ColumnLike, key_of: ColumnLike, there: bool) -> None:
+    def _change_timers(self, name: str, times: ColumnLike, key_of: ColumnLike, is_set: bool) -> None:
         column = self._column(name, self._points(name, times), pa.int64())
-        if there and len(column) and self._refusals[name] is not None:
+        if is_set and len(column) and self._refusals[name] is not None:
             raise BadInput(f"{self._where(name)}: a timer is set for {column[0]} ms, and {self._refusals[name]}")
         if column.null_count:
-            raise BadInput(f"{self._where(name)}: a timer needs a time, and null was given")
+            raise BadInput(f"{self._where(name)}: a timer needs a time, and one is null")
         numbers = self._all_if_none(self._checked(name, len(column), key_of))
-        self._timers[name].change(numbers, column.to_numpy(), there)
+        self._timers[name].change(numbers, column.to_numpy(), is_set)
 
 
 _CLOCKS = {"event": EVENT_TIMERS, "processing": PROCESSING_TIMERS}

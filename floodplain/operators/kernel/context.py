@@ -1,6 +1,6 @@
-"""What a process function may ask for besides its state."""
+"""Contexts of process functions: times, timers and side outputs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -8,63 +8,67 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from floodplain.errors import BadInput
 from floodplain.eventtime.points import point_ms
 from floodplain.eventtime.times import EpochTimes, known_ms
-from floodplain.operators.kernel.outputs import RowLike, Sides
+from floodplain.operators.kernel.outputs import RowLike, SideOutputs
 from floodplain.state.frames import FrameLike, as_table, is_frame
 from floodplain.state.timers import EVENT_TIMERS, PROCESSING_TIMERS, TimersHandle
 
 
 @dataclass(frozen=True, slots=True)
 class OpenContext:
-    """What ``open`` is given: it is called for no key and no epoch."""
+    """The argument of ``open``, which is called outside of keys and epochs."""
 
     operator: str
     """The operator's name."""
 
 
 class EpochContext:
-    """What is the same for all keys of an epoch. Times are milliseconds since 1970."""
+    """The part of the context that all keys of an epoch share. Times are milliseconds since 1970."""
 
     def __init__(self, epoch: int, times: EpochTimes, resource: Any = None) -> None:
         self.epoch: int = epoch
         self.processing_time: int = times.processing_ms
         self.watermark: int | None = known_ms(times.watermark_ms)
-        """None as long as there is none, and once all of a static input has come."""
+        """None before the first watermark, and at the end of a static input."""
         self.watermark_ms, self.late_ms = times.watermark_ms, times.late_ms
-        """For operators of our own: the watermarks of this epoch and of the one before, ``NONE_MS`` and ``END_MS`` included."""
+        """For built-in operators: the watermarks of this epoch and of the one before, ``NONE_MS`` and ``END_MS`` included."""
         self.resource: Any = resource
         """What ``open`` of the process function returned in this process."""
         self._times = times
 
 
 class Context(EpochContext):
-    """What a ``KeyedProcess`` may ask for: times, side outputs, and the timers of the current key."""
+    """The context of a ``KeyedProcess``: times, side outputs, and the timers of the current key."""
 
     def __init__(
         self,
         epoch: int,
         times: EpochTimes,
         timers: Mapping[str, TimersHandle],
-        sides: Sides,
+        sides: SideOutputs,
         resource: Any = None,
         *,
         naive: bool = False,
+        stopwatch_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``naive``: event times have no zone."""
+        """``naive``: event times have no zone. ``stopwatch_s``: a clock that only goes on, for how long work takes."""
         super().__init__(epoch, times, resource)
         self.event_time: int | None = self.watermark
-        """The latest event time among the rows of this key in this epoch; the timer's time in ``on_timer``. None where no row
-        has one, and there is no watermark yet."""
+        """The latest event time among the rows of this key in this epoch; the timer's time in ``on_timer``. None if no row has
+        one and there is no watermark yet."""
         self._event, self._processing = timers[EVENT_TIMERS], timers[PROCESSING_TIMERS]
         self.naive = naive
         self.sides = sides
         self.ignored = 0
+        self.stopwatch_s = stopwatch_s
+        self.measures: dict[str, int] = {}
+        """What a caller of its own has counted in this task, by name."""
 
     def ignore(self, rows: int) -> None:
-        """So many rows say nothing to this operator: they are counted, in ``progress.ignored_by``."""
+        """Count rows that this operator ignores, in ``progress.ignored_by``."""
         self.ignored += rows
 
     def emit(self, side: str, rows: RowLike) -> None:
-        """Give out one row, as a tuple or a dict, or an Arrow table of rows, through a declared side output."""
+        """Emit one row, as a tuple or a dict, or an Arrow table of rows, to a declared side output."""
         self.sides.emit(side, rows, self._event.i)
 
     def timer(self, at: int | datetime) -> None:
@@ -72,33 +76,35 @@ class Context(EpochContext):
         self._event.add(at if type(at) is int else point_ms(at, naive=self.naive))
 
     def processing_timer(self, at: int | datetime) -> None:
-        """Call ``on_timer`` for this key once processing time reaches this time, whether or not data comes."""
+        """Call ``on_timer`` for this key once processing time reaches this time, even without input."""
         self._processing.add(at if type(at) is int else point_ms(at))
 
     def delete_timer(self, at: int | datetime) -> None:
+        """Delete the event-time timer of this key at a time; one that is not registered is ignored."""
         self._event.delete(at if type(at) is int else point_ms(at, naive=self.naive))
 
     def delete_processing_timer(self, at: int | datetime) -> None:
+        """Delete the processing-time timer of this key at a time; one that is not registered is ignored."""
         self._processing.delete(at if type(at) is int else point_ms(at))
 
     def timers(self) -> list[int]:
-        """The event times set for this key, ascending."""
+        """The times of the registered event-time timers of this key, ascending."""
         return self._event.all()
 
 
 class BatchContext(EpochContext):
-    """What a ``KeyedBatchProcess`` may ask for: times and side outputs. Timers are set through the batch."""
+    """The context of a ``KeyedBatchProcess``: times and side outputs. Timers are set through the batch."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context.epoch, context._times, context.resource)
         self._context = context
 
     def ignore(self, rows: int) -> None:
-        """So many rows say nothing to this operator: they are counted, in ``progress.ignored_by``."""
+        """Count rows that this operator ignores, in ``progress.ignored_by``."""
         self._context.ignore(rows)
 
     def emit(self, side: str, rows: RowLike | FrameLike) -> None:
-        """Give out rows, in any of the forms that ``process`` may return, through a declared side output."""
+        """Emit rows to a declared side output, in any form that ``process`` may return."""
         self._context.emit(side, as_table(rows) if is_frame(rows) else rows)
 
     if not TYPE_CHECKING:  # else a checker would take every attribute for Any
@@ -106,6 +112,6 @@ class BatchContext(EpochContext):
         def __getattr__(self, name: str) -> NoReturn:
             if "timer" in name or name == "event_time":
                 raise BadInput(
-                    f"ctx.{name} is of one key: in a batch process use the methods of the batch, as batch.timer(times, key_of)"
+                    f"ctx.{name} is for one key: in a batch process use the methods of the batch, as batch.timer(times, key_of)"
                 )
             raise AttributeError(f"the context of a batch process has no attribute {name!r}")

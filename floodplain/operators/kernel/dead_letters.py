@@ -1,4 +1,4 @@
-"""Dead letters: the rows and timers that a user's function failed on, kept in a table beside its state."""
+"""Dead letters: the rows and timers that a process function failed on, in a table next to its state."""
 
 import json
 import traceback
@@ -40,7 +40,7 @@ def letters_table(operator: str, keys: Mapping[str, pa.DataType]) -> TableSchema
 
 
 class DeadLetters:
-    """The letters of one task in one epoch."""
+    """The dead letters of one task in one epoch."""
 
     def __init__(self, operator: str, space: KeySpace, writer: TaskWriter, at_ms: int) -> None:
         self._operator = operator
@@ -54,7 +54,7 @@ class DeadLetters:
         return len(self._letters)
 
     def add(self, number: int, error: Exception, *, row: Mapping[str, Any] | None = None, timer_ms: int | None = None) -> None:
-        """A row, or a timer, of the key with this number."""
+        """Add a row or a timer of the key with this number."""
         text = None if row is None else json.dumps(_named(row), default=_plain, ensure_ascii=False)
         self._numbers.append(number)
         self._letters.append(
@@ -87,7 +87,7 @@ def _table(operator: str) -> str:
 
 
 def _ordinals(numbers: np.ndarray) -> np.ndarray:
-    """For each key its letters 0, 1, 2, …"""
+    """Numbers the letters of each key: 0, 1, 2, …"""
     order = np.argsort(numbers, kind="stable")
     ordered = numbers[order]
     first = np.searchsorted(ordered, ordered)
@@ -97,14 +97,14 @@ def _ordinals(numbers: np.ndarray) -> np.ndarray:
 
 
 def _named(value: Any) -> Any:
-    """With keys of maps as JSON can have them."""
+    """With map keys that JSON allows."""
     if isinstance(value, Mapping):
         return {key if isinstance(key, _NAMES) else _plain(key): _named(one) for key, one in value.items()}
     return list(map(_named, value)) if isinstance(value, list) else value
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no form for: bytes as hexadecimal, times and decimals as text."""
+    """Values that JSON has no type for: bytes as hexadecimal, times and decimals as text."""
     if isinstance(value, bytes):
         return value.hex()
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -1,6 +1,6 @@
-"""What an operator is told to do, as it describes itself: compared with what the log has of it, and shown by ``explain``.
+"""Definitions of operators: recorded in the log, compared at a restart, shown by ``explain``.
 
-Each parameter says by itself which changes its state can bear. Whatever is not said to be safe is refused.
+Each parameter has a rule which changes are compatible with existing state. Without a rule, every change is refused.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,57 +10,64 @@ from typing import Any, TypeAlias
 import msgspec
 
 from floodplain.expressions.tokens import pieces
-from floodplain.versions.records.definition import Definition, Parameter
+from floodplain.versions.records.definition import Definition, Parameter, SparkProcessor
 
 Rule: TypeAlias = Callable[[Any, Any], str]
-"""``rule(old, new)``: why state of the old value cannot go on with the new one; empty if it can."""
+"""``rule(old, new)``: why state written with the old value is incompatible with the new one; empty if it is compatible."""
 Written: TypeAlias = Callable[[str], str]
-"""A column of an operator's input → the expression that makes it, as the user wrote it."""
+"""A column of an operator's input → the expression that computes it, as the user wrote it."""
 
 PROCESS, STATEFUL_PROCESSOR = "process", "stateful processor"
-"""Kinds of operators whose states users declare: ours, and PySpark's, which may come and go without a word."""
+"""Kinds of operators whose states users declare: Floodplain's, and PySpark's, whose states may be added and removed freely."""
+
+
+INCOMPATIBLE = "the existing state was computed with the old one"
 
 
 def fixed(old: Any, new: Any) -> str:  # noqa: ARG001
-    """What the state holds was made with the old value."""
-    return "what the state holds was made with the old one"
+    """No change is compatible."""
+    return INCOMPATIBLE
 
 
 def free(old: Any, new: Any) -> str:  # noqa: ARG001
-    """The state means the same with any value."""
+    """Every change is compatible."""
     return ""
 
 
 def not_more(old: Any, new: Any) -> str:
-    """The state has enough for less of it."""
-    return "" if new <= old else "the state does not hold what more of it needs"
+    """Only a smaller value is compatible: the state has enough for it."""
+    return "" if new <= old else "the existing state has too little for a larger one"
 
 
 def not_less(old: Any, new: Any) -> str:
-    return "" if new >= old else "what the state waits for was set by the old one"
+    """Only a larger value is compatible."""
+    return "" if new >= old else "timers and expiry times in the existing state were set by the old one"
 
 
 @dataclass(frozen=True)
-class Given:
-    """A parameter as the running code has it."""
+class ParameterSpec:
+    """A parameter of the running job."""
 
     name: str
     value: Any
-    told: str = ""
+    """Compared with the recorded one."""
+    text: str = ""
+    """For ``explain`` and error messages; empty if it is not shown."""
     rule: Rule = fixed
 
     @property
     def recorded(self) -> Parameter:
-        return Parameter(plain(self.value), self.told)
+        return Parameter(plain(self.value), self.text)
 
 
 @dataclass(frozen=True)
-class Described:
-    """An operator as the running code has it."""
+class OperatorSpec:
+    """An operator of the running job."""
 
     kind: str
-    parameters: tuple[Given, ...] = ()
-    aggregates: tuple[Given, ...] = ()
+    parameters: tuple[ParameterSpec, ...] = ()
+    aggregates: tuple[ParameterSpec, ...] = ()
+    spark: SparkProcessor | None = None
 
     @property
     def recorded(self) -> Definition:
@@ -68,11 +75,12 @@ class Described:
             self.kind,
             {each.name: each.recorded for each in self.parameters},
             {each.name: each.recorded for each in self.aggregates},
+            spark=self.spark,
         )
 
 
 def plain(value: Any) -> Any:
-    """As it comes back from the log. What is no plain value is known by its name."""
+    """A value as the log returns it: other objects than numbers, texts, lists and maps become their class name."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(value, enc_hook=_name))
 
 
@@ -82,7 +90,7 @@ def _name(value: object) -> str:
 
 
 def canonical(expression: str) -> str:
-    """An expression without what makes no difference to it: white space, and parentheses around the whole."""
+    """An expression without insignificant white space and outer parentheses."""
     tokens = [token.text for token in pieces(expression)]
     while tokens[:1] == ["("] and _closed_by(tokens) == len(tokens) - 1:
         tokens = tokens[1:-1]
@@ -90,25 +98,25 @@ def canonical(expression: str) -> str:
 
 
 def _closed_by(tokens: Sequence[str]) -> int:
-    """Where the parenthesis that opens is closed."""
+    """The position of the token that closes the first parenthesis."""
     depth = 0
-    for place, each in enumerate(tokens):
+    for position, each in enumerate(tokens):
         depth += (each == "(") - (each == ")")
         if not depth:
-            return place
+            return position
     return -1
 
 
 def named(value: Any) -> str:
-    """Its class, and what it was given that is not as usual."""
+    """The class of a value, and its fields that differ from their defaults."""
     if not is_dataclass(value):
         return type(value).__name__ if hasattr(value, "states") else str(value)
-    given = [
+    changed = [
         (item.name, getattr(value, item.name))
         for item in fields(value)
         if item.init and item.repr and not item.name.startswith("_") and getattr(value, item.name) != _default(item)
     ]
-    parts = [f"{name}={', '.join(found) if isinstance(found, Mapping) else named(found)}" for name, found in given]
+    parts = [f"{name}={', '.join(each) if isinstance(each, Mapping) else named(each)}" for name, each in changed]
     return f"{type(value).__name__}({', '.join(parts)})" if parts else type(value).__name__
 
 

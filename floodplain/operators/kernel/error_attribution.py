@@ -1,4 +1,4 @@
-"""Whose fault an error is that came out of a user's function: only the user's own are reported, or kept, as such."""
+"""Attributes an error in a process function to the user or to Floodplain: only user errors become dead letters."""
 
 import sys
 from types import FrameType
@@ -8,14 +8,14 @@ from floodplain.errors import BadInput, FloodplainError, MergeUnavailable, UserE
 from floodplain.lossless import UNFIT
 
 _REFUSED: Final = (*UNFIT, NotImplementedError)
-"""What we raise for what a user gave, beside errors of our own kinds: for values that do not fit, and methods that lack."""
+"""Built-in errors that Floodplain raises for invalid user input: values that do not fit a type, and missing methods."""
 _LIBRARIES: Final = {*sys.stdlib_module_names, "numpy", "pyarrow"}
-"""What both sides call: an error in there is that of the caller."""
+"""Libraries that both sides call: an error in one is attributed to its caller."""
 
 
 def is_users_fault(error: Exception) -> bool:
-    """Whether an error that came out of a user's function is of its own making: raised in its code, or by us because of what it
-    gave. Not a state that could not be read, and not a defect of ours."""
+    """Whether an error in a process function is the user's: raised in the user's code, or by Floodplain for an invalid argument.
+    A state that cannot be read and a defect in Floodplain are not."""
     if isinstance(error, FloodplainError):
         return isinstance(error, BadInput | MergeUnavailable | UserError)
     return isinstance(error, _REFUSED) or not _raised_by_us(error)
@@ -27,7 +27,7 @@ def _raised_by_us(error: Exception) -> bool:
         if _package(trace.tb_frame) not in _LIBRARIES:
             last = trace.tb_frame
         trace = trace.tb_next
-    # Who asks for an attribute or a column that is not there is not who looks it up.
+    # A missing attribute or column is the fault of who asks for it, not of __getattr__.
     return last is not None and _package(last) == "floodplain" and last.f_code.co_name not in ("__getattr__", "__getitem__")
 
 

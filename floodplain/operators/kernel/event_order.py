@@ -1,9 +1,8 @@
-"""Rows in the order of their event time: each waits in the state until the watermark passes it, or a bound is reached.
+"""Event-time order: buffers each row in the state until the watermark passes it, or until a bound is reached.
 
-Rows of a key reach the process in the order of event time over all epochs. What waits is a table in time order, so what the
-watermark has passed is a prefix, and waiting costs no reading. With a bound the oldest rows of a key are released early; the time
-up to which they were stays as a mark in the same table until the watermark has passed it, and what comes for a time before the
-mark is late.
+So a process gets the rows of a key in event-time order across epochs. The buffer is a table sorted by time: the rows to release
+are a prefix of it, and adding rows needs no read. With a bound, the oldest rows of a key are released early. The time of the
+newest of them is stored as a mark in the same table until the watermark passes it; a row not newer than the mark is late.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,22 +29,22 @@ from floodplain.tiers.paths import checked_name
 from floodplain.versions.records.edit import GroupRanges
 
 WAITING = "waiting"
-"""The state of an operator that its rows wait in."""
+"""The state that buffers rows."""
 _AT, _ROWS, _RELEASED, _REST = "waits_until", "waiting_rows", "released_early", "released_us"
-"""Rows wait by the millisecond of their time, which is what the watermark is compared with; among each other they are ordered to
-the microsecond. A mark has the microseconds within its millisecond, too, and rows of the same one may wait behind it."""
+"""Buffered rows are keyed by millisecond, the precision of the watermark, and released in the order of microseconds. A mark also
+has the microseconds, so later rows of its millisecond may still be buffered."""
 
 
 @dataclass(frozen=True, slots=True)
 class InOrder:
-    """How far rows are put in order. Without a bound they wait for the watermark, however many they are."""
+    """Bounds of the buffer of a key. Without one, rows are buffered until the watermark passes them, however many they are."""
 
     rows: int | None = None
-    """No more than this many rows of a key wait."""
+    """At most this many rows of a key are buffered."""
     time_ms: int | None = None
-    """No row waits once its key has one that is newer by this."""
+    """A row is released once its key has one that is newer by this."""
     columns: pa.Schema = field(default_factory=lambda: pa.schema([]))
-    """Of the rows."""
+    """The schema of the rows."""
 
     @property
     def bounded(self) -> bool:
@@ -57,23 +56,23 @@ class InOrder:
         return " or ".join([*parts, f"{self.time_ms} ms"] if self.time_ms is not None else parts)
 
 
-def order_asked(given: bool | InOrder) -> InOrder | None:
-    """What an argument ``in_order`` means."""
-    return given if isinstance(given, InOrder) else InOrder() if given else None
+def parse_in_order(argument: bool | InOrder) -> InOrder | None:
+    """The argument ``in_order`` of an operator."""
+    return argument if isinstance(argument, InOrder) else InOrder() if argument else None
 
 
 def in_order(*, rows: int | None = None, time: str | timedelta | None = None) -> InOrder:
-    """For the argument ``in_order`` of an operator: rows of a key are processed in the order of event time, each once the
-    watermark has passed it, but no more than ``rows`` of a key wait, and none once its key has one newer by ``time``."""
+    """For the argument ``in_order`` of an operator: rows of a key are processed in event-time order, each once the watermark has
+    passed it. At most ``rows`` of a key are buffered, and none once its key has one newer by ``time``."""
     if rows is not None and rows < 1:
-        raise BadInput(f"in_order: {rows} rows cannot wait: use 1 or more, or none for no bound")
+        raise BadInput(f"in_order: rows={rows} is not possible: use 1 or more, or omit it for no bound")
     return InOrder(rows, None if time is None else to_ms(time, "in_order time"))
 
 
 def with_waiting(tables: OperatorTables, stored_keys: dict[str, pa.DataType], order: InOrder) -> OperatorTables:
-    """The tables of an operator and the one that its rows wait in."""
+    """The tables of an operator with the table that buffers its rows."""
     if WAITING in tables.places:
-        raise BadName(f"state name {WAITING!r} of operator {tables.operator} is taken where rows are put in order: use another")
+        raise BadName(f"state name {WAITING!r} of operator {tables.operator} is reserved with in_order: use another")
     check_keys(f"operator {tables.operator}, in_order", list(stored_keys), _AT, _ROWS, _RELEASED, _REST)
     name = checked_name("table", f"{tables.operator}{SEPARATOR}{WAITING}")
     listed = pa.list_(pa.struct(list(order.columns)))
@@ -85,24 +84,24 @@ def with_waiting(tables: OperatorTables, stored_keys: dict[str, pa.DataType], or
 
 
 def rows_wait(view: TableView) -> bool:
-    """Whether there are rows in the table that they wait in, and not only marks of what went early."""
+    """Whether the buffer has rows, and not only marks."""
     return any(_count(entries) for entries in view.scan())
 
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """What an epoch processes of the rows it got and of those that waited."""
+    """The rows that an epoch processes, of its input and of the buffer."""
 
     rows: pa.Table
-    """In the order of event time."""
+    """In event-time order."""
     late: pa.Table | None
-    """Rows for a time up to which others of their key were released early, with the reason."""
+    """Rows not newer than the mark of their key, with the drop reason."""
     early: int
-    """Rows that were released before the watermark passed them."""
+    """How many rows were released before the watermark passed them."""
 
 
 class Reorder:
-    """One task's waiting rows in one epoch."""
+    """Reorders the rows of one task in one epoch."""
 
     def __init__(self, name: str, order: InOrder, tables: OperatorTables, event_time: str, order_by: Sequence[str]) -> None:
         self._name, self._order, self._event_time, self._order_by = name, order, event_time, order_by
@@ -110,8 +109,8 @@ class Reorder:
         self._table = tables.places[WAITING].table
 
     def run(self, rows: pa.Table, snapshot: Snapshot, writer: TaskWriter, times: EpochTimes, groups: GroupRanges) -> Ordered:
-        """``rows`` are not late. What is not released waits in the table, what is released is gone from it."""
-        view = snapshot.table(self._table)
+        """Buffers and releases rows. Requires: ``rows`` are not late."""
+        view = snapshot.stored(self._table)
         due = pa.concat_tables([view.empty(), *view.scan(groups=groups, times=(-(1 << 63), times.watermark_ms + 1))])
         self._delete(writer, due)
         late, rows, early = self._early(rows, view, writer, times.watermark_ms)
@@ -124,7 +123,7 @@ class Reorder:
     def _early(
         self, rows: pa.Table, view: TableView, writer: TaskWriter, watermark_ms: int
     ) -> tuple[pa.Table | None, pa.Table, np.ndarray]:
-        """Rows that are too late; the others, after those that waited and were looked at; which of these go before their time."""
+        """The late rows; the other rows, after buffered ones of rewritten entries; and which of these are released early."""
         rows = rows.select(self._order.columns.names).cast(self._order.columns)
         if not self._order.bounded or not len(rows):
             return None, rows, np.zeros(len(rows), bool)
@@ -143,7 +142,7 @@ class Reorder:
         return late, both, np.concatenate([waited_early[taken], early[kept]])
 
     def _unpacked(self, lists: pa.ChunkedArray) -> pa.Table:
-        """The rows of entries of the table."""
+        """The rows of these entries of the buffer."""
         packed = one_array(pc.list_flatten(lists))
         return pa.Table.from_arrays(packed.flatten(), schema=self._order.columns)
 
@@ -152,7 +151,7 @@ class Reorder:
         return rows.take(pa.array(np.lexsort([*ranks, self._times(rows)])))
 
     def _times(self, rows: pa.Table) -> np.ndarray:
-        """In microseconds. Rows without event time come first, at once."""
+        """Event times in microseconds. Rows without one sort first and are released at once."""
         return pc.fill_null(as_us(rows.column(self._event_time)), NONE_MS).to_numpy(zero_copy_only=False)
 
     def _wait(self, writer: TaskWriter, rows: pa.Table, event_ms: np.ndarray) -> None:
@@ -179,27 +178,27 @@ def _floor_ms(times: np.ndarray) -> np.ndarray:
 
 
 class _Bounded:
-    """The keys of the rows that came, with all that waits for them: what goes early, and what is too late for that. Times are in
-    microseconds."""
+    """Applies the bounds: the input rows of a task and all buffered rows of their keys; which are released early, and which are
+    late. Times are in microseconds."""
 
     def __init__(self, rows: pa.Table, times: np.ndarray, keys: Mapping[str, str], view: TableView, watermark_ms: int) -> None:
         grouped = group(rows, keys)
         self._space, self._times, self._watermark_ms = grouped.space, times, watermark_ms
         self._key_of_row = np.empty(len(rows), np.int64)
         self._key_of_row[grouped.order] = np.repeat(np.arange(len(self._space)), np.diff(grouped.starts))
-        found = view.multi_get(self._space.lookup_keys())
-        self._marks = self._marked_before(found.key_number, found.rows)
-        waits = found.rows.column(_AT).to_numpy() > watermark_ms
-        self._key_of_entry, self._entries = found.key_number[waits], found.rows.filter(pa.array(waits))
+        stored = view.multi_get(self._space.lookup_keys())
+        self._marks = self._marked_before(stored.key_number, stored.rows)
+        waits = stored.rows.column(_AT).to_numpy() > watermark_ms
+        self._key_of_entry, self._entries = stored.key_number[waits], stored.rows.filter(pa.array(waits))
         self._at_ms = self._entries.column(_AT).to_numpy()
         self._is_mark = _are_marks(self._entries)
         self.entry_of_waited = np.repeat(np.arange(len(self._at_ms)), _lengths(self._entries))
-        """For each row that waits, the entry that it is in."""
+        """The entry of each buffered row."""
         self.too_late = (times <= self._marks[self._key_of_row]) & (times > NONE_MS)
-        """Of the rows that came, those that others were released before early."""
+        """Per input row, whether it is not newer than the mark of its key."""
 
     def _marked_before(self, key_of: np.ndarray, entries: pa.Table) -> np.ndarray:
-        """Per key, up to when rows went early. A mark of an older state is for all of its millisecond."""
+        """The mark of each key. In older states, a mark covers its whole millisecond."""
         is_mark, marks = _are_marks(entries), np.full(len(self._space), NONE_MS)
         at = entries.column(_AT).to_numpy() * 1000 + pc.fill_null(entries.column(_REST), 999).to_numpy()
         np.maximum.at(marks, key_of[is_mark], at[is_mark])
@@ -211,13 +210,13 @@ class _Bounded:
         return self._entries.column(_ROWS)
 
     def reasons(self, operator: str, bound: str) -> pa.Array:
-        """Of those that are too late."""
+        """The drop reasons of the late rows."""
         marks = self._marks[self._key_of_row[self.too_late]].tolist()
-        told = f"were processed early, because no more than {bound} of a key wait"
-        return pa.array([f"late for {operator}: rows of its key up to {moment(at // 1000)} {told}" for at in marks], pa.string())
+        why = f"were processed early, because no more than {bound} of a key wait"
+        return pa.array([f"late for {operator}: rows of its key up to {moment(at // 1000)} {why}" for at in marks], pa.string())
 
     def release(self, order: InOrder, waited: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of the rows that came, and of those that waited, whose times are given, those that go early."""
+        """Which input rows, and which buffered rows (of times ``waited``), are released early."""
         self._waited, self._key_of_waited = waited, self._key_of_entry[self.entry_of_waited]
         coming = ~self.too_late & (_floor_ms(self._times) > self._watermark_ms)
         keys = np.concatenate([self._key_of_waited, self._key_of_row[coming]])
@@ -225,7 +224,7 @@ class _Bounded:
         return coming & (self._times <= limit[self._key_of_row]), waited <= limit[self._key_of_waited]
 
     def _limit(self, order: InOrder, keys: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """Per key, the time up to which its rows cannot wait any more."""
+        """Per key, the time up to which the bounds release its rows."""
         by_key = np.lexsort((times, keys))
         times, bounds = times[by_key], np.searchsorted(keys[by_key], np.arange(len(self._space) + 1))
         limit, ends = np.full(len(self._space), NONE_MS), bounds[1:]
@@ -238,8 +237,8 @@ class _Bounded:
         return limit
 
     def marked(self, early: np.ndarray, waited_early: np.ndarray) -> tuple[np.ndarray, pa.Table]:
-        """Which entries to delete and marks to put, once these rows went early. What else waits in these entries must wait anew:
-        a mark takes the place of what is there for its millisecond."""
+        """The entries to delete and the marks to put once these rows are released. Other rows of these entries must be buffered
+        again: a mark replaces the entry of its millisecond."""
         marks = np.full(len(self._space), NONE_MS)
         np.maximum.at(marks, self._key_of_row[early], self._times[early])
         np.maximum.at(marks, self._key_of_waited[waited_early], self._waited[waited_early])

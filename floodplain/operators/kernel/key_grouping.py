@@ -1,4 +1,4 @@
-"""From the rows of a task to its distinct keys, with the rows of each key side by side."""
+"""Groups the rows of a task by key."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,36 +18,37 @@ from floodplain.store.rows.row_classes import hash_order, refine, starts_of
 class Grouped:
     """Rows by key. Keys ``0 .. len(starts) - 2`` have rows ``starts[i] : starts[i + 1]``; further keys have none."""
 
-    given: pa.Table
-    """The rows as they came."""
+    input: pa.Table
+    """The rows in input order."""
     order: np.ndarray
-    """By key: row i is row ``order[i]`` of those given."""
+    """The order by key: row i is row ``order[i]`` of the input."""
     starts: np.ndarray
     space: KeySpace
     more: np.ndarray
-    """The number of each of the ``more_keys``."""
+    """The key number of each of the ``more_keys``."""
 
     @cached_property
     def rows(self) -> pa.Table:
-        return self.given.take(pa.array(self.order))
+        return self.input.take(pa.array(self.order))
 
     def column(self, name: str, at: np.ndarray | None = None) -> pa.Array:
-        """One column of the rows, or of those numbered ``at``; the others are not sorted for it."""
+        """One column of the rows, or of the rows numbered ``at``; other columns are not sorted."""
         order = self.order if at is None else self.order[at]
-        return one_array(self.given.column(name)).take(pa.array(order))
+        return one_array(self.input.column(name)).take(pa.array(order))
 
-    def take(self, places: np.ndarray, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows at these places, or some columns of them."""
-        given = self.given if columns is None else self.given.select(list(columns))
-        return given.take(pa.array(self.order[places]))
+    def take(self, positions: np.ndarray, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows at these positions, or only some columns of them."""
+        selected = self.input if columns is None else self.input.select(list(columns))
+        return selected.take(pa.array(self.order[positions]))
 
 
 def group(
     rows: pa.Table, key_columns: Mapping[str, str], order_by: Sequence[str] = (), more_keys: pa.Table | None = None
 ) -> Grouped:
-    """``key_columns``: name in the rows → name in tables. ``more_keys``: keys without rows, already under the tables' names.
+    """``key_columns``: name in the rows → name in tables. ``more_keys``: keys that may have no rows, such as those with due
+    timers, under the names of tables.
 
-    Rows of a key keep their order, or come in that of ``order_by``.
+    Rows of a key are sorted by ``order_by``, or keep their order.
     """
     keys = normalize_keys([rows.column(name) for name in key_columns])
     hashes = hashes_of(rows, keys)
@@ -67,14 +68,14 @@ def group(
 
 
 def hashes_of(rows: pa.Table, keys: list[pa.Array]) -> np.ndarray:
-    """The key hash of each row; a column with it is believed. ``keys`` are normalised."""
+    """The key hash of each row; a hash column is trusted. Requires: ``keys`` are normalised."""
     if HASH in rows.column_names:
         return one_array(rows.column(HASH)).to_numpy(zero_copy_only=False).view(np.uint64)
     return hash_columns(keys) if len(rows) else np.empty(0, np.uint64)
 
 
 def has_order(type_: pa.DataType) -> bool:
-    """Whether ``order_by`` can have a column of this type."""
+    """Whether ``order_by`` supports a column of this type."""
     try:
         pc.rank(pa.nulls(0, type_), tiebreaker="dense")
     except pa.ArrowNotImplementedError:
@@ -90,7 +91,7 @@ def _order(rows: pa.Table, hashes: np.ndarray, order_by: Sequence[str]) -> np.nd
 
 
 def _joined(space: KeySpace, more: pa.Table | None) -> tuple[KeySpace, np.ndarray]:
-    """The space with the keys of ``more`` that it lacks behind its own, and the number of each of ``more``."""
+    """The key space with new keys of ``more`` appended, and the key number of each of ``more``."""
     if more is None or not len(more):
         return space, np.empty(0, np.int64)
     hashes = np.concatenate([space.hashes, hash_columns([one_array(column) for column in more.columns])])
@@ -99,6 +100,6 @@ def _joined(space: KeySpace, more: pa.Table | None) -> tuple[KeySpace, np.ndarra
     number = refine(starts_of(hashes[order]), [one_array(column).take(pa.array(order)) for column in keys.columns])
     _, first = np.unique(number, return_index=True)
     kept = np.sort(order[first])
-    place = np.empty(len(order), np.int64)
-    place[order] = np.searchsorted(kept, order[first])[number]
-    return KeySpace(keys.take(pa.array(kept)), hashes[kept]), place[len(space) :]
+    position = np.empty(len(order), np.int64)
+    position[order] = np.searchsorted(kept, order[first])[number]
+    return KeySpace(keys.take(pa.array(kept)), hashes[kept]), position[len(space) :]

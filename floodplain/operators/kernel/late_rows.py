@@ -1,4 +1,4 @@
-"""Rows that came too late, and why."""
+"""Late rows and their drop reasons."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -14,27 +14,25 @@ from floodplain.state.durations import to_ms
 from floodplain.store.rows.layout import one_array
 
 LATE = "late"
-"""The side output that late rows come out of, if it is declared or read."""
+"""The side output of late rows, if it is declared or read."""
 REASON = "reason"
-"""The column of a ``late`` output that says what a row was too late for, by how much, and what the watermark was."""
+"""The column of a ``late`` output with the drop reason: operator, how late the row was, and the watermark."""
 WHOLE = f"{PREFIX}whole_row"
-"""The column, a struct, that has all columns of the input where an operator is given others and its late rows are read."""
+"""A struct column with all input columns, where an operator gets only some of them and its late rows are read."""
 
 
-def lateness_asked(operator: str, given: str | timedelta, *, in_order: object = False, bounded_by: str = "") -> int:
-    """What an argument ``lateness`` means, in ms. ``bounded_by``: what was not given, without which no row is late for it."""
-    lateness_ms = to_ms(given, "lateness")
+def parse_lateness(operator: str, lateness: str | timedelta, *, in_order: object = False, bounded_by: str = "") -> int:
+    """The argument ``lateness`` in ms. ``bounded_by``: the omitted arguments without which no row is late for the operator."""
+    lateness_ms = to_ms(lateness, "lateness")
     if lateness_ms and bounded_by:
-        raise BadInput(
-            f"{operator}: without {bounded_by} it takes all rows, however late: leave lateness out, or give {bounded_by}"
-        )
+        raise BadInput(f"{operator}: without {bounded_by} it drops no late rows: omit lateness, or set {bounded_by}")
     if lateness_ms and in_order:
-        raise BadInput(f"{operator}: where rows come in order none can come late: give in_order or lateness, not both")
+        raise BadInput(f"{operator}: with in_order no lateness can be allowed: set in_order or lateness, not both")
     return lateness_ms
 
 
 def late_columns(operator: str, rows: pa.Schema) -> pa.Schema:
-    """The columns of late rows: those of the input and the reason."""
+    """The schema of late rows: the input columns and the drop reason."""
     if WHOLE in rows.names:
         rows = pa.schema([pa.field(field.name, field.type) for field in rows.field(WHOLE).type])
     if REASON in rows.names:
@@ -43,7 +41,7 @@ def late_columns(operator: str, rows: pa.Schema) -> pa.Schema:
 
 
 def with_reasons(late: pa.Table, operator: str, event_time: str | None, late_ms: int) -> pa.Table:
-    """The rows, whole, with their reasons. One that the input has stays."""
+    """Late rows with all input columns and their drop reason. If they have a reason already, it stays."""
     if WHOLE in late.column_names:
         whole = one_array(late.column(WHOLE))
         late = pa.Table.from_arrays(whole.flatten(), names=[field.name for field in whole.type])
@@ -61,7 +59,7 @@ def with_reasons(late: pa.Table, operator: str, event_time: str | None, late_ms:
 
 
 def moment(at_ms: int) -> str:
-    """A time in words."""
+    """A time as text."""
     if at_ms in (NONE_MS, END_MS):
         return "not there yet" if at_ms == NONE_MS else "at the end of all times"
     try:

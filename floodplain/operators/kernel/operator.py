@@ -1,5 +1,6 @@
-"""What a keyed operator is made of, before any epoch runs."""
+"""Keyed operators: a process function bound to a schema, its tables, and the outcome of a task."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, get_args
@@ -21,9 +22,9 @@ from floodplain.state.types import as_fields
 from floodplain.tiers.paths import checked_name
 
 OnError: TypeAlias = Literal["raise", "dead_letter"]
-NO_WATERMARK = "without a watermark event time does not go on: call watermark"
+NO_WATERMARK = "without a watermark event time does not advance: call watermark"
 _HOOKS = ("open", "close")
-"""Methods that a process function may have; a state of such a name is as good: the price at which a market opened, say."""
+"""Optional methods of a process function. A state may have such a name, too: the price at which a market opened, say."""
 _TIMERS: dict[str, State] = {EVENT_TIMERS: Timers("event"), PROCESSING_TIMERS: Timers("processing")}
 
 
@@ -32,7 +33,7 @@ def declared_states(process: Process) -> dict[str, State]:
     states = process.states()
     for name in (*_TIMERS, DEAD_LETTERS):
         if name in states:
-            raise BadName(f"state name {name!r} of {type(process).__name__} is taken by the operator itself: use another")
+            raise BadName(f"state name {name!r} of {type(process).__name__} is reserved: use another")
     return {**states, **_TIMERS}
 
 
@@ -45,7 +46,7 @@ def operator_tables(name: str, keys: Mapping[str, pa.DataType], process: Process
 
 
 def check_on_error(on_error: str, process: Process) -> None:
-    """Raises unless a process function of this kind can go on after an error in this way."""
+    """Raises unless a process function of this kind supports this ``on_error``."""
     if on_error not in get_args(OnError):
         raise BadInput(f"on_error={on_error!r} is not known: use {' or '.join(map(repr, get_args(OnError)))}")
     if on_error != "raise" and (traits_of(process).caller is not None or not isinstance(process, KeyedProcess)):
@@ -55,17 +56,17 @@ def check_on_error(on_error: str, process: Process) -> None:
 
 
 def check_process(operator: str, process: object) -> None:
-    """Raises unless this can run, as far as that is known before its input is. What it takes for that is in the message."""
+    """Raises unless this is a valid process function, as far as that can be checked without the input schema."""
     if not isinstance(process, Process):
         if isinstance(process, type) and issubclass(process, Process):
-            raise BadInput(f"operator {operator}: {process.__name__} is a class: give an object of it, {process.__name__}()")
-        raise BadInput(f"operator {operator}: {process!r} is no process function: subclass KeyedProcess or KeyedBatchProcess")
+            raise BadInput(f"operator {operator}: {process.__name__} is a class: pass an instance, {process.__name__}()")
+        raise BadInput(f"operator {operator}: {process!r} is not a process function: subclass KeyedProcess or KeyedBatchProcess")
     kind, states = type(process).__name__, states_of(type(process))
     for name in states:
         if name not in _HOOKS and (hasattr(KeyedProcess, name) or hasattr(KeyedBatchProcess, name)):
-            raise BadName(f"operator {operator}: state name {name!r} of {kind} is taken by process functions: use another")
+            raise BadName(f"operator {operator}: state name {name!r} of {kind} is a method of process functions: use another")
     if not traits_of(process).depends_on_input and getattr(process, "output", None) is None:
-        raise BadInput(f"operator {operator}: {kind} does not say what comes out: declare it, output = 'user string, n long'")
+        raise BadInput(f"operator {operator}: {kind} does not declare its output columns: add output = 'user string, n long'")
     for name in names_of_states(process):
         if name not in states:
             raise BadInput(
@@ -74,75 +75,70 @@ def check_process(operator: str, process: object) -> None:
             )
     for option in ("order_by", "broadcast_order_by"):
         if isinstance(getattr(process, option), str):
-            raise BadInput(f"operator {operator}: {option} of {kind} is a text: name columns in a list, {option} = ['at']")
+            raise BadInput(f"operator {operator}: {option} of {kind} is a string: use a list of columns, {option} = ['at']")
 
 
 def check_ends(operator: str, process: Process) -> None:
-    """Raises ``BadInput`` if state ends by event time, for a pipeline without a watermark: it could never end. (What judges rows
-    by time ends with a static input, too.)"""
+    """Raises ``BadInput`` if a state has an event-time ttl, for a pipeline without a watermark: it would never expire. (Operators
+    that drop late rows expire theirs at the end of a static input, too.)"""
     for state, declared in process.states().items():
         timed = isinstance(declared, Descriptor) and declared.ttl_ms and declared.watermark == EVENT_TIME
         if timed and not traits_of(process).drops_late:
-            raise BadInput(
-                f"operator {operator}, state {state}: it ends by event time, and {NO_WATERMARK}, or leave ttl_clock out"
-            )
+            raise BadInput(f"operator {operator}, state {state}: it has an event-time ttl, and {NO_WATERMARK}, or omit ttl_clock")
 
 
-def fitted_process(
-    operator: str, process: Process, rows: pa.Schema, keys: Sequence[str], event_time: str | None = None
-) -> Process:
-    """What runs on rows with these columns. Raises what names the operator if the process cannot."""
+def bind_process(operator: str, process: Process, rows: pa.Schema, keys: Sequence[str], event_time: str | None = None) -> Process:
+    """Binds a process function to a schema. Raises errors that name the operator."""
     check_process(operator, process)
-    there = ", ".join(rows.names)
+    columns = ", ".join(rows.names)
     for name in keys:
         if not rows.get_all_field_indices(name):
-            raise BadInput(f"operator {operator}: there is no column {name} to key by; there are: {there}")
-    fitted = traits_of(process).fitted(rows, tuple(keys), event_time)
-    for name in fitted.order_by:
+            raise BadInput(f"operator {operator}: there is no column {name} to key by; there are: {columns}")
+    bound = traits_of(process).bind(rows, tuple(keys), event_time)
+    for name in bound.order_by:
         if not rows.get_all_field_indices(name):
-            raise BadInput(f"operator {operator}: there is no column {name} to order by; there are: {there}")
+            raise BadInput(f"operator {operator}: there is no column {name} to order by; there are: {columns}")
         if not has_order(rows.field(name).type):
             raise BadInput(
                 f"operator {operator}: order_by cannot use column {name}: {rows.field(name).type} has no order: name another"
             )
-    return fitted
+    return bound
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedOperator:
-    """A process function with all that a task must know to run it."""
+    """A process function bound to a schema, with all settings that a task needs."""
 
     name: str
     process: Process
     keys: Mapping[str, pa.DataType]
-    """Key columns as they stand in the rows."""
+    """The key columns, by their names in the input."""
     event_time: str | None = None
-    """The column that rows have their time in, if they have any."""
+    """The event-time column, if there is one."""
     drops_late: bool = True
-    """Whether rows not newer than the watermark are left out, as those of the input are; those that another operator made are
-    only if the process says so."""
+    """Whether late rows are dropped, as those of the source are. Of an upstream operator they are only if the process says so."""
     on_error: OnError = "raise"
-    """``"dead_letter"``: a row that the function fails on goes to the table ``<name>__dead_letters``, and the epoch goes on."""
+    """``"dead_letter"``: a row on which the function fails goes to table ``<name>__dead_letters``, and the epoch continues."""
     late: pa.Schema | None = None
-    """The columns of late rows, where somebody reads them and the process does not declare them itself."""
+    """The schema of late rows, if they are read and the process does not declare them itself."""
     in_order: InOrder | None = None
-    """How rows are put in the order of event time before they are processed, if they are."""
+    """The bounds of the buffer that puts rows in event-time order; None without one."""
     lateness_ms: int = 0
-    """How far rows may be behind the watermark and are still taken: event time is that much behind for all that it does."""
+    """Allowed lateness: the operator sees a watermark that is this much behind."""
     lateness_before: tuple[tuple[int, int], ...] = ()
-    """Shorter lateness that it had, as in ``late_cutoff_ms``."""
+    """Shorter lateness of earlier versions of the job, as in ``late_cutoff_ms``."""
     has_watermark: bool = True
-    """Whether there is a watermark, or will be: else event time goes on only as far as it is told to."""
+    """Whether the pipeline has a watermark: else event time does not advance."""
 
     def __post_init__(self) -> None:
         check_on_error(self.on_error, self.process)
-        for name, asked in (("in_order", self.in_order is not None), ("lateness", self.lateness_ms > 0)):
-            if asked and self.event_time is None:
+        for name, is_set in (("in_order", self.in_order is not None), ("lateness", self.lateness_ms > 0)):
+            if is_set and self.event_time is None:
                 raise BadInput(f"operator {self.name}: {name} needs event time: call watermark, with a column that its rows have")
         if self.lateness_ms and not self.judges_rows:
             raise BadInput(
-                f"operator {self.name}: lateness has no meaning here, because no row that another operator made is late for it: "
-                "leave it out"
+                f"operator {self.name}: lateness has no effect, because rows of an upstream operator are never late for it: "
+                "omit it"
             )
 
     @property
@@ -160,7 +156,7 @@ class KeyedOperator:
 
     @property
     def sides(self) -> dict[str, pa.Schema]:
-        """The columns of each side output."""
+        """The schema of each side output."""
         declared = {
             checked_name("side output", name): pa.schema(as_fields(columns).items())
             for name, columns in self.process.side_outputs.items()
@@ -176,16 +172,16 @@ class KeyedOperator:
 
 
 class DroppedRows(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Rows that an operator did not process as usual, counted by reason. Adds up over buckets, tasks and epochs."""
+    """Counts of rows by drop reason. Additive over buckets, tasks and epochs."""
 
     late: int = 0
-    """Came after the watermark had passed them."""
+    """Arrived after the watermark had passed them."""
     dead: int = 0
     """Became dead letters; timers, too."""
     early: int = 0
-    """Were released before the watermark passed them, because no more could wait. These are processed."""
+    """Not dropped: processed before the watermark passed them, because the buffer was full."""
     ignored: int = 0
-    """Said nothing to the process."""
+    """Ignored by the process: ``ctx.ignore``."""
 
     def __add__(self, other: "DroppedRows") -> "DroppedRows":
         return DroppedRows(*(mine + more for mine, more in zip(self._counts(), other._counts(), strict=True)))
@@ -200,7 +196,7 @@ def total_dropped(counts: Iterable[DroppedRows]) -> DroppedRows:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a task gives back besides its delta."""
+    """The result of a task, besides its delta."""
 
     output: pa.Table
     rows: int
@@ -208,16 +204,26 @@ class Outcome:
     max_event_ms: int | None
     dropped: DroppedRows
     received: int = 0
-    """What rows came as: fewer, if some were put together before."""
+    """How many rows arrived: fewer than ``rows`` if they were pre-aggregated."""
     sides: dict[str, pa.Table] = field(default_factory=dict)
-    """The rows of each side output, all that are declared."""
+    """The rows of each declared side output."""
     task_values: bytes = b""
     """The task values that were set, for ``put_task_values``."""
     warnings: tuple[str, ...] = ()
+    measures: Mapping[str, int] = field(default_factory=dict)
+    """What a caller of its own has counted, by name."""
+
+
+def added_up(measures: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Counts of the same name of several buckets or tasks."""
+    total: Counter[str] = Counter()
+    for counted in measures:
+        total.update(counted)
+    return dict(total)
 
 
 def combined(outcomes: Sequence[Outcome]) -> Outcome:
-    """One outcome of several, in order; ``task_values`` are those of the last.
+    """Concatenates outcomes in order; ``task_values`` are those of the last.
 
     Requires: at least one.
     """
@@ -232,4 +238,5 @@ def combined(outcomes: Sequence[Outcome]) -> Outcome:
         dropped=total_dropped(outcome.dropped for outcome in outcomes),
         task_values=outcomes[-1].task_values,
         warnings=tuple(warning for outcome in outcomes for warning in outcome.warnings),
+        measures=added_up(outcome.measures for outcome in outcomes),
     )

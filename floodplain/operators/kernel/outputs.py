@@ -1,4 +1,4 @@
-"""What users give out, as tables of the columns they declared; what does not fit is named."""
+"""Converts rows that user code emits to Arrow tables of the declared schema; errors name column and value."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -9,78 +9,78 @@ from floodplain import lossless
 from floodplain.errors import BadInput, UserError, short
 from floodplain.lossless import UNFIT
 from floodplain.operators.kernel.late_rows import LATE
-from floodplain.state.value_check import array_of, first_unfit, surely_fits
+from floodplain.state.value_check import array_of, first_unfit, quick_check
 
 RowLike: TypeAlias = tuple[Any, ...] | list[Any] | Mapping[str, Any] | pa.Table
-"""A row as a user gives it out, as values in the order of the columns or by name; or an Arrow table of rows."""
-Whose: TypeAlias = Callable[[int], str]
-"""For the number of a row that was given out, in words: in which epoch, for which key."""
+"""An emitted row, as values in the order of the columns or by name; or an Arrow table of rows."""
+RowOrigin: TypeAlias = Callable[[int], str]
+"""The number of an emitted row → text for an error message: its epoch and key."""
 
 
-class Target:
-    """One output of an operator: where rows are to fit."""
+class OutputConverter:
+    """Converts emitted rows to the schema of one output of an operator."""
 
     def __init__(self, operator: str, schema: pa.Schema, side: str | None = None) -> None:
         self.schema = schema
         self._names = set(schema.names)
-        self._fits = [surely_fits(field.type) for field in schema]
+        self._fits = [quick_check(field.type) for field in schema]
         self._where = f"operator {operator}, " + ("output" if side is None else f"side output {side}")
 
-    def table(self, given: Sequence[Any], whose: Whose | None = None) -> pa.Table:
-        """Rows (tuples or dicts) and tables in the order they were given.
+    def table(self, emitted: Sequence[Any], origin: RowOrigin | None = None) -> pa.Table:
+        """Emitted rows (tuples or dicts) and tables, in their order, as one table.
 
-        Raises ``UserError`` that names column and value, and what ``whose`` says of the row with this number.
+        Raises ``UserError`` that names column, value and the origin of the row.
         """
         try:
-            return self._table(given)
+            return self._table(emitted)
         except UserError as error:
-            if whose is None:
+            if origin is None:
                 raise
-            at = self._first_unfit(given)
+            at = self._first_invalid(emitted)
             try:
-                self._table(given[at : at + 1])
+                self._table(emitted[at : at + 1])
             except UserError as first:
-                raise UserError(f"{first} ({whose(at)})") from error
+                raise UserError(f"{first} ({origin(at)})") from error
             raise
 
-    def _first_unfit(self, given: Sequence[Any]) -> int:
-        """Requires: one of them does not fit."""
-        low, high = 0, len(given)
+    def _first_invalid(self, emitted: Sequence[Any]) -> int:
+        """By binary search. Requires: one row does not match the schema."""
+        low, high = 0, len(emitted)
         while high - low > 1:
             middle = (low + high) // 2
             try:
-                self._table(given[low:middle])
+                self._table(emitted[low:middle])
                 low = middle
             except UserError:
                 high = middle
         return low
 
-    def _table(self, given: Sequence[Any]) -> pa.Table:
+    def _table(self, emitted: Sequence[Any]) -> pa.Table:
         parts: list[pa.Table] = []
         rows: list[Any] = []
-        for item in given if _has_tables(given) else ():
+        for item in emitted if _has_tables(emitted) else ():
             if isinstance(item, pa.Table | pa.RecordBatch):
-                parts += [self._rows(rows), self.fit(item)]
+                parts += [self._rows(rows), self.conform(item)]
                 rows = []
             else:
                 rows.append(item)
-        parts.append(self._rows(rows if parts else given))
+        parts.append(self._rows(rows if parts else emitted))
         return pa.concat_tables(parts) if len(parts) > 1 else parts[0]
 
     def check(self, rows: Sequence[Any]) -> None:
-        """Raises as ``table`` would; cheap for few rows that fit."""
+        """Raises as ``table`` does; cheap for a few valid rows."""
         fits, width = self._fits, len(self._fits)
         for row in rows:
             if not (isinstance(row, tuple) and len(row) == width and all(map(_apply, fits, row))):
                 self.table(rows)
                 return
 
-    def fit(self, made: pa.Table | pa.RecordBatch) -> pa.Table:
-        """A table's columns by name, cast; what would not survive that is refused."""
+    def conform(self, made: pa.Table | pa.RecordBatch) -> pa.Table:
+        """The declared columns of a table, selected by name and cast. Raises ``UserError`` if a cast would be lossy."""
         if not isinstance(made, pa.Table | pa.RecordBatch):
             raise UserError(f"{self._where}: {short(made)} is not an Arrow table")
-        given = frozenset(made.schema.names)
-        missing = [name for name in self.schema.names if name not in given]
+        present = frozenset(made.schema.names)
+        missing = [name for name in self.schema.names if name not in present]
         if missing:
             raise UserError(f"{self._where}: column {missing[0]} is missing; there are: {', '.join(made.schema.names)}")
         return pa.Table.from_arrays([self._cast(made, field) for field in self.schema], schema=self.schema)
@@ -104,7 +104,7 @@ class Target:
 
     def _from_dict(self, row: Any) -> tuple[Any, ...]:
         if not isinstance(row, Mapping):
-            raise UserError(f"{self._where}: {short(row)} is not a row: give rows as tuples or dicts")
+            raise UserError(f"{self._where}: {short(row)} is not a row: emit tuples or dicts")
         names = self.schema.names
         unknown = row.keys() - self._names
         if unknown:
@@ -113,7 +113,7 @@ class Target:
         if missing:
             raise UserError(
                 f"{self._where}: row {short(row)} has no {', '.join(missing)}; the columns are {', '.join(names)}: "
-                "give all of them, None where there is nothing"
+                "set all of them, to None where there is no value"
             )
         return tuple(row[name] for name in names)
 
@@ -121,9 +121,8 @@ class Target:
         try:
             return array_of(values, field.type)
         except UNFIT as error:
-            found = first_unfit(values, field.type)
-            if found is not None:
-                raise self._unfit(field, values[found[0]], found[1]) from found[1]
+            if (unfit := first_unfit(values, field.type)) is not None:
+                raise self._unfit(field, values[unfit[0]], unfit[1]) from unfit[1]
             raise self._unfit(field, values, error) from error
 
     def _cast(self, made: pa.Table | pa.RecordBatch, field: pa.Field) -> pa.Array | pa.ChunkedArray:
@@ -138,57 +137,57 @@ class Target:
             raise self._unfit(field, row[field.name], error, row) from error
 
     def _unfit(self, field: pa.Field, value: Any, reason: Exception, row: Any = None) -> UserError:
-        """``row``: the one that it stands in, where nothing else tells the key."""
+        """``row``: the row of the value, where no origin names the key."""
         line = str(reason).partition("\n")[0]
-        told = f"{self._where}: {short(value)} does not fit column {field.name} of type {field.type}: {line}"
-        return UserError(told if row is None else f"{told} (in row {short(row)})")
+        message = f"{self._where}: {short(value)} does not fit column {field.name} of type {field.type}: {line}"
+        return UserError(message if row is None else f"{message} (in row {short(row)})")
 
 
-class Sides:
-    """What is emitted to the side outputs of an operator by one task."""
+class SideOutputs:
+    """The rows that one task emits to the side outputs of an operator."""
 
-    def __init__(self, operator: str, schemas: Mapping[str, pa.Schema], *, closely: bool = False) -> None:
-        """``closely``: each row is looked at when it is emitted, not only when all are made a table."""
-        self._targets = {name: Target(operator, schema, name) for name, schema in schemas.items()}
+    def __init__(self, operator: str, schemas: Mapping[str, pa.Schema], *, check_each: bool = False) -> None:
+        """``check_each``: each row is checked when it is emitted, not only when all are converted."""
+        self._targets = {name: OutputConverter(operator, schema, name) for name, schema in schemas.items()}
         self._rows: dict[str, list[Any]] = {name: [] for name in schemas if name != LATE}
         self._numbers: dict[str, list[int]] = {name: [] for name in self._rows}
-        """Of each row, the number of the key at hand."""
-        self._closely = closely
+        """The key number of each row."""
+        self._check_each = check_each
 
     def emit(self, side: str, rows: Any, number: int = 0) -> None:
-        """``number``: that of the key at hand."""
-        found = self._rows.get(side)
-        if found is None:
+        """``number``: that of the current key."""
+        emitted = self._rows.get(side)
+        if emitted is None:
             declared = ", ".join(self._rows) or "none"
             raise BadInput(f"there is no side output {side!r} to emit to; declared in side_outputs: {declared}")
-        if self._closely:
+        if self._check_each:
             self._targets[side].check([rows])
-        found.append(rows)
+        emitted.append(rows)
         self._numbers[side].append(number)
 
     def mark(self) -> list[int]:
-        """How much was emitted so far, to be given to ``rollback``."""
+        """A savepoint for ``rollback``: how many rows were emitted so far."""
         return [len(rows) for rows in self._rows.values()]
 
     def rollback(self, marked: Sequence[int]) -> None:
         for rows, numbers, length in zip(self._rows.values(), self._numbers.values(), marked, strict=True):
             del rows[length:], numbers[length:]
 
-    def tables(self, late: pa.Table, whose: Whose | None = None) -> dict[str, pa.Table]:
-        """All side outputs that are declared; ``late`` are the rows that came too late. ``whose``: of the key with a number."""
+    def tables(self, late: pa.Table, origin_of_key: RowOrigin | None = None) -> dict[str, pa.Table]:
+        """All declared side outputs. ``late``: the late rows. ``origin_of_key``: as a ``RowOrigin``, by key number."""
         return {
-            name: target.fit(late) if name == LATE else self._emitted(name, target, whose)
+            name: target.conform(late) if name == LATE else self._emitted(name, target, origin_of_key)
             for name, target in self._targets.items()
         }
 
-    def _emitted(self, name: str, target: Target, whose: Whose | None) -> pa.Table:
+    def _emitted(self, name: str, target: OutputConverter, origin_of_key: RowOrigin | None) -> pa.Table:
         numbers = self._numbers[name]
-        return target.table(self._rows[name], None if whose is None else lambda at: whose(numbers[at]))
+        return target.table(self._rows[name], None if origin_of_key is None else lambda at: origin_of_key(numbers[at]))
 
 
 def _apply(fits: Callable[[Any], bool], value: Any) -> bool:
     return fits(value)
 
 
-def _has_tables(given: Sequence[Any]) -> bool:
-    return any(issubclass(kind, pa.Table | pa.RecordBatch) for kind in set(map(type, given)))
+def _has_tables(emitted: Sequence[Any]) -> bool:
+    return any(issubclass(kind, pa.Table | pa.RecordBatch) for kind in set(map(type, emitted)))

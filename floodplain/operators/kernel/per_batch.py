@@ -1,4 +1,4 @@
-"""Calls of process functions on Arrow tables, once for all keys of a task."""
+"""Calls a ``KeyedBatchProcess`` once for all keys of a task."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,14 +11,14 @@ from floodplain.operators.kernel.context import BatchContext, Context
 from floodplain.operators.kernel.error_attribution import is_users_fault
 from floodplain.operators.kernel.key_grouping import Grouped
 from floodplain.operators.kernel.operator import KeyedOperator
-from floodplain.operators.kernel.outputs import Target
+from floodplain.operators.kernel.outputs import OutputConverter
 from floodplain.operators.kernel.per_key import keys_of
 from floodplain.operators.kernel.segments import TooLarge
 from floodplain.state.frames import as_table, is_frame
 
 
-class BatchCall:
-    """Calls a ``KeyedBatchProcess`` once with the rows, then with the timers that are due for as long as there are any."""
+class PerBatchCaller:
+    """Calls ``process`` once with the rows, then ``on_timers`` until no timer is due."""
 
     def __init__(self, operator: KeyedOperator, grouped: Grouped, handles: Mapping[str, Any], context: Context) -> None:
         self._operator, self._grouped, self._epoch = operator, grouped, context.epoch
@@ -41,8 +41,8 @@ class BatchCall:
                 raise
             key = keys_of(self._operator, self._grouped)[error.group] if isinstance(error, TooLarge) else None
             raise UserError.of(self._operator.name, self._epoch, key, None, error) from error
-        target = Target(self._operator.name, self._operator.output)
+        target = OutputConverter(self._operator.name, self._operator.output)
         try:
-            return target.table([]) if made is None else target.fit(as_table(made) if is_frame(made) else made)
+            return target.table([]) if made is None else target.conform(as_table(made) if is_frame(made) else made)
         except UserError as error:
             raise UserError(f"{error} (epoch {self._epoch})") from error

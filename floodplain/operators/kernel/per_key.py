@@ -1,4 +1,4 @@
-"""Process functions on Python values, called key by key."""
+"""Calls a ``KeyedProcess`` key by key, with Python values."""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ from floodplain.operators.kernel.context import Context
 from floodplain.operators.kernel.error_attribution import is_users_fault
 from floodplain.operators.kernel.key_grouping import Grouped
 from floodplain.operators.kernel.operator import KeyedOperator
-from floodplain.operators.kernel.outputs import Target
+from floodplain.operators.kernel.outputs import OutputConverter
 from floodplain.operators.kernel.process import give_handle
 from floodplain.operators.kernel.row_cursor import Rows, failed_at, tuple_type
-from floodplain.state.python_values import in_form
+from floodplain.state.python_values import user_values
 from floodplain.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
 
 
-class EachKey:
-    """Calls a ``KeyedProcess`` key by key."""
+class PerKeyCaller:
+    """Calls ``process`` for each key that has rows, then ``on_timer`` for each due timer."""
 
     def __init__(self, operator: KeyedOperator, grouped: Grouped, handles: Mapping[str, Any], context: Context) -> None:
         self._operator = operator
@@ -32,12 +32,12 @@ class EachKey:
         self._handles = list(handles.values())
         self._timers = [handles[EVENT_TIMERS], handles[PROCESSING_TIMERS]]
         self._context = context
-        self._target = Target(operator.name, operator.output)
+        self._target = OutputConverter(operator.name, operator.output)
         self._out: list[Any] = []
         self._ends: list[int] = []
-        """How much was given out after each key."""
+        """How many rows were emitted up to the end of each key."""
         self._timer_ends: list[tuple[int, int, int]] = []
-        """How much was given out after each timer, the number of its key, and its time."""
+        """For each fired timer: how many rows were emitted up to its end, its key number, and its time."""
         for name, handle in handles.items():
             give_handle(self._process, name, handle)
 
@@ -49,38 +49,38 @@ class EachKey:
                 self._point(number, at_ms)
                 self._timer(keys[number], at_ms)
                 self._timer_ends.append((len(self._out), number, at_ms))
-        return self._target.table(self._out, self._whose)
+        return self._target.table(self._out, self._origin)
 
     def _point(self, number: int, event_ms: int | None) -> None:
         for handle in self._handles:
             handle.i = number
         self._context.event_time = event_ms
 
-    def _given(self) -> tuple[list[Any], list[int], list[int | None]]:
-        """All rows, where those of each key start, and the newest event time of each key."""
+    def _input(self) -> tuple[list[Any], list[int], list[int | None]]:
+        """All rows, the start of each key's rows, and the newest event time of each key."""
         table = self._grouped.rows
         row = tuple_type("Row", table.column_names)
-        rows = list(map(row._make, zip(*map(in_form, table.columns), strict=True)))
+        rows = list(map(row._make, zip(*map(user_values, table.columns), strict=True)))
         return rows, self._grouped.starts.tolist(), self._newest()
 
     def _rows(self, keys: list[Any]) -> None:
-        rows, starts, newest = self._given()
+        rows, starts, newest = self._input()
         process, context, handles = self._process.process, self._context, self._handles
         out, extend, end = self._out, self._out.extend, self._ends.append
         for number in range(len(starts) - 1):
             for handle in handles:
                 handle.i = number
-            given = rows[starts[number] : starts[number + 1]]
-            if len(given) > 1:
-                given = Rows(given)
+            own = rows[starts[number] : starts[number + 1]]
+            if len(own) > 1:
+                own = Rows(own)
             context.event_time = newest[number]
             try:
-                made = process(keys[number], given, context)
+                made = process(keys[number], own, context)
                 if made is not None:
                     extend(made)
                 end(len(out))
             except Exception as error:
-                self._blame(error, keys[number], given)
+                self._blame(error, keys[number], own)
 
     def _timer(self, key: Any, at_ms: int) -> None:
         try:
@@ -98,8 +98,8 @@ class EachKey:
         name, epoch = self._operator.name, self._context.epoch
         raise UserError.of(name, epoch, key, row, error, among=among, timer_ms=timer_ms) from error
 
-    def _whose(self, at: int) -> str:
-        """In words, which call gave out this row."""
+    def _origin(self, at: int) -> str:
+        """The call that emitted this row, as text."""
         number = bisect_right(self._ends, at)
         if number < len(self._ends):
             rows, among = self._rows_of(number)
@@ -111,7 +111,7 @@ class EachKey:
         """The first row of a key, and how many it has."""
         low, high = self._grouped.starts[number : number + 2].tolist()
         table = self._grouped.rows.slice(low, 1)
-        return tuple_type("Row", table.column_names)(*(in_form(column)[0] for column in table.columns)), high - low
+        return tuple_type("Row", table.column_names)(*(user_values(column)[0] for column in table.columns)), high - low
 
     def _newest(self) -> list[int | None]:
         count = len(self._grouped.starts) - 1
@@ -124,6 +124,6 @@ class EachKey:
 
 
 def keys_of(operator: KeyedOperator, grouped: Grouped) -> list[Any]:
-    """The keys of a task as users get them."""
+    """The keys of a task as named tuples."""
     key = tuple_type("Key", list(operator.keys))
-    return list(map(key._make, zip(*map(in_form, grouped.space.keys.columns), strict=True)))
+    return list(map(key._make, zip(*map(user_values, grouped.space.keys.columns), strict=True)))

@@ -1,4 +1,4 @@
-"""The rows of one key as a user's function gets them, and which of them it was at when it failed."""
+"""The rows of one key as a process function gets them, and which of them it was reading when it failed."""
 
 from collections import namedtuple
 from collections.abc import Iterator
@@ -7,30 +7,29 @@ from typing import Any, ClassVar
 
 
 class Rows(list["Row"]):
-    """A list that remembers how it was last walked through. The walk itself is a plain list's and costs nothing more."""
+    """A list that remembers its last iterator. Iteration costs no more than that of a plain list."""
 
-    __slots__ = ("walk",)
+    __slots__ = ("iterator",)
 
     def __iter__(self) -> Iterator[Any]:
-        self.walk = walk = list.__iter__(self)
-        return walk
+        self.iterator = iterator = list.__iter__(self)
+        return iterator
 
 
 class Row(tuple[Any, ...]):
-    """A row, or a key: a named tuple, with what a row of PySpark does by the names of its columns: ``row["v"]``, ``"v" in row``,
-    ``row.asDict()``."""
+    """A row, or a key: a named tuple with the methods of a PySpark row: ``row["v"]``, ``"v" in row``, ``row.asDict()``."""
 
     __slots__ = ()
     _columns: ClassVar[dict[str, int]]
-    """Name → place; a name that is no attribute in Python is among them, too."""
+    """Column name → position, also of names that are not Python identifiers."""
 
     def __getitem__(self, item: Any) -> Any:
         if not isinstance(item, str):
             return _at(self, item)
-        place = self._columns.get(item)
-        if place is None:
+        position = self._columns.get(item)
+        if position is None:
             raise KeyError(f"there is no column {item!r}; there are: {', '.join(self._columns)}")
-        return _at(self, place)
+        return _at(self, position)
 
     def __contains__(self, item: object) -> bool:
         return item in self._columns
@@ -42,15 +41,15 @@ class Row(tuple[Any, ...]):
         raise AttributeError(f"there is no column {name!r}; there are: {', '.join(columns)}")
 
     def asDict(self, recursive: bool = False) -> dict[str, Any]:  # noqa: ARG002, N802 — as PySpark calls it
-        """Its values by name. Structs in them are dicts anyhow."""
-        return {name: _at(self, place) for name, place in self._columns.items()}
+        """The values by column name. Structs are dicts already."""
+        return {name: _at(self, position) for name, position in self._columns.items()}
 
 
 _at: Any = tuple.__getitem__
 
 
 def tuple_type(name: str, fields: list[str]) -> Any:
-    """A named tuple for columns that are known only now, whose values can be had by name as those of a PySpark row."""
+    """The class of rows with these columns."""
     return _tuple_type(name, tuple(fields))
 
 
@@ -61,10 +60,10 @@ def _tuple_type(name: str, fields: tuple[str, ...]) -> Any:
 
 
 def failed_at(rows: list[Any]) -> int | None:
-    """The number of the row that was being looked at; None if that cannot be told. A single row needs no walk."""
+    """The position of the row that was being read; None if it is not known."""
     if len(rows) == 1:
         return 0
-    walk: Any = getattr(rows, "walk", None)
-    # A list's iterator tells its next index while it runs, and forgets the list once it has run out.
-    reduced: Any = () if walk is None else walk.__reduce__()
+    iterator: Any = getattr(rows, "iterator", None)
+    # A list iterator has its next index until it is exhausted; then it drops the list.
+    reduced: Any = () if iterator is None else iterator.__reduce__()
     return reduced[2] - 1 if len(reduced) == 3 and reduced[2] > 0 else None

@@ -1,4 +1,4 @@
-"""Columns whose rows stand group by group: what aggregates reduce, without a loop over rows."""
+"""Vectorised reductions of columns that are sorted by group."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ _REST = np.int64(np.iinfo(np.int64).max)
 
 @dataclass(frozen=True)
 class Groups:
-    """Group i has the rows ``starts[i] : starts[i + 1]``, the last one those up to ``rows``. None is empty."""
+    """Group i has the rows ``starts[i] : starts[i + 1]``, the last one those up to ``rows``. No group is empty."""
 
     starts: np.ndarray
     rows: int
@@ -41,20 +41,21 @@ class Groups:
         return np.logical_or.reduceat(mask, self.starts) if len(self) else np.empty(0, bool)
 
     def reduced(self, function: np.ufunc, values: np.ndarray) -> np.ndarray:
-        found: np.ndarray = function.reduceat(values, self.starts) if len(self) else values[:0]
-        return found
+        """``function`` (such as ``np.add``) folded over the values of each group."""
+        result: np.ndarray = function.reduceat(values, self.starts) if len(self) else values[:0]
+        return result
 
     def extreme(self, keys: Sequence[np.ndarray], valid: np.ndarray, greatest: bool) -> np.ndarray:
-        """Per group the valid row whose keys are the least (or greatest), the first key first; -1 where no row is valid."""
-        left = valid
+        """Per group the valid row with the least (or greatest) keys, the first key most significant; -1 if no row is valid."""
+        candidates = valid
         for key in keys:
-            left = self._best(key, left, greatest)
-        return self._first(np.flatnonzero(left))
+            candidates = self._best(key, candidates, greatest)
+        return self._first(np.flatnonzero(candidates))
 
     def extreme_by(self, by: np.ndarray, valid: np.ndarray, values: Sequence[pa.Array], greatest: bool) -> np.ndarray:
-        """As ``extreme`` of ``by`` and then of the values, the first first; a null is the least.
+        """As ``extreme`` by ``by``; values break ties, the first one most significant. A null is less than any value.
 
-        Values are looked at only where several rows are alike in all before.
+        A value column is read only for rows that are tied in the columns before it.
         """
         hits = np.flatnonzero(self._best(by, valid, greatest))
         for value in values:
@@ -69,38 +70,38 @@ class Groups:
         return self._first(hits)
 
     def _extremes(self, value: pa.Array, greatest: bool) -> np.ndarray:
-        """The rows whose value is the least (or greatest) of their group, marked."""
-        left = np.ones(len(value), bool)
+        """Per row, whether its value is the least (or greatest) of its group."""
+        candidates = np.ones(len(value), bool)
         if value.null_count:
-            left = self._best(valid(value).astype(np.int64), left, greatest)
-        return self._best(codes(value), left, greatest)
+            candidates = self._best(valid(value).astype(np.int64), candidates, greatest)
+        return self._best(codes(value), candidates, greatest)
 
     def _best(self, key: np.ndarray, valid: np.ndarray, greatest: bool) -> np.ndarray:
-        """The valid rows whose key is the least (or greatest) of their group, marked."""
+        """Per row, whether it is valid and its key is the least (or greatest) of its group."""
         worst, better = (_LEAST, np.maximum) if greatest else (_REST, np.minimum)
         best = self.reduced(better, key if valid.all() else np.where(valid, key, worst))
         return valid & (key == np.repeat(best, self.sizes))
 
     def _first(self, hits: np.ndarray) -> np.ndarray:
-        """Per group the first of these rows; -1 where there is none."""
-        found, groups = np.full(len(self), -1), self.of_row[hits]
+        """Per group the first of these rows; -1 if it has none."""
+        rows, groups = np.full(len(self), -1), self.of_row[hits]
         first = starts_of(groups)
-        found[groups[first]] = hits[first]
-        return found
+        rows[groups[first]] = hits[first]
+        return rows
 
 
 def groups_of(*numbers: np.ndarray) -> Groups:
-    """The groups of rows that are sorted by these numbers."""
+    """Groups of equal numbers. Requires: sorted."""
     return Groups(np.flatnonzero(starts_of(*numbers)), len(numbers[0]))
 
 
 def valid(column: pa.Array) -> np.ndarray:
-    """Per row, whether there is a value."""
+    """Per row, whether it is not null."""
     return np.array(column.is_valid().to_numpy(zero_copy_only=False)) if column.null_count else np.ones(len(column), bool)
 
 
 def filled(column: pa.Array, value: object) -> np.ndarray:
-    """The values of a column of numbers, with this where there is none."""
+    """The values of a column of numbers, with ``value`` for null."""
     return (column.fill_null(value) if column.null_count else column).to_numpy(zero_copy_only=False)
 
 
@@ -112,28 +113,27 @@ def at(column: pa.Array, rows: np.ndarray) -> pa.Array:
 def codes(column: pa.Array) -> np.ndarray:
     """A number per row in the order of its values: null first, NaN last. Comparable within this column only.
 
-    Types without an order get one all the same, by their hash: enough to choose between values in a way that does not depend
-    on where they stand.
+    Types without an order are ordered by hash, so that ties are broken independently of the input order.
     """
     type_ = column.type
-    there = valid(column)
+    present = valid(column)
     if pa.types.is_floating(type_):
         (plain,) = normalize_keys([column.cast(pa.float64())])
         bits = filled(plain, 0.0).view(np.int64)
-        found = bits ^ ((bits >> 63) & _REST)
+        numbers = bits ^ ((bits >> 63) & _REST)
     elif pa.types.is_integer(type_) or pa.types.is_boolean(type_):
-        found = filled(column.cast(pa.int64()), 0)
+        numbers = filled(column.cast(pa.int64()), 0)
     elif pa.types.is_temporal(type_) and type_.bit_width == 64:
-        found = filled(column.view(pa.int64()), 0)
+        numbers = filled(column.view(pa.int64()), 0)
     elif pa.types.is_temporal(type_):
-        found = filled(column.view(pa.int32()), 0).astype(np.int64)
+        numbers = filled(column.view(pa.int32()), 0).astype(np.int64)
     elif pa.types.is_nested(type_):
-        found = hash_columns([column]).view(np.int64)
+        numbers = hash_columns([column]).view(np.int64)
     else:
         coded = column.dictionary_encode()
         ranks = pc.rank(coded.dictionary, tiebreaker="dense").to_numpy().astype(np.int64)
-        found = ranks[filled(coded.indices, 0)] if len(ranks) else np.zeros(len(column), np.int64)
-    return found if there.all() else np.where(there, found, _LEAST)
+        numbers = ranks[filled(coded.indices, 0)] if len(ranks) else np.zeros(len(column), np.int64)
+    return numbers if present.all() else np.where(present, numbers, _LEAST)
 
 
 def flattened(lists: pa.Array, groups: Groups) -> tuple[np.ndarray, pa.Array]:
@@ -149,22 +149,22 @@ def listed(owner: np.ndarray, elements: pa.Array, count: int) -> pa.Array:
 
 
 def list_type(element: pa.DataType) -> pa.DataType:
-    """An array as Spark has it."""
+    """The Arrow type of a Spark array."""
     return pa.list_(pa.field("element", element))
 
 
 class TooLarge(BadInput):
-    """A result that its type cannot hold."""
+    """A result overflows its type."""
 
     def __init__(self, text: str, group: int) -> None:
         super().__init__(text)
         self.group = group
-        """Which one; ``groups_are`` makes it the number of a key."""
+        """The number of its group; ``groups_are`` translates it to a key number."""
 
 
 @contextmanager
 def groups_are(numbers: np.ndarray | None, what: str = "") -> Iterator[None]:
-    """Within, groups are counted; behind, an error has the number that its group stands for, and says ``what`` is too large."""
+    """Translates the group of a ``TooLarge`` raised within to ``numbers[group]``, and prefixes its message with ``what``."""
     try:
         yield
     except TooLarge as error:

@@ -1,4 +1,4 @@
-"""Epochs larger than memory: the rows of a task in buckets of whole key groups, the excess on disk meanwhile."""
+"""Spilling: splits the rows of a task that exceed the memory budget into buckets of whole key groups, on disk."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -23,131 +23,134 @@ from floodplain.versions.records.edit import GroupRanges
 from floodplain.versions.records.groups import from_members
 
 FAN_OUT = 16
-"""Files that rows are spread over at a time. One that is still too large is spread over as many again."""
+"""Spill files per pass. A file that is still too large is partitioned again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """All rows of some key groups of a task; rows of a key in the order they came."""
+    """All rows of some key groups of a task; rows of a key keep their order."""
 
     groups: GroupRanges
     rows: pa.Table
     too_large_bytes: int = 0
-    """Its size, if it is more than the budget and cannot be split."""
+    """Its size if it exceeds the budget and cannot be split, else 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spill:
-    """What a task may hold of its rows, and where the rest waits."""
+    """The memory budget of a task for its rows, and the folder to spill to."""
 
     budget_bytes: int
     folder: Path
     key_groups: int
     keys: Sequence[str]
-    """The key columns, for rows that do not carry their hash."""
+    """The key columns, for rows without a hash column."""
 
     def buckets(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, groups: GroupRanges) -> Generator[Bucket, None, None]:
-        """The rows of all batches. Together the buckets have all of ``groups``, those without rows too: timers need them.
+        """The rows of all batches, cast to ``schema``. The buckets cover all of ``groups``, also those without rows: they may
+        have timers.
 
-        What fits the budget, as ``schema`` has it, is one bucket and never written. A key group that alone is larger than the
-        budget is a bucket all the same. Files are gone when the iterator is closed.
+        Rows within the budget are one bucket and are not spilled. A single key group is not split, even if it exceeds the
+        budget. Closing the iterator deletes the files.
         """
-        held: list[pa.RecordBatch] = []
+        buffered: list[pa.RecordBatch] = []
         size = 0
         source = iter(batches)
         for batch in source:
             rows = _table([batch], schema)
-            held += rows.to_batches()
+            buffered += rows.to_batches()
             size += rows.nbytes
             if size > self.budget_bytes:
                 break
         else:
-            rows = _table(held, schema)
-            held.clear()
+            rows = _table(buffered, schema)
+            buffered.clear()
             yield Bucket(groups, rows)
             return
         with Scratch("spill", self.folder) as folder:
             members = [group for low, high in groups for group in range(low, high)]
-            parts = self._spread(_chained(held, source), schema, members, folder / "rows")
-            yield from self._drained(parts, schema)
+            files = self._partition(_chained(buffered, source), schema, members, folder / "rows")
+            yield from self._drained(files, schema)
 
-    def _spread(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, members: list[int], name: Path) -> "list[_Part]":
-        """Each row into the file of its key group's part, a batch at a time."""
+    def _partition(
+        self, batches: Iterable[pa.RecordBatch], schema: pa.Schema, members: list[int], name: Path
+    ) -> "list[_SpillFile]":
+        """Writes each row to the file of its key group, a batch at a time."""
         count = min(FAN_OUT, len(members))
-        parts = [
-            _Part(
+        files = [
+            _SpillFile(
                 name.with_name(f"{name.name}-{number}"),
                 members[number * len(members) // count : (number + 1) * len(members) // count],
             )
             for number in range(count)
         ]
-        part_of_group = np.full(self.key_groups, -1)
-        for number, part in enumerate(parts):
-            part_of_group[part.members] = number
-        with no_space_as_ours(f"setting rows of the epoch aside in {name.parent}"), ExitStack() as stack:
-            writers = [stack.enter_context(pa.ipc.new_stream(str(part.file), schema)) for part in parts]
+        file_of_group = np.full(self.key_groups, -1)
+        for number, file in enumerate(files):
+            file_of_group[file.members] = number
+        with no_space_as_ours(f"spilling rows of the epoch to {name.parent}"), ExitStack() as stack:
+            writers = [stack.enter_context(pa.ipc.new_stream(str(file.path), schema)) for file in files]
             for batch in batches:
                 rows = _table([batch], schema)
-                number_of_row = part_of_group[self._groups_of(rows)]
+                number_of_row = file_of_group[self._groups_of(rows)]
                 if (number_of_row < 0).any():
-                    raise Conflict("a row came to a slot that does not have its key group: the epoch is given up")
+                    raise Conflict("a row was sent to a slot that does not own its key group: the epoch is aborted")
                 order = np.argsort(number_of_row, kind="stable")
                 rows, bounds = rows.take(pa.array(order)), np.searchsorted(number_of_row[order], np.arange(count + 1)).tolist()
-                for number, part in enumerate(parts):
-                    found = rows.slice(bounds[number], bounds[number + 1] - bounds[number])
-                    if len(found):
-                        writers[number].write_table(found)
-                        part.size_bytes += found.nbytes
-        return parts
+                for number, file in enumerate(files):
+                    own = rows.slice(bounds[number], bounds[number + 1] - bounds[number])
+                    if len(own):
+                        writers[number].write_table(own)
+                        file.size_bytes += own.nbytes
+        return files
 
     def _groups_of(self, rows: pa.Table) -> np.ndarray:
         return key_group(hashes_of(rows, normalize_keys([rows.column(name) for name in self.keys])), self.key_groups)
 
-    def _taken(self, parts: "list[_Part]", schema: pa.Schema) -> Iterator[Bucket]:
-        if parts:
-            size = sum(part.size_bytes for part in parts)
-            rows = [batch for part in parts for batch in part.batches()]
-            groups = from_members(group for part in parts for group in part.members)
+    def _bucket(self, files: "list[_SpillFile]", schema: pa.Schema) -> Iterator[Bucket]:
+        if files:
+            size = sum(file.size_bytes for file in files)
+            rows = [batch for file in files for batch in file.batches()]
+            groups = from_members(group for file in files for group in file.members)
             yield Bucket(groups, _table(rows, schema), size if size > self.budget_bytes else 0)
 
-    def _drained(self, parts: "list[_Part]", schema: pa.Schema) -> Iterator[Bucket]:
-        """Neighbours that fit together as one bucket; a part that does not fit is spread again."""
-        together: list[_Part] = []
-        for part in parts:
-            if part.size_bytes > self.budget_bytes and len(part.members) > 1:
-                yield from self._taken(together, schema)
-                together = []
-                with closing(part.batches()) as batches:
-                    finer = self._spread(batches, schema, part.members, part.file)
+    def _drained(self, files: "list[_SpillFile]", schema: pa.Schema) -> Iterator[Bucket]:
+        """Adjacent files up to the budget become one bucket; a file that exceeds it is partitioned again."""
+        pending: list[_SpillFile] = []
+        for file in files:
+            if file.size_bytes > self.budget_bytes and len(file.members) > 1:
+                yield from self._bucket(pending, schema)
+                pending = []
+                with closing(file.batches()) as batches:
+                    finer = self._partition(batches, schema, file.members, file.path)
                 yield from self._drained(finer, schema)
                 continue
-            if together and sum(other.size_bytes for other in together) + part.size_bytes > self.budget_bytes:
-                yield from self._taken(together, schema)
-                together = []
-            together.append(part)
-        yield from self._taken(together, schema)
+            if pending and sum(other.size_bytes for other in pending) + file.size_bytes > self.budget_bytes:
+                yield from self._bucket(pending, schema)
+                pending = []
+            pending.append(file)
+        yield from self._bucket(pending, schema)
 
 
 @dataclass(slots=True)
-class _Part:
-    """Rows of some key groups in a file."""
+class _SpillFile:
+    """A file with the rows of some key groups."""
 
-    file: Path
+    path: Path
     members: list[int]
     size_bytes: int = 0
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
-        """Its batches, and then the file is gone."""
-        with pa.OSFile(str(self.file)) as opened, pa.ipc.open_stream(opened) as stream:
+        """Its batches. Deletes the file at the end."""
+        with pa.OSFile(str(self.path)) as opened, pa.ipc.open_stream(opened) as stream:
             yield from stream
-        self.file.unlink()
+        self.path.unlink()
 
 
-def _chained(held: list[pa.RecordBatch], source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """First what is held, letting go of it."""
-    held.reverse()
-    while held:
-        yield held.pop()
+def _chained(buffered: list[pa.RecordBatch], source: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """First the buffered batches, releasing each."""
+    buffered.reverse()
+    while buffered:
+        yield buffered.pop()
     yield from source
 
 
@@ -164,10 +167,10 @@ def run_buckets(
     writer_of: Callable[[int], TaskWriter],
     store: Callable[[Callable[[], None]], None] = lambda write: write(),
 ) -> tuple[Outcome, Report]:
-    """Run a task bucket by bucket, each with a writer of its own, so that deltas do not pile up. ``writer_of(number)`` makes it.
+    """Runs a task bucket by bucket, each with its own writer ``writer_of(number)``, so that deltas do not accumulate in memory.
 
-    Keys are independent and each is in one bucket; what belongs to no key goes on from bucket to bucket in ``level``.
-    ``store`` is given what writes the runs of a bucket, and may return before that is done.
+    Keys are independent and each is in one bucket; ``level``, the task-level state, is carried from bucket to bucket.
+    ``store`` gets the function that writes the runs of a bucket, and may return before they are written.
     """
     outcomes: list[Outcome] = []
     reports: list[Report] = []
@@ -179,7 +182,7 @@ def run_buckets(
             report, write = _built(operator.name, writer)
             reports.append(report)
             store(write)
-            # Before the next one is read.
+            # Frees the memory before the next bucket is read.
             del bucket, writer, write
     report = Report(
         runs=tuple(run for report in reports for run in report.runs),
@@ -201,6 +204,6 @@ def _warnings(operator: str, bucket: Bucket) -> tuple[str, ...]:
         return ()
     warning = (
         f"operator {operator}: the rows of key group {bucket.groups[0][0]} take {bucket.too_large_bytes} bytes, more than "
-        "StoreSettings.epoch_bytes, and were processed at once: a key may have very many rows, or there are too few key groups"
+        "StoreSettings.epoch_bytes, and were processed at once: one key may have very many rows, or there are too few key groups"
     )
     return (warning,)

@@ -19,10 +19,10 @@ from floodplain.operators.kernel.event_order import Ordered, Reorder
 from floodplain.operators.kernel.key_grouping import Grouped, group
 from floodplain.operators.kernel.late_rows import LATE, with_reasons
 from floodplain.operators.kernel.operator import NO_WATERMARK, DroppedRows, KeyedOperator, Outcome, declared_states
-from floodplain.operators.kernel.outputs import Sides
-from floodplain.operators.kernel.per_batch import BatchCall
-from floodplain.operators.kernel.per_key import EachKey, keys_of
-from floodplain.operators.kernel.per_key_guarded import GuardedKeys
+from floodplain.operators.kernel.outputs import SideOutputs
+from floodplain.operators.kernel.per_batch import PerBatchCaller
+from floodplain.operators.kernel.per_key import PerKeyCaller, keys_of
+from floodplain.operators.kernel.per_key_guarded import GuardedPerKeyCaller
 from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess, Process
 from floodplain.operators.kernel.reserved_columns import rows_in
 from floodplain.operators.kernel.task_state import TaskLevel
@@ -55,22 +55,22 @@ class KeyedTask:
         groups: GroupRanges,
         level: TaskLevel | None = None,
     ) -> None:
-        """``level``: the state of the task that belongs to no key; none of it is set if it is not given."""
+        """``level``: the task-level state; by default empty."""
         self._operator = operator
         self._tables = operator.tables
         self._snapshot = snapshot
         self._writer = writer
-        self._told_ms = times.late_ms
-        """What late rows are told that the watermark was."""
+        self._reported_watermark_ms = times.late_ms
+        """The watermark in the drop reasons of late rows, without the lateness."""
         self._times = times.with_lateness(operator.lateness_ms, operator.lateness_before)
         self._groups = groups
         self._level = level or TaskLevel(operator, snapshot)
-        # As a row may be as old as what is not late, so may the state that it is to find.
+        # A row that is not late must find the state that was valid at its time.
         self._now_ms = {PROCESSING_TIME: times.processing_ms, EVENT_TIME: times.late_ms}
         self._until = {EVENT_TIMERS: self._times.watermark_ms, PROCESSING_TIMERS: times.processing_ms}
 
     def run(self, rows: pa.Table) -> Outcome:
-        """Process the rows, fire what is due, and hand the delta to the writer."""
+        """Processes the rows, fires due timers, and passes the delta to the writer."""
         with _cycle_collector_off():
             return self._run(rows)
 
@@ -85,10 +85,12 @@ class KeyedTask:
         handles = self._handles(grouped, due)
         if operator.traits.caller is not None:
             _trust(handles)
-        sides = Sides(operator.name, operator.sides, closely=operator.on_error == "dead_letter")
-        naive = operator.event_time is not None and _is_naive(grouped.given.schema.field(operator.event_time).type)
+        sides = SideOutputs(operator.name, operator.sides, check_each=operator.on_error == "dead_letter")
+        naive = operator.event_time is not None and _is_naive(grouped.input.schema.field(operator.event_time).type)
         timers = {name: handles[name] for name in self._until}
-        context = Context(epoch, self._times, timers, sides, self._level.resource, naive=naive)
+        context = Context(
+            epoch, self._times, timers, sides, self._level.resource, naive=naive, stopwatch_s=self._writer.clock.monotonic_s
+        )
         letters = DeadLetters(operator.name, grouped.space, self._writer, self._times.processing_ms)
         output = self._call(grouped, handles, context, letters)
         self._write(grouped, handles)
@@ -100,19 +102,20 @@ class KeyedTask:
             received=len(rows),
             keys=len(grouped.space),
             max_event_ms=newest,
-            sides=sides.tables(self._reasoned(late, ordered.late), self._whose(grouped)),
+            sides=sides.tables(self._reasoned(late, ordered.late), self._origin_of_key(grouped)),
             dropped=DroppedRows(
                 late=rows_in(late) + len(ordered.late or ()), dead=len(letters), early=ordered.early, ignored=context.ignored
             ),
             task_values=self._level.changed(),
+            measures=context.measures,
         )
 
     def _call(self, grouped: Grouped, handles: Mapping[str, Any], context: Context, letters: DeadLetters) -> pa.Table:
         operator = self._operator
         if operator.on_error == "dead_letter":
-            return GuardedKeys(operator, grouped, {**handles, **self._level.handles}, context, letters).run()
-        usual = BatchCall if isinstance(operator.process, KeyedBatchProcess) else EachKey
-        made: pa.Table = (operator.traits.caller or usual)(operator, grouped, handles, context).run()
+            return GuardedPerKeyCaller(operator, grouped, {**handles, **self._level.handles}, context, letters).run()
+        default = PerBatchCaller if isinstance(operator.process, KeyedBatchProcess) else PerKeyCaller
+        made: pa.Table = (operator.traits.caller or default)(operator, grouped, handles, context).run()
         return made
 
     def _on_time(self, rows: pa.Table) -> tuple[pa.Table, pa.Table, int | None]:
@@ -126,7 +129,7 @@ class KeyedTask:
             return rows, rows.slice(0, 0), newest
         kept = self._operator.traits.on_time(rows.column(column), self._times.late_ms)
         if strict:
-            # What the watermark had passed was processed already: no lateness can be allowed where rows come in order.
+            # Rows up to the watermark have been released: in event-time order, no lateness can be allowed.
             kept = pc.and_(kept, after_watermark(rows.column(column), self._times.late_ms))
         if pc.all(kept).as_py():
             return rows, rows.slice(0, 0), newest
@@ -141,24 +144,24 @@ class KeyedTask:
     def _reasoned(self, late: pa.Table, overtaken: pa.Table | None) -> pa.Table:
         if LATE not in self._operator.sides:
             return late
-        reasoned = with_reasons(late, self._operator.name, self._operator.event_time, self._told_ms)
+        reasoned = with_reasons(late, self._operator.name, self._operator.event_time, self._reported_watermark_ms)
         if overtaken is not None:
             reasoned = pa.concat_tables([reasoned.select(overtaken.column_names), overtaken])
         return self._operator.traits.late_rows(reasoned)
 
     def _due(self, name: str) -> pa.Table:
         place = self._tables.places[name]
-        view = self._snapshot.table(place.table)
-        found = list(view.scan(groups=self._groups, times=(-(1 << 63), self._until[name] + 1)))
-        return pa.concat_tables([view.empty(), *found])
+        view = self._snapshot.stored(place.table)
+        due = list(view.scan(groups=self._groups, times=(-(1 << 63), self._until[name] + 1)))
+        return pa.concat_tables([view.empty(), *due])
 
     def _handles(self, grouped: Grouped, due: Mapping[str, pa.Table]) -> dict[str, Any]:
         cursors: dict[str, TableCursor] = {}
         clocks = Clocks(self._now_ms, cache(partial(self._newest_ms, grouped)), self._operator.lateness_ms)
         handles: dict[str, Any] = {}
         offset = 0
-        # A caller of its own makes what users see of what handles hold.
-        kind: Any = copying if self._operator.traits.caller is None else _as_it_is
+        # An operator with its own caller converts values itself.
+        kind: Any = copying if self._operator.traits.caller is None else _unchanged
         for name, state in declared_states(self._operator.process).items():
             if isinstance(state, TaskValue | Broadcast):
                 continue
@@ -174,9 +177,13 @@ class KeyedTask:
                 case List():
                     handles[name] = kind(ListHandle, state)(state, place, cursor, self._writer.epoch)
                 case Set():
-                    handles[name] = kind(SetHandle, state)(state, place, cursor, _named_by(state, grouped), grouped.starts)
+                    handles[name] = kind(SetHandle, state)(
+                        state, place, cursor, _rows_for_prefetch(state, grouped), grouped.starts
+                    )
                 case Map():
-                    handles[name] = kind(MapHandle, state)(state, place, cursor, _named_by(state, grouped), grouped.starts)
+                    handles[name] = kind(MapHandle, state)(
+                        state, place, cursor, _rows_for_prefetch(state, grouped), grouped.starts
+                    )
                 case Timers():
                     numbers = grouped.more[offset : offset + len(due[name])]
                     offset += len(numbers)
@@ -187,16 +194,16 @@ class KeyedTask:
         return handles
 
     def _refusal(self, timers: str) -> str | None:
-        """Why no timer of this clock can be set, if none can: it would never be heard of again."""
-        if not _hears_timers(self._operator.process):
+        """Why timers of this clock cannot be set, if they would never fire; else None."""
+        if not _has_on_timer(self._operator.process):
             return "there is no on_timer(self, key, at, ctx) to be called then: add it"
-        # A caller of its own is Spark's API, where a timer that waits for ever is no error.
+        # Only Spark's API has its own caller, and there a timer that never fires is no error.
         if timers == EVENT_TIMERS and not (self._operator.has_watermark or self._times.ends or self._operator.traits.caller):
             return f"it would never fire: {NO_WATERMARK}, or set a processing timer"
         return None
 
-    def _whose(self, grouped: Grouped) -> Callable[[int], str] | None:
-        """For a row that a call for a key gave out, in words: which key that was. None if calls are not for one key."""
+    def _origin_of_key(self, grouped: Grouped) -> Callable[[int], str] | None:
+        """The number of a key → text for an error in a row emitted for it. None if calls are not per key."""
         if not isinstance(self._operator.process, KeyedProcess):
             return None
         return lambda number: place_of(self._writer.epoch, keys_of(self._operator, grouped)[number], None)
@@ -217,16 +224,16 @@ class KeyedTask:
                     values.setdefault(handle.place.table, []).append(handle)
                 else:
                     handle.write()
-            for table, together in values.items():
-                write_values(self._cursors[table], together)
+            for table, one_per_key in values.items():
+                write_values(self._cursors[table], one_per_key)
         except Exception as error:
             if is_users_fault(error):
                 self._blame(error, grouped, handles)
             raise
 
     def _blame(self, error: Exception, grouped: Grouped, handles: Mapping[str, Any]) -> None:
-        """Name the key whose state was given something that does not fit, or that a function of the user's cannot take; which
-        one shows only when all is written."""
+        """Raises an error that names the key and the state whose value is invalid, or that a merge function of the user rejects.
+        Such errors occur only when all keys are written at once."""
         operator, epoch = self._operator.name, self._writer.epoch
         for name, handle in handles.items():
             for number in range(len(grouped.space)):
@@ -240,7 +247,7 @@ class KeyedTask:
             raise UserError.of(operator, epoch, None, None, error) from error
 
 
-def _hears_timers(process: Process) -> bool:
+def _has_on_timer(process: Process) -> bool:
     return not isinstance(process, KeyedProcess) or type(process).on_timer is not KeyedProcess.on_timer
 
 
@@ -248,7 +255,7 @@ def _is_naive(type_: pa.DataType) -> bool:
     return pa.types.is_timestamp(type_) and type_.tz is None
 
 
-def _as_it_is(kind: type, state: object) -> type:  # noqa: ARG001
+def _unchanged(kind: type, state: object) -> type:  # noqa: ARG001
     return kind
 
 
@@ -258,14 +265,14 @@ def _trust(handles: Mapping[str, Any]) -> None:
             handle.trust()
 
 
-def _named_by(state: Map | Set, grouped: Grouped) -> pa.Table:
-    """The rows, if they name the entries that are wanted; sorting them all for nothing is dear."""
-    return grouped.given.slice(0, 0) if state.prefetch in (ALL, LAZY) else grouped.rows
+def _rows_for_prefetch(state: Map | Set, grouped: Grouped) -> pa.Table:
+    """The rows, if ``prefetch`` evaluates an expression on them; else none, to save sorting them."""
+    return grouped.input.slice(0, 0) if state.prefetch in (ALL, LAZY) else grouped.rows
 
 
 @contextmanager
 def _cycle_collector_off() -> Iterator[None]:
-    """A task makes millions of objects that live until its end; Python would look for cycles among them over and over."""
+    """Disables the cycle collector: a task allocates millions of objects that live until its end, to be scanned repeatedly."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""State that belongs to no key: values of a slot, which rescaling splits and merges, and maps that all tasks have alike."""
+"""Task-level state: values per slot, which rescaling merges and splits, and broadcast maps, which are equal in all tasks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.process import KeyedBatchProcess, give_handle
 from floodplain.operators.kernel.row_cursor import Rows, failed_at, tuple_type
 from floodplain.state.descriptors import Broadcast, TaskValue
-from floodplain.state.python_values import in_form, rows_in_form
+from floodplain.state.python_values import user_rows, user_values
 from floodplain.state.tables import SLOT, SLOTS
 from floodplain.state.unkeyed import BroadcastHandle, TaskValueHandle
-from floodplain.state.value_check import fit_of
+from floodplain.state.value_check import converter_for
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.write.epoch import Epoch
 from floodplain.store.write.task_writer import TaskWriter
@@ -27,43 +27,43 @@ from floodplain.store.write.task_writer import TaskWriter
 
 @dataclass(frozen=True, slots=True)
 class TaskValues:
-    """The task values that the slots of an operator begin an epoch with. Made by the driver, once for all slots."""
+    """The task values of an operator at the start of an epoch. Read by the driver, once for all slots."""
 
     slots: int
     values: Mapping[str, pa.Array]
-    """State → one value per slot, null where there is none."""
+    """State → one value per slot, null if it is not set."""
     stored: Mapping[str, int]
-    """State → the number of slots that it is stored for; 0 if it is not."""
+    """State → the number of slots when it was written; 0 if it was not."""
 
     def of(self, slot: int) -> bytes:
-        """What the task of this slot is given."""
+        """The values of one slot, encoded for its task."""
         return _encoded({name: values.slice(slot, 1) for name, values in self.values.items()})
 
 
 def task_values_at(snapshot: Snapshot, operator: KeyedOperator, slots: int) -> TaskValues:
-    """As they are stored; where they were written by another number of slots, merged and split anew by the user's functions."""
+    """The stored task values; after rescaling, merged and split by the functions of the user."""
     values: dict[str, pa.Array] = {}
     stored: dict[str, int] = {}
     for name, state in _task_values(operator).items():
         place = operator.tables.places[name]
-        rows = rows_in_form(snapshot.table(place.table).to_arrow())
+        rows = user_rows(snapshot.stored(place.table).to_arrow())
         stored[name] = rows[0][SLOTS] if rows else 0
-        found: list[Any] = [None] * max(stored[name], slots)
+        by_slot: list[Any] = [None] * max(stored[name], slots)
         for row in rows:
-            found[row[SLOT]] = row[place.column or ""]
+            by_slot[row[SLOT]] = row[place.column or ""]
         if stored[name] not in (0, slots):
-            found = _moved(operator.name, name, state, found, slots)
-        values[name] = pa.array(found, state.arrow)
+            by_slot = _rescaled(operator.name, name, state, by_slot, slots)
+        values[name] = pa.array(by_slot, state.arrow)
     return TaskValues(slots, values, stored)
 
 
 def put_task_values(epoch: Epoch, operator: KeyedOperator, before: TaskValues, reports: Mapping[int, bytes]) -> None:
-    """Write what the tasks changed, and everything if the number of slots did. ``reports``: slot → ``Outcome.task_values``."""
+    """Writes the changed task values; all of them after rescaling. ``reports``: slot → ``Outcome.task_values``."""
     changed = {slot: _decoded(data) for slot, data in reports.items()}
     for name, values in before.values.items():
         place = operator.tables.places[name]
-        moved = before.stored[name] not in (0, before.slots)
-        numbers = [slot for slot in range(before.slots) if moved or name in changed.get(slot, {})]
+        rescaled = before.stored[name] not in (0, before.slots)
+        numbers = [slot for slot in range(before.slots) if rescaled or name in changed.get(slot, {})]
         if numbers:
             now = [changed.get(slot, {}).get(name, values.slice(slot, 1)) for slot in numbers]
             columns = {
@@ -78,7 +78,7 @@ def put_task_values(epoch: Epoch, operator: KeyedOperator, before: TaskValues, r
 
 
 class TaskLevel:
-    """The state of one task that belongs to no key, for one epoch. Several ``KeyedTask`` of the same slot share one."""
+    """The task-level state of one slot in one epoch. All ``KeyedTask`` of the slot share it."""
 
     def __init__(
         self,
@@ -90,15 +90,15 @@ class TaskLevel:
         broadcast: pa.Table | None = None,
         resource: Any = None,
     ) -> None:
-        """``values``: what ``TaskValues.of`` gave for this slot. ``broadcast``: the rows of the broadcast input.
-        ``resource``: what the process function opened in this process."""
+        """``values``: ``TaskValues.of`` this slot. ``broadcast``: the rows of the broadcast input. ``resource``: what ``open``
+        of the process function returned in this worker process."""
         self.resource = resource
         self._operator = operator
         self._slot = slot
         self._broadcast = broadcast
-        given = _decoded(values)
+        stored = _decoded(values)
         self._task_values = {
-            name: TaskValueHandle(name, state, given[name][0].as_py() if name in given else None)
+            name: TaskValueHandle(name, state, stored[name][0].as_py() if name in stored else None)
             for name, state in _task_values(operator).items()
         }
         self._broadcasts = {
@@ -109,7 +109,7 @@ class TaskLevel:
         self.handles: dict[str, Any] = {**self._task_values, **self._broadcasts}
 
     def begin(self, epoch: int, times: EpochTimes) -> None:
-        """Give the handles to the process function, and the broadcast rows to ``on_broadcast``, once."""
+        """Sets the handles of the process function, and calls ``on_broadcast`` with the broadcast rows, once."""
         process: Any = self._operator.process
         for name, handle in self.handles.items():
             give_handle(process, name, handle)
@@ -122,7 +122,7 @@ class TaskLevel:
                 self._open(False)
 
     def write(self, writer: TaskWriter) -> None:
-        """The changes of broadcast state: all tasks made the same, and one writes them."""
+        """Writes the changes of broadcast state. All tasks make the same changes, so only slot 0 writes them."""
         if self._slot == 0:
             for name, handle in self._broadcasts.items():
                 try:
@@ -131,7 +131,7 @@ class TaskLevel:
                     raise UserError.of(self._operator.name, writer.epoch, None, None, error, state=name) from error
 
     def changed(self) -> bytes:
-        """The task values that were set, for the report."""
+        """The changed task values, encoded for the report."""
         return _encoded({name: handle.array() for name, handle in self._task_values.items() if handle.changed})
 
     def _open(self, writable: bool) -> None:
@@ -142,7 +142,7 @@ class TaskLevel:
         rows: Any = table
         if not isinstance(process, KeyedBatchProcess):
             make = tuple_type("Row", table.column_names)._make
-            rows = Rows(map(make, zip(*map(in_form, table.columns), strict=True)))
+            rows = Rows(map(make, zip(*map(user_values, table.columns), strict=True)))
         try:
             process.on_broadcast(rows, context)
         except Exception as error:
@@ -153,7 +153,7 @@ class TaskLevel:
             raise UserError.of(f"{self._operator.name} (on_broadcast)", context.epoch, None, row, error) from error
 
     def _in_order(self, rows: pa.Table) -> pa.Table:
-        """The same order in all tasks and all tries: by the declared columns, else by all that can be compared."""
+        """Sorts rows so that all tasks and attempts see one order: by the declared columns, else by all that can be compared."""
         names = self._operator.process.broadcast_order_by or [
             field.name for field in rows.schema if not pa.types.is_nested(field.type)
         ]
@@ -166,23 +166,23 @@ def _task_values(operator: KeyedOperator) -> dict[str, TaskValue]:
     return {name: state for name, state in operator.process.states().items() if isinstance(state, TaskValue)}
 
 
-def _moved(operator: str, name: str, state: TaskValue, values: list[Any], slots: int) -> list[Any]:
-    there = [value for value in values if value is not None]
-    if not there:
+def _rescaled(operator: str, name: str, state: TaskValue, values: list[Any], slots: int) -> list[Any]:
+    present = [value for value in values if value is not None]
+    if not present:
         return [None] * slots
     try:
-        fit = fit_of(state.arrow)
-        parts = list(map(fit, state.split(fit(state.merge(there)), slots)))
+        fit = converter_for(state.arrow)
+        parts = list(map(fit, state.split(fit(state.merge(present)), slots)))
         pa.array(parts, state.arrow)
     except Exception as error:
         raise UserError(f"operator {operator}, task value {name}: {type(error).__name__} in split or merge: {error}") from error
     if len(parts) != slots:
-        raise UserError(f"operator {operator}, task value {name}: split gave {len(parts)} values for {slots} slots")
+        raise UserError(f"operator {operator}, task value {name}: split returned {len(parts)} values for {slots} slots")
     return parts
 
 
 def _encoded(values: Mapping[str, pa.Array]) -> bytes:
-    """Arrow, because reports cannot carry every value that a state can have."""
+    """As Arrow IPC, because reports do not support all value types."""
     if not values:
         return b""
     sink = pa.BufferOutputStream()

@@ -1,4 +1,4 @@
-"""Operator traits: what the engine asks of an operator besides calling it. Users' process functions have the defaults."""
+"""Operator traits: what the engine needs to know of an operator. Process functions of users have the defaults."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.eventtime.times import as_ms
-from floodplain.operators.kernel.definition import PROCESS, Described, Given, Written, free, named
+from floodplain.operators.kernel.definition import PROCESS, OperatorSpec, ParameterSpec, Written, free, named
 from floodplain.operators.kernel.process import Process
 
 Partial: TypeAlias = Literal["auto"] | bool
@@ -19,116 +19,115 @@ class GroupedSql(NamedTuple):
 
     by: list[str]
     computed: list[str]
-    """Of each group."""
+    """Aggregate expressions."""
     columns: list[str]
-    """Made of all these."""
+    """Output columns, computed from the above."""
 
 
 class Combiner:
-    """Pre-aggregates rows where they are read, before the shuffle.
+    """Pre-aggregates rows of an input partition, before the shuffle.
 
-    Its output has a column ``ROWS``. The operator gives the same result as on the rows themselves, whatever the pieces.
+    Its output has a column ``ROWS``. Requires: the result of the operator does not depend on how rows were combined.
     """
 
     keys: tuple[str, ...]
     when: Partial
     rows_per_group: float = 4
-    """How many rows a key must have so that it pays."""
+    """From how many rows per key combining pays."""
     count: int = 1
-    """How many rows a group is combined to."""
+    """How many rows remain of a group, at most."""
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
-        """The columns of what comes out, given those of what goes in."""
+        """The output schema, given the input schema."""
         raise NotImplementedError
 
     def sql(self) -> GroupedSql | None:
-        """The same by Spark; None if it cannot."""
+        """The combiner in Spark SQL; None if it cannot be expressed."""
         return None
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """What comes out of these rows."""
+        """Combines these rows."""
         raise NotImplementedError
 
 
 class OperatorTraits:
-    """What the engine asks of an operator. Operators of ours inherit it beside the process function that they are."""
+    """What the engine needs to know of an operator. Built-in operators inherit it in addition to a process function."""
 
     caller: ClassVar[Callable[..., Any] | None] = None
-    """Runs the process for the keys of a task, where that is neither per key nor per batch."""
+    """Calls the process for the keys of a task, where that is neither per key nor per batch."""
     follows_watermark: bool = False
-    """Whether each advance of the watermark is an epoch, even without data or due timers: later rows are judged by it."""
+    """Whether each advance of the watermark needs an epoch, even without rows or due timers: it decides which rows are late."""
     combiner: Combiner | None = None
-    """Pre-aggregates its rows before the shuffle, if that is possible."""
+    """Pre-aggregates its input before the shuffle; None if that is not possible."""
     partial: Partial | None = None
-    """Whether to pre-aggregate, as the user asked; None for an operator that needs every row."""
+    """Whether to pre-aggregate, as the user requested; None for an operator that needs every row."""
     combines_when_bound: bool = False
-    """Whether it has a combiner once it is bound to the columns of its input."""
+    """Whether it has a combiner once it is bound to a schema."""
     drops_late: bool = False
-    """Whether ``on_time`` also judges rows that another operator made; else only those of the input can be late."""
+    """Whether rows of an upstream operator can be late, too; else only rows of the source can."""
     needs_end: bool = False
-    """Whether it has no output before the end of its input, which a stream never has."""
+    """Whether it emits only at the end of its input, which an unbounded stream never reaches."""
     gives_changes: bool = False
     """Whether its output is a changelog: rows with a column ``weight``, where -1 retracts an earlier row."""
     passes_changes: bool = False
     """Whether its output is a changelog exactly if its input is."""
     needs_all_changes: bool = False
-    """Whether it reads a changelog and is wrong if changes came before its state began."""
+    """Whether its result is wrong unless its state has seen all changes of its input from the beginning."""
 
     @property
     def _itself(self) -> Process:
-        """The process function that these traits are of."""
+        """The process function with these traits."""
         assert isinstance(self, Process)
         return self
 
     def for_changes(self, name: str) -> Process:  # noqa: ARG002
-        """What runs as operator ``name`` if its input is a changelog. Raises ``BadInput`` if it would take a retraction for one
-        more row."""
+        """The version of operator ``name`` that consumes a changelog. Raises ``BadInput`` if it does not support retractions."""
         return self._itself
 
-    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:  # noqa: ARG002
-        """Binds the operator to the columns of its input, once and before anything runs. Where outputs or states depend on the
-        input, what is returned has them."""
+    def bind(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:  # noqa: ARG002
+        """Binds the operator to the schema of its input, once and before anything runs. Outputs and states that depend on the
+        input are known in the returned process."""
         return self._itself
 
     @property
     def depends_on_input(self) -> bool:
         """Whether its outputs are known only once it is bound."""
-        return type(self).fitted is not OperatorTraits.fitted
+        return type(self).bind is not OperatorTraits.bind
 
-    def begun(self) -> Process:
-        """What runs in the epoch that begins. Called on the driver: fixes what all tasks must see alike."""
+    def for_epoch(self) -> Process:
+        """The process for the next epoch. Called on the driver, to fix what all tasks must agree on."""
         return self._itself
 
-    def described(self, written: Written) -> Described:  # noqa: ARG002
-        """Its definition: recorded in the log, compared at a restart, shown by ``explain``. Of a user's process function: its
-        class, which may change; its states are compared by themselves."""
+    def described(self, written: Written) -> OperatorSpec:  # noqa: ARG002
+        """Its definition: recorded in the log, compared at a restart, shown by ``explain``. Of a process function of a user: its
+        class, which may change; its states are compared separately."""
         process = self._itself
-        return Described(PROCESS, (Given("class", type(process).__name__, named(process), free),))
+        return OperatorSpec(PROCESS, (ParameterSpec("class", type(process).__name__, named(process), free),))
 
-    def continued(self, apart: Collection[str], before: Sequence[tuple[int, int]]) -> Process:  # noqa: ARG002
-        """What runs on existing state, called once it is bound. ``apart``: its states that have a table of their own.
-        ``before``: shorter lateness that it had, as in ``late_cutoff_ms``."""
+    def resumed(self, apart: Collection[str], before: Sequence[tuple[int, int]]) -> Process:  # noqa: ARG002
+        """The process on existing state, called once it is bound. ``apart``: its states that have their own table.
+        ``before``: shorter lateness of earlier versions of the job, as in ``late_cutoff_ms``."""
         return self._itself
 
-    def kept_by(self) -> dict[str, list[str]]:
-        """Aggregate → the states that it is made of, once it is bound."""
+    def states_by_aggregate(self) -> dict[str, list[str]]:
+        """Aggregate → the states that it reads, once it is bound."""
         return {}
 
     def goes_by_time(self) -> bool:
-        """Whether its state depends on which column has the event time."""
+        """Whether its state depends on which column is the event time."""
         return False
 
     def late_rows(self, rows: pa.Table) -> pa.Table:
-        """Late rows, with their ``reason``, as the side output ``late`` declares them."""
+        """Converts late rows, with their ``reason``, to the schema of the side output ``late``."""
         return rows
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
-        """Per row whether it is on time."""
+        """Per row, whether it is not late."""
         return after_watermark(event_time, late_ms)
 
 
 class _UserTraits(OperatorTraits):
-    """The defaults, for a process function that a user wrote."""
+    """The defaults, for a process function of a user."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -139,11 +138,11 @@ class _UserTraits(OperatorTraits):
 
 
 def traits_of(process: Process) -> OperatorTraits:
-    """What the engine may ask of this process function."""
+    """The traits of a process function."""
     return process if isinstance(process, OperatorTraits) else _UserTraits(process)
 
 
 def after_watermark(event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
-    """Per row whether it is after the watermark. A row exactly at it is late, since timers of that time have fired; a row
+    """Per row, whether it is after the watermark. A row at the watermark is late, because timers of that time have fired; a row
     without a time is never late."""
     return pc.fill_null(pc.greater(as_ms(event_time), late_ms), True)

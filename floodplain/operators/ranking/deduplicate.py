@@ -11,7 +11,7 @@ from floodplain.eventtime.times import NONE_MS, as_us
 from floodplain.operators.changelog.changelog import NO_COLUMNS, changelog_refused
 from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.context import BatchContext
-from floodplain.operators.kernel.definition import Described, Given, Written, fixed, free
+from floodplain.operators.kernel.definition import OperatorSpec, ParameterSpec, Written, fixed, free
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.traits import OperatorTraits
 from floodplain.operators.ranking.sort_order import Order, check_order, leaders, nulls_last, parse_order, the_rest
@@ -38,10 +38,10 @@ class Dedup(KeyedBatchProcess, OperatorTraits):
     order: Order = ()
     event_time: str | None = None
 
-    def described(self, written: Written) -> Described:  # noqa: ARG002
-        by = Given("by", self.by, f"first row by {self.by or 'event time'}", free if self.within_ms is None else fixed)
+    def described(self, written: Written) -> OperatorSpec:  # noqa: ARG002
+        by = ParameterSpec("by", self.by, f"first row by {self.by or 'event time'}", free if self.within_ms is None else fixed)
         within = "" if self.within_ms is None else f"within {duration(self.within_ms)}"
-        return Described("deduplicate", (by, Given("within", self.within_ms, within)))
+        return OperatorSpec("deduplicate", (by, ParameterSpec("within", self.within_ms, within)))
 
     def goes_by_time(self) -> bool:
         return self.within_ms is not None
@@ -51,7 +51,7 @@ class Dedup(KeyedBatchProcess, OperatorTraits):
             name, "it cannot retract the rows that it has emitted", "use first(mode='retract') or last(mode='retract')"
         )
 
-    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Dedup":
+    def bind(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Dedup":
         if self.within_ms is not None and event_time is None:
             raise BadInput("dedup: within is a length of event time, and the rows have none: call watermark, or omit within")
         by = self.by or (event_time and f"`{event_time}`")

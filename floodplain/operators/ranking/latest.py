@@ -20,7 +20,7 @@ from floodplain.operators.changelog.changelog import (
 )
 from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.context import BatchContext
-from floodplain.operators.kernel.definition import Described, Given, Written, canonical, free
+from floodplain.operators.kernel.definition import OperatorSpec, ParameterSpec, Written, canonical, free
 from floodplain.operators.kernel.process import KeyedBatchProcess, Process
 from floodplain.operators.kernel.traits import OperatorTraits, Partial
 from floodplain.operators.ranking.combiner import PAYS_FROM, RankingCombiner
@@ -70,16 +70,16 @@ class Latest(KeyedBatchProcess, OperatorTraits):
     def gives_changes(self) -> bool:  # type: ignore[override]
         return self.mode == "retract"
 
-    def described(self, written: Written) -> Described:  # noqa: ARG002
+    def described(self, written: Written) -> OperatorSpec:  # noqa: ARG002
         ttl_ms = None if self.ttl is None else to_ms(self.ttl, "ttl")
-        return Described(
+        return OperatorSpec(
             "latest",
             (
-                Given("keep", self.keep, f"{self.keep} row by {self.by or 'event time'}"),
-                Given("by", self.by and canonical(self.by)),
-                Given("ttl", ttl_ms, "" if self.ttl is None else f"forgotten after {self.ttl}"),
-                Given("mode", self.mode, f"mode {self.mode}", free),
-                Given("changes", self.of_changes),
+                ParameterSpec("keep", self.keep, f"{self.keep} row by {self.by or 'event time'}"),
+                ParameterSpec("by", self.by and canonical(self.by)),
+                ParameterSpec("ttl", ttl_ms, "" if self.ttl is None else f"forgotten after {self.ttl}"),
+                ParameterSpec("mode", self.mode, f"mode {self.mode}", free),
+                ParameterSpec("changes", self.of_changes),
             ),
         )
 
@@ -95,14 +95,14 @@ class Latest(KeyedBatchProcess, OperatorTraits):
             raise changelog_refused(name, "a row that expired cannot be retracted", "omit ttl")
         return replace(self, of_changes=True)
 
-    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
+    def bind(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
         if not self.of_changes:
-            return self._fitted(rows, keys, event_time)
+            return self._bind(rows, keys, event_time)
         plain = without_weight(rows)
-        bound = self._fitted(plain, keys, event_time)
+        bound = self._bind(plain, keys, event_time)
         return RetractableTop(self.keep, plain, keys, bound.order, (), bound.output, event_time)
 
-    def _fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Latest":
+    def _bind(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Latest":
         by = self.by or (event_time and f"`{event_time}`")
         if not by:
             raise BadInput(f"{self.keep}: the rows have no event time: say by which column, as in {self.keep}(by='ts')")

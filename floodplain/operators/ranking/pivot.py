@@ -22,7 +22,7 @@ from floodplain.operators.changelog.changelog import (
 )
 from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.context import BatchContext
-from floodplain.operators.kernel.definition import Described, Given, Written, canonical, free
+from floodplain.operators.kernel.definition import OperatorSpec, ParameterSpec, Written, canonical, free
 from floodplain.operators.kernel.process import KeyedBatchProcess
 from floodplain.operators.kernel.segments import Groups, groups_are
 from floodplain.operators.kernel.traits import OperatorTraits
@@ -65,24 +65,24 @@ class Pivot(KeyedBatchProcess, OperatorTraits):
         if self.repeats not in get_args(Repeats):
             raise BadInput(f"pivot: repeats={self.repeats!r} is not known: use one of {', '.join(get_args(Repeats))}")
         if not self.kinds:
-            raise BadInput("pivot: values names the columns of the output: give at least one")
+            raise BadInput("pivot: values has the columns of the output: list at least one")
 
     @property
     def gives_changes(self) -> bool:  # type: ignore[override]
         return self.mode == "retract"
 
-    def described(self, written: Written) -> Described:  # noqa: ARG002
+    def described(self, written: Written) -> OperatorSpec:  # noqa: ARG002
         by = f" by {self.by or 'event time'}" if self.repeats == "last" else ""
         names = ", ".join(name for _, name in self.kinds)
-        return Described(
+        return OperatorSpec(
             "pivot",
             (
-                Given("value", self.value, f"{self.value} by {self.kind} as {names}"),
-                Given("column", self.kind),
-                Given("values", [kind for kind, _ in self.kinds]),
-                Given("repeats", self.repeats, f"{self.repeats}{by}"),
-                Given("by", self.by and canonical(self.by)),
-                Given("mode", self.mode, f"mode {self.mode}", free),
+                ParameterSpec("value", self.value, f"{self.value} by {self.kind} as {names}"),
+                ParameterSpec("column", self.kind),
+                ParameterSpec("values", [kind for kind, _ in self.kinds]),
+                ParameterSpec("repeats", self.repeats, f"{self.repeats}{by}"),
+                ParameterSpec("by", self.by and canonical(self.by)),
+                ParameterSpec("mode", self.mode, f"mode {self.mode}", free),
             ),
         )
 
@@ -96,7 +96,7 @@ class Pivot(KeyedBatchProcess, OperatorTraits):
             "aggregate with conditions instead, as in agg(web=fp.max('price', where=\"channel = 'web'\"))",
         )
 
-    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Pivot":
+    def bind(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Pivot":
         for name in (self.kind, self.value):
             if not rows.get_all_field_indices(name):
                 raise BadInput(f"pivot: there is no column {name}; there are: {', '.join(rows.names)}")
@@ -113,10 +113,10 @@ class Pivot(KeyedBatchProcess, OperatorTraits):
             if name in [other for other, _ in more[:number]]:
                 raise BadInput(f"pivot: two columns would be called {name}: name them, as in values={{'a': 'first'}}")
         more += [(WEIGHT, pa.int64())] if self.mode == "retract" else []
-        fitted = replace(
+        bound = replace(
             self, output=with_columns("pivot", known, *more), keys=keys, cell=cell, kind_type=rows.field(self.kind).type
         )
-        return fitted if self.repeats != "last" else replace(fitted, **self._ordered(rows, event_time))
+        return bound if self.repeats != "last" else replace(bound, **self._ordered(rows, event_time))
 
     def _cell_type(self, type_: pa.DataType) -> pa.DataType:
         if self.repeats == "last":

@@ -1,4 +1,4 @@
-"""The order of rows: by columns that the user names, and where those are alike by all others, so that it is always the same."""
+"""Sort orders: by the columns that the user names; all other columns break ties, so that the order is deterministic."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from floodplain.store.rows.row_classes import starts_of
 
 @dataclass(frozen=True, slots=True)
 class By:
-    """One column of an order. Nulls come first where it ascends and last where it descends, as in Spark, unless said."""
+    """One column of an order. By default nulls are first in ascending and last in descending order, as in Spark."""
 
     column: str
     descending: bool = False
@@ -26,24 +26,24 @@ class By:
 
 Order: TypeAlias = tuple[By, ...]
 ColumnAt: TypeAlias = Callable[[str, np.ndarray], pa.Array]
-"""``(name, places)``: the values of a column in the rows at these places."""
+"""``(name, rows)``: the values of a column in these rows."""
 
 
 def parse_order(by: str, what: str = "by") -> Order:
-    """``"price desc, ts"`` or ``"price desc nulls first"``; names that are not plain stand in backticks."""
+    """Parses ``"price desc, ts"`` or ``"price desc nulls first"``; other names than identifiers need backticks."""
     if not isinstance(by, str) or not by.strip():
         raise BadInput(f"{what}={by!r} names no column: write it as in 'price desc, ts'")
     try:
         return tuple(By(item.column, item.descending, item.nulls_first) for item in sort_items(by))
     except Unreadable as error:
         raise BadInput(
-            f"{what}={by!r} is not an order of columns at {by[error.at :].strip()!r}: write it as in 'price desc, ts'; what "
-            "is to be computed is a column of its own: with_column(name, expression)"
+            f"{what}={by!r} is not an order of columns at {by[error.at :].strip()!r}: write it as in 'price desc, ts'; "
+            "to order by an expression, add a column: with_column(name, expression)"
         ) from None
 
 
 def backwards(order: Order) -> Order:
-    """The other way round, but nulls come last in any case: a row that does not say where it belongs yields to all that do."""
+    """The reverse order, but with nulls last: a row without a value ranks below all others."""
     return tuple(By(by.column, not by.descending, False) for by in order)
 
 
@@ -52,7 +52,7 @@ def nulls_last(order: Order) -> Order:
 
 
 def check_order(order: Order, rows: pa.Schema, what: str) -> None:
-    """Raises unless rows with these columns can be ordered so."""
+    """Raises unless rows of this schema can be sorted by this order."""
     for by in order:
         if not rows.get_all_field_indices(by.column):
             raise BadInput(f"{what}: there is no column {by.column} to order by; there are: {', '.join(rows.names)}")
@@ -61,7 +61,7 @@ def check_order(order: Order, rows: pa.Schema, what: str) -> None:
 
 
 def the_rest(order: Order, rows: pa.Schema, but: Sequence[str] = (), descending: bool = False) -> Order:
-    """All columns that the order does not have and that can be compared, ``but`` these: they decide where it does not."""
+    """The tie breakers: all comparable columns that are not in the order, ``but`` these."""
     named = {by.column for by in order}.union(but)
     return tuple(
         By(field.name, descending, not descending)
@@ -71,19 +71,19 @@ def the_rest(order: Order, rows: pa.Schema, but: Sequence[str] = (), descending:
 
 
 def within_keys(order: Order, keys: Sequence[str]) -> Order:
-    """The order without the keys: all rows of one key are alike in them, and what is kept of a row does not have them."""
+    """The order without the keys: all rows of a key are equal in them, and stored rows do not have them."""
     return tuple(by for by in order if by.column not in keys)
 
 
 def codes(values: pa.Array, by: By) -> list[np.ndarray]:
-    """Integers in the order of the values, the more significant column first."""
+    """Integer columns that sort as the values do, the most significant first."""
     values = one_array(values)
-    found: list[np.ndarray] = []
+    null_codes: list[np.ndarray] = []
     if values.null_count:
         missing = np.asarray(values.is_null())
-        found.append((~missing if by.nulls_first else missing).astype(np.int64))
+        null_codes.append((~missing if by.nulls_first else missing).astype(np.int64))
     code = _code(values)
-    return [*found, ~code if by.descending else code]
+    return [*null_codes, ~code if by.descending else code]
 
 
 def _code(values: pa.Array) -> np.ndarray:
@@ -104,16 +104,16 @@ def _code(values: pa.Array) -> np.ndarray:
 
 
 def _float_code(values: pa.Array) -> np.ndarray:
-    """The bits of a float, with those of negative ones turned: NaN is above all and −0.0 is 0.0, as in Spark."""
-    given = values.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
-    bits = np.where(np.isnan(given), np.nan, given).view(np.int64)
+    """The bits of a float, inverted for negative ones: NaN is greater than all others and −0.0 equals 0.0, as in Spark."""
+    floats = values.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
+    bits = np.where(np.isnan(floats), np.nan, floats).view(np.int64)
     return np.where(bits < 0, bits ^ np.int64((1 << 63) - 1), bits)
 
 
 def leaders(owner: np.ndarray, order: Order, column: ColumnAt) -> np.ndarray:
-    """The place of the row of each owner that comes first, by owner. Columns are asked for only where there is a choice.
+    """The first row of each owner in this order, by owner. A column is read only where the columns before it are tied.
 
-    Requires: the rows of one owner are side by side.
+    Requires: the rows of one owner are adjacent.
     """
     alive, settled = np.arange(len(owner)), [np.empty(0, np.int64)]
     for by in order:
@@ -129,7 +129,7 @@ def leaders(owner: np.ndarray, order: Order, column: ColumnAt) -> np.ndarray:
 
 
 def _best(owner: np.ndarray, keys: list[np.ndarray]) -> np.ndarray:
-    """The rows of each owner that have the smallest keys."""
+    """The rows with the least keys of each owner."""
     rows = np.arange(len(owner))
     for key in keys:
         first = starts_of(owner[rows])
@@ -138,14 +138,14 @@ def _best(owner: np.ndarray, keys: list[np.ndarray]) -> np.ndarray:
     return rows
 
 
-def precedes(one: ColumnAt, other: ColumnAt, places: np.ndarray, order: Order) -> np.ndarray:
-    """For each of these places whether the row that ``one`` has there comes before that of ``other``."""
-    before = np.zeros(len(places), bool)
-    alike = np.arange(len(places))
+def precedes(one: ColumnAt, other: ColumnAt, rows: np.ndarray, order: Order) -> np.ndarray:
+    """For each of these rows, whether that of ``one`` sorts before that of ``other``."""
+    before = np.zeros(len(rows), bool)
+    alike = np.arange(len(rows))
     for by in order:
         if not len(alike):
             break
-        values = [one_array(side(by.column, places[alike])) for side in (one, other)]
+        values = [one_array(side(by.column, rows[alike])) for side in (one, other)]
         sign = np.zeros(len(alike), np.int64)
         for key in codes(pa.concat_arrays(values), by):
             mine, theirs = np.split(key, 2)
@@ -156,13 +156,13 @@ def precedes(one: ColumnAt, other: ColumnAt, places: np.ndarray, order: Order) -
 
 
 def ranked(owner: np.ndarray, order: Order, rest: Order, column: ColumnAt) -> tuple[np.ndarray, np.ndarray]:
-    """The places of all rows by owner, then in order; and for each, whether it differs in owner or order from the one before.
+    """The rows sorted by owner, then in order; and for each, whether it differs in owner or order from the one before.
 
-    Rows alike in the order come by the ``rest``. A column is asked for only where those before it do not decide.
+    ``rest``: tie breakers. A column is read only where the columns before it are tied.
     """
     keys = codes(column(order[0].column, np.arange(len(owner))), order[0])
-    place = sort_places(owner, *keys)
-    apart = starts_of(owner[place], *(key[place] for key in keys))
+    row = argsort(owner, *keys)
+    apart = starts_of(owner[row], *(key[row] for key in keys))
     first = apart
     for number, by in enumerate((*order, *rest)[1:], 1):
         if number == len(order):
@@ -170,26 +170,28 @@ def ranked(owner: np.ndarray, order: Order, rest: Order, column: ColumnAt) -> tu
         tied = np.flatnonzero(~apart | ~np.append(apart[1:], True)[: len(apart)])
         if not len(tied):
             break
-        rows, alike = place[tied], np.cumsum(apart)[tied]
+        rows, alike = row[tied], np.cumsum(apart)[tied]
         keys = codes(column(by.column, rows), by)
-        again = sort_places(alike, *keys)
-        place[tied] = rows[again]
+        again = argsort(alike, *keys)
+        row[tied] = rows[again]
         apart[tied] |= starts_of(alike, *(key[again] for key in keys))
-    return place, first
+    return row, first
 
 
 def ranks_of(owner: np.ndarray, first: np.ndarray, ties: bool) -> tuple[np.ndarray, np.ndarray]:
-    """For each row, in the order of ``ranked``: where the rows of its owner begin, and where, with ``ties``, those alike begin.
-    The difference is its rank, from 0. ``owner`` and ``first`` are in that order, too."""
+    """For each row, in the order of ``ranked``: the position of the first row of its owner, and its own position or, with
+    ``ties``, that of the first row with which it is tied. The difference is its rank, from 0. Requires: ``owner`` and ``first``
+    are in that order, too."""
     number = np.arange(len(owner))
     begin = np.maximum.accumulate(np.where(starts_of(owner), number, 0))
     return begin, np.maximum.accumulate(np.where(first, number, 0)) if ties else number
 
 
-def sort_places(*keys: np.ndarray) -> np.ndarray:
-    """The stable order of rows by these columns of integers, the first one counting most.
+def argsort(*keys: np.ndarray) -> np.ndarray:
+    """The stable order of rows by these integer columns, the first one most significant.
 
-    Columns whose ranges fit into 64 bits together become one number; with room for the place it is sorted several times faster.
+    Columns whose ranges fit into 64 bits are packed into one integer. If the row number fits, too, sorting is several times
+    faster.
     """
     packed: list[tuple[np.ndarray, int]] = []
     for key in keys:

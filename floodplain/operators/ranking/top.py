@@ -19,7 +19,7 @@ from floodplain.operators.changelog.changelog import (
 )
 from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.context import BatchContext
-from floodplain.operators.kernel.definition import Described, Given, Written, canonical, fixed, free, not_more
+from floodplain.operators.kernel.definition import OperatorSpec, ParameterSpec, Written, canonical, fixed, free, not_more
 from floodplain.operators.kernel.process import KeyedBatchProcess, Process
 from floodplain.operators.kernel.traits import OperatorTraits, Partial
 from floodplain.operators.ranking.combiner import PAYS_FROM, RankingCombiner
@@ -62,7 +62,7 @@ class Top(KeyedBatchProcess, OperatorTraits):
     def __post_init__(self) -> None:
         check_mode("top", self.mode)
         if not isinstance(self.count, int) or self.count < 1:
-            raise BadInput(f"top({self.count!r}) keeps no rows: give a number of 1 or more")
+            raise BadInput(f"top({self.count!r}) keeps no rows: use 1 or more")
         if (self.mode == "append") != (self.until is not None):
             raise BadInput(
                 "top: rows can be appended once a time is over, which a column of them must say: mode='append' goes with "
@@ -78,18 +78,18 @@ class Top(KeyedBatchProcess, OperatorTraits):
     def gives_changes(self) -> bool:  # type: ignore[override]
         return self.mode == "retract"
 
-    def described(self, written: Written) -> Described:  # noqa: ARG002
+    def described(self, written: Written) -> OperatorSpec:  # noqa: ARG002
         ties, until = "ties stay" if self.ties else "", f"until {self.until}" if self.until is not None else ""
-        return Described(
+        return OperatorSpec(
             "top",
             (
-                Given("count", self.count, f"top {self.count} by {self.by}", fixed if self.of_changes else not_more),
-                Given("by", canonical(self.by)),
-                Given("ties", self.ties, ties),
-                Given("until", self.until, until),
-                Given("mode", self.mode, f"mode {self.mode}", free),
-                Given("rank", self.rank, rule=free),
-                Given("changes", self.of_changes),
+                ParameterSpec("count", self.count, f"top {self.count} by {self.by}", fixed if self.of_changes else not_more),
+                ParameterSpec("by", canonical(self.by)),
+                ParameterSpec("ties", self.ties, ties),
+                ParameterSpec("until", self.until, until),
+                ParameterSpec("mode", self.mode, f"mode {self.mode}", free),
+                ParameterSpec("rank", self.rank, rule=free),
+                ParameterSpec("changes", self.of_changes),
             ),
         )
 
@@ -100,16 +100,16 @@ class Top(KeyedBatchProcess, OperatorTraits):
             raise changelog_refused(name, "a rank whose row is retracted may have no row to replace it", "use mode='retract'")
         return replace(self, of_changes=True)
 
-    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
+    def bind(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
         if not self.of_changes:
-            return self._fitted(rows, keys, event_time)
+            return self._bind(rows, keys, event_time)
         plain = without_weight(rows)
-        bound = self._fitted(plain, keys, event_time)
+        bound = self._bind(plain, keys, event_time)
         return RetractableTop(
             "top", plain, keys, bound.order, bound.rest, bound.output, event_time, self.count, self.ties, self.rank
         )
 
-    def _fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Top":
+    def _bind(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> "Top":
         order = parse_order(self.by)
         check_order(order, rows, "top")
         if not (within := within_keys(order, keys)):

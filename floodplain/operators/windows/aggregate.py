@@ -12,7 +12,7 @@ from floodplain.operators.aggregates.aggregation import Aggregation
 from floodplain.operators.aggregates.base import Aggregate
 from floodplain.operators.aggregates.combiner import AggregateCombiner
 from floodplain.operators.changelog.changelog import WEIGHT, changelog_refused
-from floodplain.operators.kernel.definition import Described, Given, Written
+from floodplain.operators.kernel.definition import OperatorSpec, ParameterSpec, Written
 from floodplain.operators.kernel.process import KeyedBatchProcess, Process
 from floodplain.operators.kernel.reserved_columns import check_keys
 from floodplain.operators.kernel.traits import OperatorTraits, Partial
@@ -26,7 +26,7 @@ from floodplain.operators.windows.triggers import END, START, Rules
 
 @dataclass(frozen=True)
 class WindowAggregate(KeyedBatchProcess, OperatorTraits):
-    """Aggregates by key and window; ``fitted`` binds it to a schema and chooses the process."""
+    """Aggregates by key and window; ``bind`` binds it to a schema and chooses the process."""
 
     windows: Windows
     aggregates: Mapping[str, Aggregate]
@@ -50,13 +50,13 @@ class WindowAggregate(KeyedBatchProcess, OperatorTraits):
         """The global window ends with the input."""
         return isinstance(self.windows, TimeWindows) and self.windows.is_global and self.rules.early is None
 
-    def described(self, written: Written) -> Described:
+    def described(self, written: Written) -> OperatorSpec:
         kind = type(self.windows).__name__
-        windows = Given("windows", {"kind": kind, **asdict(self.windows)}, windows_text(self.windows))
-        ends = Given("of_windows", self.of_windows)
+        windows = ParameterSpec("windows", {"kind": kind, **asdict(self.windows)}, windows_text(self.windows))
+        ends = ParameterSpec("of_windows", self.of_windows)
         rules = () if isinstance(self.windows, CountWindows) else self.rules.described()
         aggregates = tuple(aggregate.described(name, written) for name, aggregate in self.aggregates.items())
-        return Described("window aggregate", (windows, *rules, ends), aggregates)
+        return OperatorSpec("window aggregate", (windows, *rules, ends), aggregates)
 
     def goes_by_time(self) -> bool:
         return not (isinstance(self.windows, TimeWindows) and self.windows.is_global)
@@ -68,7 +68,7 @@ class WindowAggregate(KeyedBatchProcess, OperatorTraits):
             "make the window a key and aggregate without windows, as in key_by('city', hour=\"date_trunc('hour', ts)\").agg(…)",
         )
 
-    def fitted(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
+    def bind(self, rows: pa.Schema, keys: tuple[str, ...], event_time: str | None) -> Process:
         if self.rules.firing not in get_args(Firing):
             raise BadInput(f"firing={self.rules.firing!r} is not known: use {', '.join(map(repr, get_args(Firing)))}")
         check_keys("window", keys, START, END, *([WEIGHT] if self.rules.firing == "retracting" else []))
@@ -77,7 +77,7 @@ class WindowAggregate(KeyedBatchProcess, OperatorTraits):
                 raise BadInput(f"an aggregate cannot be called {name}: a key or a column of the window has this name")
             if name.startswith("_"):
                 raise BadInput(f"an aggregate cannot be called {name}: in windows, names that start with _ are reserved")
-        aggregation = Aggregation(self.aggregates).fitted(rows, event_time)
+        aggregation = Aggregation(self.aggregates).bind(rows, event_time)
         process = self._kind(event_time)(self.windows, aggregation, self.rules, rows, keys, event_time)
         if isinstance(self.windows, TimeWindows):
             process.inclusive = self.of_windows

@@ -70,12 +70,12 @@ class WindowProcess(KeyedBatchProcess, OperatorTraits):
     def states(self) -> dict[str, State]:
         return self.storage.states()
 
-    def continued(self, apart: Collection[str], before: Sequence[tuple[int, int]]) -> Self:  # noqa: ARG002
+    def resumed(self, apart: Collection[str], before: Sequence[tuple[int, int]]) -> Self:  # noqa: ARG002
         process = copy(self)
         process.rules = replace(self.rules, before=tuple(before))
         return process
 
-    def kept_by(self) -> dict[str, list[str]]:
+    def states_by_aggregate(self) -> dict[str, list[str]]:
         return self.aggregation.kept
 
     def fresh(self, batch: Batch, number: np.ndarray) -> EpochPartials:

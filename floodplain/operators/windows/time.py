@@ -34,8 +34,8 @@ class TimeWindowProcess(WindowProcess):
 
     shares_panes = False
 
-    def continued(self, apart: Collection[str], before: Sequence[tuple[int, int]]) -> "TimeWindowProcess":
-        process = super().continued(apart, before)
+    def resumed(self, apart: Collection[str], before: Sequence[tuple[int, int]]) -> "TimeWindowProcess":
+        process = super().resumed(apart, before)
         # The number of open windows per key can change with the lateness; the storage they are in stays.
         process.storage = MapStorage(self.layout) if WINDOWS in apart else ListStorage(self.layout)
         return process

@@ -13,7 +13,7 @@ from floodplain.operators.aggregates.aggregation import Aggregation
 from floodplain.operators.changelog.changelog import WEIGHT, same
 from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.context import BatchContext
-from floodplain.operators.kernel.definition import Given, not_less
+from floodplain.operators.kernel.definition import ParameterSpec, not_less
 from floodplain.operators.windows.open_windows import OpenWindows
 from floodplain.state.durations import duration
 from floodplain.structs import fields_of
@@ -33,14 +33,14 @@ class Rules:
     before: tuple[tuple[int, int], ...] = ()
     """Shorter lateness from before a change of the job: up to which watermark, and how much."""
 
-    def described(self) -> tuple[Given, ...]:
+    def described(self) -> tuple[ParameterSpec, ...]:
         early = "" if self.early is None else f"early results {self.early}"
         late = "" if self.late.each_epoch else f"late results {self.late}"
         return (
-            Given("lateness", self.lateness_ms, f"lateness {duration(self.lateness_ms)}", not_less),
-            Given("early", None if self.early is None else asdict(self.early), early),
-            Given("late", asdict(self.late), late),
-            Given("firing", self.firing, self.firing),
+            ParameterSpec("lateness", self.lateness_ms, f"lateness {duration(self.lateness_ms)}", not_less),
+            ParameterSpec("early", None if self.early is None else asdict(self.early), early),
+            ParameterSpec("late", asdict(self.late), late),
+            ParameterSpec("firing", self.firing, self.firing),
         )
 
     def late_cutoff_ms(self, watermark_ms: int) -> int:
@@ -87,7 +87,7 @@ def trigger_rules(lateness_ms: int, early: Trigger | None, late: Trigger, firing
         check_trigger("early", early)
     check_trigger("late", late)
     if late != EACH_EPOCH and not lateness_ms:
-        raise BadInput("window: late= is for rows that come within lateness=, and that is 0: give a lateness, too")
+        raise BadInput("window: late= is for rows that arrive within lateness=, and that is 0: set a lateness, too")
     return Rules(lateness_ms, early, late, firing)
 
 

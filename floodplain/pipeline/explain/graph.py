@@ -1,4 +1,5 @@
-"""A pipeline explained: its logical dataflow and its physical plan, as boxes and arrows that text and pictures are drawn from."""
+"""The dataflow graph that ``explain`` shows: boxes and arrows with their logical and physical facts. Text and pictures are
+rendered from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,11 +12,11 @@ from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.process import Process
 from floodplain.operators.kernel.traits import traits_of
 from floodplain.pipeline.explain.operators import (
-    Together,
+    PreAggregation,
     column_facts,
     operator_facts,
+    preaggregation_of,
     short,
-    together,
 )
 from floodplain.plan.definitions import expression, keyed_by
 from floodplain.plan.nodes import (
@@ -37,50 +38,52 @@ from floodplain.plan.nodes import (
 from floodplain.sinks.base import Sink
 from floodplain.state.durations import duration
 from floodplain.versions.records.definition import Definition
+from floodplain.versions.records.user_names import UserNames
 
 Kind: TypeAlias = Literal["input", "step", "operator", "sink"]
 Flow: TypeAlias = Literal["spark", "exchange", "staged", "files", "broadcast"]
-"""How rows get from one box to the next: within a Spark job; by a shuffle in one; staged for the slots of the next operator
-and read by them without one; as staged files that a sink publishes or Spark reads; collected and sent to all tasks."""
+"""How rows get from one box to the next: ``spark``: in the same Spark job; ``exchange``: by a shuffle; ``staged``: staged by slot
+of the next operator, whose tasks read them without a shuffle; ``files``: as staged files that a sink publishes or Spark reads;
+``broadcast``: collected and sent to all tasks."""
 
 
 @dataclass(frozen=True)
 class About:
-    """What is known of a pipeline besides its plan: of its input always, the rest once it runs."""
+    """Facts about a pipeline besides its plan. Those of its input are always known, the others once it runs."""
 
     sources: tuple[str, ...] = ()
     delay_ms: int | None = None
-    """Of Spark's own watermark."""
+    """The delay of Spark's watermark; None with another watermark."""
     slots: int | None = None
     key_groups: int | None = None
     location: str | None = None
     operators: Mapping[str, KeyedOperator] = field(default_factory=dict)
     schemas: Mapping[tuple[str, str], pa.Schema] = field(default_factory=dict)
     definitions: Mapping[str, Definition] = field(default_factory=dict)
-    """Operator → what the log has of it."""
-    together: Mapping[str, bool] = field(default_factory=dict)
-    """Operator → whether its rows are put together before the exchange in the next epoch."""
+    """Operator → its definition recorded in the log."""
+    preaggregates: Mapping[str, bool] = field(default_factory=dict)
+    """Operator → whether its rows are pre-aggregated before the shuffle in the next epoch."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """A step. ``lines`` are of the logical dataflow, the others of how it runs."""
+    """A step of the dataflow. ``lines`` are its logical facts; ``physical`` and ``preaggregation`` tell how it runs."""
 
     kind: Kind
     title: str
     lines: tuple[str, ...] = ()
     physical: tuple[str, ...] = ()
-    together: Together | None = None
+    preaggregation: PreAggregation | None = None
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """All that is said of it but its title."""
-        return (*self.lines, *(() if self.together is None else (str(self.together),)), *self.physical)
+    def all_lines(self) -> tuple[str, ...]:
+        """Its logical and physical facts, without the title."""
+        return (*self.lines, *(() if self.preaggregation is None else (str(self.preaggregation),)), *self.physical)
 
 
 @dataclass(frozen=True)
 class Arrow:
-    """From box to box, by number."""
+    """An edge between two boxes, by their numbers."""
 
     start: int
     end: int
@@ -89,23 +92,24 @@ class Arrow:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """Each box stands after those it reads from."""
+class Graph:
+    """The boxes in topological order, and the arrows between them."""
 
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
     about: About
 
     def into(self, number: int) -> list[Arrow]:
+        """The arrows that end at a box."""
         return [arrow for arrow in self.arrows if arrow.end == number]
 
 
-def picture(plan: Plan, about: About, end: Node | None = None) -> Picture:
+def dataflow_graph(plan: Plan, about: About, end: Node | None = None) -> Graph:
     """``end``: the last step of a stream that has no sink yet."""
-    return _Drawing(plan, about, end).drawn()
+    return _GraphBuilder(plan, about, end).build()
 
 
-class _Drawing:
+class _GraphBuilder:
     def __init__(self, plan: Plan, about: About, end: Node | None) -> None:
         self._plan = Plan([Outlet("", end, _NO_SINK)], plan.event_time, plan.watermark) if end is not None else plan
         self._about = about
@@ -113,7 +117,7 @@ class _Drawing:
         self._arrows: list[Arrow] = []
         self._number: dict[Node, int] = {}
 
-    def drawn(self) -> Picture:
+    def build(self) -> Graph:
         for node in self._plan.nodes:
             if isinstance(node, Side):
                 self._number[node] = self._number[node.parent]
@@ -124,7 +128,7 @@ class _Drawing:
         for outlet in self._plan.outlets:
             if outlet.sink is not _NO_SINK:
                 self._outlet(outlet)
-        return Picture(tuple(self._boxes), tuple(self._arrows), self._about)
+        return Graph(tuple(self._boxes), tuple(self._arrows), self._about)
 
     def _box(self, node: Input | Transform | Select | Extend | Union | Keyed) -> Box:
         match node:
@@ -139,25 +143,26 @@ class _Drawing:
                 rows = (f"rows of {only[1]}",) if only else ()
                 return Box("step", "select", (*rows, *column_facts(self._plan.columns(node), chosen)))
             case Extend(columns=columns, where=where):
-                told = [f"{name} = {expression(made)}" for name, made in columns] + ([] if where is None else [expression(where)])
-                return Box("step", "with columns" if columns else "where", tuple(map(short, told)))
+                facts = [f"{name} = {expression(made)}" for name, made in columns]
+                facts += [] if where is None else [expression(where)]
+                return Box("step", "with columns" if columns else "where", tuple(map(short, facts)))
             case Union():
                 return Box("step", "union")
             case _:
                 return self._operator(node)
 
     def _operator(self, step: Keyed) -> Box:
-        known = self._about.operators.get(step.name)
-        process = known.process if known is not None else step.process
+        bound = self._about.operators.get(step.name)
+        process = bound.process if bound is not None else step.process
         lines = operator_facts(step, self._about.definitions.get(step.name))
-        running = None if known is None else known.process
-        put = together(step, running, self._hindered(step), self._about.together.get(step.name))
-        return Box("operator", step.name, tuple(lines), tuple(_tables(known, process)), put)
+        running = None if bound is None else bound.process
+        preaggregation = preaggregation_of(step, running, self._hindrance(step), self._about.preaggregates.get(step.name))
+        return Box("operator", step.name, tuple(lines), tuple(_tables(bound, process)), preaggregation)
 
-    def _hindered(self, step: Keyed) -> str:
-        """Why rows are not put together on the way to it, whatever was asked for."""
-        if self._straight(step.parent, step.keys):
-            return "there is none"
+    def _hindrance(self, step: Keyed) -> str:
+        """Why its rows cannot be pre-aggregated, whatever ``partial`` says; empty if they can."""
+        if self._reads_staged(step.parent, step.keys):
+            return "no exchange"
         return "rows come in order" if step.in_order is not None else "late rows are read" if self._plan.wants_late(step) else ""
 
     def _arrow(self, parent: Node, node: Node) -> Arrow:
@@ -166,12 +171,12 @@ class _Drawing:
             return Arrow(start, end, "broadcast", "to all tasks")
         side = f"{named[1]}: " if named is not None and named[1] != MAIN else ""
         if isinstance(node, Keyed):
-            straight, by = self._straight(parent, node.keys), keyed_by(node.keys)
-            return Arrow(start, end, "staged" if straight else "exchange", f"{side}{'staged' if straight else 'shuffle'} {by}")
+            staged, by = self._reads_staged(parent, node.keys), keyed_by(node.keys)
+            return Arrow(start, end, "staged" if staged else "exchange", f"{side}{'staged' if staged else 'shuffle'} {by}")
         return Arrow(start, end, "spark" if named is None else "files", side.removesuffix(": "))
 
-    def _straight(self, parent: Node, keys: tuple[str, ...]) -> bool:
-        """Whether tasks read these rows from staged files themselves."""
+    def _reads_staged(self, parent: Node, keys: tuple[str, ...]) -> bool:
+        """Whether tasks read these rows from staged files, without a shuffle."""
         named, conditions = some_of(parent)
         if named is None or self._plan.split_by(*named) != keys:
             return False
@@ -188,7 +193,7 @@ class _Drawing:
 
 
 class _NoSink(Sink):
-    """Where a stream ends that has no sink yet."""
+    """The placeholder sink of a stream that has none yet."""
 
     def publish(self, epoch: int, files: Any, blobs: Any, schema: pa.Schema) -> None:
         raise NotImplementedError
@@ -197,9 +202,10 @@ class _NoSink(Sink):
 _NO_SINK = _NoSink()
 
 
-def _tables(known: KeyedOperator | None, process: Process) -> list[str]:
-    if known is not None:
-        return [f"table {schema.table}" for schema in known.tables.schemas]
+def _tables(bound: KeyedOperator | None, process: Process) -> list[str]:
+    if bound is not None:
+        names = UserNames({bound.name: bound.traits.described(str).recorded})
+        return [f"table {names.table(schema.table)}" for schema in bound.tables.schemas]
     if traits_of(process).depends_on_input:
         return ["tables are known once it runs"]
     return [f"state {name}: {type(state).__name__}" for name, state in process.states().items()]
@@ -231,7 +237,7 @@ def _rule(rule: WatermarkRule) -> list[str]:
 def _slack(slack: Slack) -> str:
     parts = [duration(slack.time_ms)] if slack.time_ms is not None else []
     parts += [f"{slack.rows} rows"] if slack.rows is not None else []
-    return f"{' and '.join(parts)} behind" if parts else "as it says"
+    return f"{' and '.join(parts)} behind" if parts else "by punctuation or heartbeat"
 
 
 def _sink(sink: Sink) -> str:

@@ -1,10 +1,10 @@
-"""Where boxes and arrows stand: in layers from top to bottom, each box below all that it reads from."""
+"""Layered layout of a dataflow graph: each box is below all boxes that it reads from."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from floodplain.pipeline.explain.graph import Arrow, Picture
+from floodplain.pipeline.explain.graph import Arrow, Graph
 
 GAP_X, GAP_Y = 28.0, 58.0
 _SWEEPS = 6
@@ -12,7 +12,7 @@ _SWEEPS = 6
 
 @dataclass(eq=False)
 class Spot:
-    """A box's place, or a bend of an arrow that passes a layer; x and y are its middle and its top."""
+    """The position of a box, or of a bend where an arrow passes a layer. ``x`` is its centre, ``y`` its top."""
 
     width: float
     height: float
@@ -26,20 +26,20 @@ class Spot:
 @dataclass(frozen=True)
 class Layout:
     boxes: tuple[Spot, ...]
-    ways: tuple[tuple[Spot, ...], ...]
-    """Of each arrow: from spot to spot."""
+    routes: tuple[tuple[Spot, ...], ...]
+    """For each arrow, the spots that it connects."""
     width: float
     height: float
 
 
-def laid_out(drawn: Picture, sizes: Sequence[tuple[float, float]]) -> Layout:
+def laid_out(graph: Graph, sizes: Sequence[tuple[float, float]]) -> Layout:
     """``sizes``: width and height of each box."""
-    layers = _layers(drawn)
+    layers = _layers(graph)
     boxes = [Spot(width, height, layers[number]) for number, (width, height) in enumerate(sizes)]
     rows: list[list[Spot]] = [[] for _ in range(max(layers.values(), default=-1) + 1)]
     for spot in boxes:
         rows[spot.layer].append(spot)
-    ways = [_way(boxes[arrow.start], boxes[arrow.end], rows) for arrow in drawn.arrows]
+    routes = [_route(boxes[arrow.start], boxes[arrow.end], rows) for arrow in graph.arrows]
     _order(rows)
     _place(rows)
     left = min((spot.x - spot.width / 2 for row in rows for spot in row), default=0.0)
@@ -47,44 +47,44 @@ def laid_out(drawn: Picture, sizes: Sequence[tuple[float, float]]) -> Layout:
         spot.x -= left
     right = max((spot.x + spot.width / 2 for row in rows for spot in row), default=0.0)
     bottom = max((spot.y + spot.height for row in rows for spot in row), default=0.0)
-    return Layout(tuple(boxes), tuple(ways), right, bottom)
+    return Layout(tuple(boxes), tuple(routes), right, bottom)
 
 
-def _layers(drawn: Picture) -> Mapping[int, int]:
+def _layers(graph: Graph) -> Mapping[int, int]:
     layers: dict[int, int] = {}
-    for number in range(len(drawn.boxes)):
-        layers[number] = max((layers[arrow.start] + 1 for arrow in drawn.into(number)), default=0)
-    _lower_inputs(drawn.arrows, layers)
+    for number in range(len(graph.boxes)):
+        layers[number] = max((layers[arrow.start] + 1 for arrow in graph.into(number)), default=0)
+    _lower_inputs(graph.arrows, layers)
     return layers
 
 
 def _lower_inputs(arrows: Sequence[Arrow], layers: dict[int, int]) -> None:
-    """What reads nothing stands right above its first reader."""
+    """Moves each box without inputs to the layer right above its first reader."""
     fed = {arrow.end for arrow in arrows}
     for number in set(layers) - fed:
         layers[number] = min((layers[arrow.end] - 1 for arrow in arrows if arrow.start == number), default=0)
 
 
-def _way(start: Spot, end: Spot, rows: list[list[Spot]]) -> tuple[Spot, ...]:
-    way = [start]
+def _route(start: Spot, end: Spot, rows: list[list[Spot]]) -> tuple[Spot, ...]:
+    route = [start]
     for layer in range(start.layer + 1, end.layer):
         bend = Spot(8.0, 0.0, layer)
         rows[layer].append(bend)
-        way.append(bend)
-    way.append(end)
-    for upper, lower in pairwise(way):
+        route.append(bend)
+    route.append(end)
+    for upper, lower in pairwise(route):
         upper.below.append(lower)
         lower.above.append(upper)
-    return tuple(way)
+    return tuple(route)
 
 
 def _order(rows: list[list[Spot]]) -> None:
-    """Fewer crossings: each spot goes to the mean place of those it is connected with, above and below in turn."""
+    """Reduces crossings: moves each spot to the mean position of its neighbours, in the layer above and below in turn."""
     for sweep in range(_SWEEPS):
         downward = sweep % 2 == 0
         for row in rows if downward else reversed(rows):
-            place = {id(spot): number for other in rows for number, spot in enumerate(other)}
-            row.sort(key=lambda spot: _mean([place[id(near)] for near in _near(spot, downward)], place[id(spot)]))
+            position = {id(spot): number for other in rows for number, spot in enumerate(other)}
+            row.sort(key=lambda spot: _mean([position[id(near)] for near in _near(spot, downward)], position[id(spot)]))
 
 
 def _place(rows: list[list[Spot]]) -> None:
@@ -103,7 +103,7 @@ def _place(rows: list[list[Spot]]) -> None:
 
 
 def _settle(row: list[Spot], wanted: list[float]) -> None:
-    """As near as possible to where each wants to be, in this order and with gaps between them."""
+    """Moves spots of a layer as near as possible to their ``wanted`` x, keeping their order and the gaps between them."""
     right = float("-inf")
     for spot, x in zip(row, wanted, strict=True):
         spot.x = max(x, right + spot.width / 2)

@@ -1,15 +1,15 @@
-"""A pipeline explained as a Mermaid flowchart: text that many pages and editors draw."""
+"""``explain`` as a Mermaid flowchart, which many web pages and editors render."""
 
-from floodplain.pipeline.explain.graph import Arrow, Box, Picture
+from floodplain.pipeline.explain.graph import Arrow, Box, Graph
 
 _SHAPES = {"input": ("([", "])"), "step": ("(", ")"), "operator": ("[", "]"), "sink": ("[(", ")]")}
 _LINES = {"spark": "-->", "exchange": "==>", "staged": "-.->", "files": "-->", "broadcast": "-.->"}
 
 
-def mermaid(drawn: Picture) -> str:
-    lines = ["flowchart TD", *(f"  {_box(number, box)}" for number, box in enumerate(drawn.boxes))]
-    lines += [f"  {_arrow(arrow)}" for arrow in drawn.arrows]
-    numbers = [f"n{number}" for number, box in enumerate(drawn.boxes) if box.kind == "operator"]
+def mermaid(graph: Graph) -> str:
+    lines = ["flowchart TD", *(f"  {_box(number, box)}" for number, box in enumerate(graph.boxes))]
+    lines += [f"  {_arrow(arrow)}" for arrow in graph.arrows]
+    numbers = [f"n{number}" for number, box in enumerate(graph.boxes) if box.kind == "operator"]
     if numbers:
         lines += ["  classDef operator stroke-width:2px", f"  class {','.join(numbers)} operator"]
     return "\n".join([*lines, ""])
@@ -17,7 +17,7 @@ def mermaid(drawn: Picture) -> str:
 
 def _box(number: int, box: Box) -> str:
     opened, closed = _SHAPES[box.kind]
-    text = "<br/>".join(map(_safe, (box.title, *box.words)))
+    text = "<br/>".join(map(_safe, (box.title, *box.all_lines)))
     return f'n{number}{opened}"{text}"{closed}'
 
 
@@ -27,5 +27,5 @@ def _arrow(arrow: Arrow) -> str:
 
 
 def _safe(text: str) -> str:
-    """Quotes end a label, and ``#`` begins an entity."""
+    """Escaped: quotes would end a label, and ``#`` begin an entity."""
     return text.replace("#", "#35;").replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")

@@ -1,4 +1,4 @@
-"""Operators in words: what each does with its rows, as short facts, and whether rows are put together on the way to it."""
+"""Facts about an operator for ``explain``: its definition in short lines, and whether its input is pre-aggregated."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,15 +14,15 @@ LONGEST = 70
 
 
 def operator_facts(step: Keyed, recorded: Definition | None) -> list[str]:
-    """What it does, by which keys and by which time. ``recorded``: what the log has of it, once it runs."""
+    """What it does, its keys and its event time. ``recorded``: its definition in the log, once it runs."""
     return [short(fact) for fact in (recorded or described(step).recorded).facts]
 
 
 def column_facts(columns: tuple[tuple[str, Any], ...], chosen: bool) -> list[str]:
-    """The columns that a step makes, under the names that users gave."""
+    """The columns that a step selects, as users wrote them."""
     sides = [f"{'right' if made == 'true' else 'left'} side" for name, made in columns if name == RIGHT_SIDE]
-    told = [_column(name, made, chosen) for name, made in columns if name not in (RIGHT_SIDE, ALL)]
-    return [*sides, short(", ".join(told))] if told else sides
+    texts = [_column(name, made, chosen) for name, made in columns if name not in (RIGHT_SIDE, ALL)]
+    return [*sides, short(", ".join(texts))] if texts else sides
 
 
 def _column(name: str, made: Any, chosen: bool) -> str:
@@ -33,32 +33,35 @@ def _column(name: str, made: Any, chosen: bool) -> str:
 
 
 @dataclass(frozen=True)
-class Together:
-    """Whether rows of a key are put together on the way to an operator, before they are exchanged."""
+class PreAggregation:
+    """Whether rows are pre-aggregated (combined by key) before they are shuffled to an operator."""
 
     when: Literal["on", "auto", "off"]
     why: str = ""
-    """Why they are not, or what is known of the next epoch."""
+    """Why it is off, or whether the next epoch does it."""
     exchanges: int | None = None
-    """How many exchanges it takes besides that to the slots; None if that is known only once the columns are."""
+    """The number of shuffles that it adds to the one to the slots; None if that is not known before the schema is."""
 
     def __str__(self) -> str:
-        by = {None: "", 0: ", where they are read", 1: ", by Spark with an exchange of its own"}[self.exchanges]
-        return f"rows put together before the exchange: {self.when}{f' ({self.why})' if self.why else ''}{by}"
+        by = {None: "", 0: ", in the tasks that read the rows", 1: ", by Spark with an exchange of its own"}[self.exchanges]
+        return f"pre-aggregation before the exchange: {self.when}{f' ({self.why})' if self.why else ''}{by}"
 
 
-def together(step: Keyed, running: Process | None, hindered: str, now: bool | None) -> Together | None:
-    """None for an operator that needs every row. ``running``: the process once its columns are known. ``hindered``: why rows
-    come as they are though the operator could do without. ``now``: whether the next epoch does it, if that is known."""
-    asked = step.traits.partial
-    if asked is None:
+def preaggregation_of(step: Keyed, running: Process | None, hindrance: str, next_epoch: bool | None) -> PreAggregation | None:
+    """None for an operator that has no combiner: it needs every row. ``running``: the process, once it is bound to its schema.
+    ``hindrance``: why rows cannot be pre-aggregated here. ``next_epoch``: whether the next epoch does it, if that is known."""
+    partial = step.traits.partial
+    if partial is None:
         return None
     combiner = traits_of(step.process if running is None else running).combiner
     later = running is None and step.traits.combines_when_bound
-    if not asked or hindered or (combiner is None and not later):
-        return Together("off", hindered)
-    known = "" if asked != "auto" or now is None else "in the next epoch" if now else "not in the next epoch"
-    return Together("auto" if asked == "auto" else "on", known, None if combiner is None else int(combiner.sql() is not None))
+    if not partial or hindrance or (combiner is None and not later):
+        return PreAggregation("off", hindrance)
+    unknown = partial != "auto" or next_epoch is None
+    why = "" if unknown else "in the next epoch" if next_epoch else "not in the next epoch"
+    return PreAggregation(
+        "auto" if partial == "auto" else "on", why, None if combiner is None else int(combiner.sql() is not None)
+    )
 
 
 def short(text: str) -> str:

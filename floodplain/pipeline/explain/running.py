@@ -1,14 +1,14 @@
-"""A running pipeline explained: the dataflow with slots, tables and definitions as the state has them now."""
+"""``explain`` of a running pipeline: the dataflow with its current slots, tables and recorded definitions."""
 
 from dataclasses import replace
 
-from floodplain.pipeline.explain.graph import About, picture
+from floodplain.pipeline.explain.graph import About, dataflow_graph
 from floodplain.pipeline.explain.text import Form, explained
 from floodplain.runtime.epoch_runner import EpochRunner
 
 
 def explain_running(epochs: EpochRunner, described: About, form: Form) -> str:
-    """``described``: what the stream says of its input. Requires: ``epochs.prepare`` was called."""
+    """``described``: ``Stream.about``. Requires: ``epochs.prepare`` was called."""
     head = epochs.store.head
     about = replace(
         described,
@@ -18,6 +18,6 @@ def explain_running(epochs: EpochRunner, described: About, form: Form) -> str:
         operators=epochs.bound.operators,
         schemas=epochs.bound.schemas,
         definitions=head.definitions,
-        together=epochs.bound.preaggregates,
+        preaggregates=epochs.bound.preaggregates,
     )
-    return explained(picture(epochs.bound.plan, about), form)
+    return explained(dataflow_graph(epochs.bound.plan, about), form)

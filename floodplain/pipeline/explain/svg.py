@@ -1,8 +1,8 @@
-"""A pipeline explained as a picture that any browser shows."""
+"""``explain`` as an SVG picture."""
 
 from xml.sax.saxutils import escape
 
-from floodplain.pipeline.explain.graph import Arrow, Box, Picture
+from floodplain.pipeline.explain.graph import Arrow, Box, Graph
 from floodplain.pipeline.explain.layout import Layout, Spot, laid_out
 
 _CHAR, _LINE, _PAD, _MARGIN = 6.7, 16.0, 10.0, 16.0
@@ -25,15 +25,15 @@ _LEGEND = {
 _FONT = 'font-family="ui-monospace, Menlo, Consolas, DejaVu Sans Mono, monospace" font-size="11"'
 
 
-def svg(drawn: Picture) -> str:
-    layout = laid_out(drawn, [_size(box) for box in drawn.boxes])
-    used = [flow for flow in _LEGEND if any(arrow.flow == flow for arrow in drawn.arrows)]
+def svg(graph: Graph) -> str:
+    layout = laid_out(graph, [_size(box) for box in graph.boxes])
+    used = [flow for flow in _LEGEND if any(arrow.flow == flow for arrow in graph.arrows)]
     legend_width = sum(_CHAR * len(_LEGEND[flow]) + 56 for flow in used)
     width = max(layout.width, legend_width) + 2 * _MARGIN
     height = layout.height + 2 * _MARGIN + (30 if used else 0)
-    body = [_way(arrow, layout.ways[number]) for number, arrow in enumerate(drawn.arrows)]
-    body += [_box(box, layout.boxes[number]) for number, box in enumerate(drawn.boxes)]
-    body += [_label(arrow, layout.ways[number]) for number, arrow in enumerate(drawn.arrows) if arrow.label]
+    body = [_route(arrow, layout.routes[number]) for number, arrow in enumerate(graph.arrows)]
+    body += [_box(box, layout.boxes[number]) for number, box in enumerate(graph.boxes)]
+    body += [_label(arrow, layout.routes[number]) for number, arrow in enumerate(graph.arrows) if arrow.label]
     size = f'width="{width:.0f}" height="{height:.0f}"'
     return "\n".join(
         [
@@ -50,7 +50,7 @@ def svg(drawn: Picture) -> str:
 
 
 def _size(box: Box) -> tuple[float, float]:
-    lines = box.words
+    lines = box.all_lines
     widest = max(len(box.title) * 1.1, *(len(line) for line in lines), 6) if lines else max(len(box.title) * 1.1, 6)
     return widest * _CHAR + 2 * _PAD, (len(lines) + 1) * _LINE + 2 * _PAD - 4
 
@@ -60,18 +60,18 @@ def _box(box: Box, spot: Spot) -> str:
     place = f'x="{left:.1f}" y="{spot.y:.1f}" width="{spot.width:.1f}" height="{spot.height:.1f}"'
     made = [f'<rect {place} rx="{radius}" fill="{_FILLS[box.kind]}" stroke="{_STROKES[box.kind]}"/>']
     texts = [(box.title, 'font-weight="bold"'), *((line, "") for line in box.lines)]
-    texts += [(line, 'fill="#666666"') for line in box.words[len(box.lines) :]]
+    texts += [(line, 'fill="#666666"') for line in box.all_lines[len(box.lines) :]]
     for number, (text, style) in enumerate(texts):
         y = spot.y + _PAD + 10 + number * _LINE
         made.append(f'<text x="{left + _PAD:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>')
     return "\n".join(made)
 
 
-def _way(arrow: Arrow, way: tuple[Spot, ...]) -> str:
+def _route(arrow: Arrow, route: tuple[Spot, ...]) -> str:
     colour, weight, dashes = _FLOWS[arrow.flow]
-    x, y = way[0].x, way[0].y + way[0].height
+    x, y = route[0].x, route[0].y + route[0].height
     path = [f"M{x:.1f},{y:.1f}"]
-    for spot in way[1:]:
+    for spot in route[1:]:
         half = (spot.y - y) / 2
         path.append(f"C{x:.1f},{y + half:.1f} {spot.x:.1f},{spot.y - half:.1f} {spot.x:.1f},{spot.y:.1f}")
         x, y = spot.x, spot.y
@@ -81,8 +81,8 @@ def _way(arrow: Arrow, way: tuple[Spot, ...]) -> str:
     return f'<path d="{" ".join(path)}" {line}{dash}/>\n<path d="{tip}" {line}/>'
 
 
-def _label(arrow: Arrow, way: tuple[Spot, ...]) -> str:
-    upper, lower = way[-2], way[-1]
+def _label(arrow: Arrow, route: tuple[Spot, ...]) -> str:
+    upper, lower = route[-2], route[-1]
     x, y = (upper.x + lower.x) / 2, (upper.y + upper.height + lower.y) / 2
     width = len(arrow.label) * _CHAR + 8
     return (

@@ -51,7 +51,7 @@ def expected(rows: pa.Table, named: dict[str, Aggregate]) -> dict[int, dict]:
 
 def counted(rows: pa.Table, named: dict[str, Aggregate], epochs: int) -> dict[int, dict]:
     """As an operator does it: each epoch's rows into what was kept."""
-    aggregation = Aggregation(named).fitted(rows.schema, None)
+    aggregation = Aggregation(named).bind(rows.schema, None)
     kept = [pa.nulls(OWNERS, field.type) for field in aggregation.partial]
     known = np.empty(0, np.int64)
     for epoch in range(epochs):
@@ -91,7 +91,7 @@ def test_combinations_of_columns(kind):
         "x": fp.count_distinct("x"),
     }
     assert counted(rows, named, 3) == expected(rows, named)
-    assert [part.names for part in Aggregation(named).fitted(rows.schema, None).parts] == [("xy", "of"), ("yx",), ("x",)]
+    assert [part.names for part in Aggregation(named).bind(rows.schema, None).parts] == [("xy", "of"), ("yx",), ("x",)]
 
 
 def test_more_conditions_than_one_number_can_tell_apart():
@@ -104,7 +104,7 @@ def test_a_value_is_kept_once_however_many_conditions_there_are():
     rows = rows_of("long", 3)
     named = {f"n{i}": fp.count_distinct("x", where=f"c{i}") for i in range(3)}
     for given, values in ((named, "n0_0"), (named | {"a": fp.count_distinct("x")}, "a")):
-        partial = Aggregation(given).fitted(rows.schema, None).partial
+        partial = Aggregation(given).bind(rows.schema, None).partial
         assert [field.name for field in partial] == ["n0", "n1", "n2", values]
         assert [field.type.value_type for field in partial] == [*[pa.bool_()] * 3, pa.int64()]
 

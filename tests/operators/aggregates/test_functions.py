@@ -42,7 +42,7 @@ def rows_of(seed: int, count: int = 2000) -> pa.Table:
 
 def aggregated(rows: pa.Table, named: dict[str, Aggregate], parts: int, seed: int = 0) -> dict[int, dict]:
     """Each part is aggregated by itself, in any order; then the partials are combined, two parts at a time."""
-    aggregation = Aggregation(named).fitted(rows.schema, "t")
+    aggregation = Aggregation(named).bind(rows.schema, "t")
     rng = np.random.default_rng(seed)
     part_of_row = rng.integers(0, parts, len(rows))
     kept: tuple[np.ndarray, list[pa.Array]] | None = None
@@ -242,15 +242,15 @@ def test_what_cannot_be_aggregated_is_refused():
         ({"x": fp.avg("s")}, SchemaMismatch, "aggregate x: an average needs a number, not string"),
         ({"x": fp.sum("nobody")}, BadInput, "aggregate x: there is no column nobody; there are: g, i"),
         ({"x": fp.count(where="i")}, SchemaMismatch, "where must be true or false"),
-        ({}, BadInput, "nothing is aggregated"),
+        ({}, BadInput, "there are no aggregates"),
     ):
         with pytest.raises(error, match=text):
-            Aggregation(named).fitted(rows, "t")
-    with pytest.raises(BadInput, match="goes by event time"):
-        Aggregation({"x": fp.first("i")}).fitted(rows, None)
+            Aggregation(named).bind(rows, "t")
+    with pytest.raises(BadInput, match="needs event time"):
+        Aggregation({"x": fp.first("i")}).bind(rows, None)
     for wrong in (lambda: fp.top_k("i", 0), lambda: fp.approx_quantile("i", 2.0), lambda: fp.approx_count_distinct("i", 0.9)):
         with pytest.raises(BadInput):
             wrong()
     big = pa.table({"g": [0, 0], "x": [2**62, 2**62], "t": [0, 1]})
-    with pytest.raises(BadInput, match="beyond what a long can hold"):
+    with pytest.raises(BadInput, match="overflows a long"):
         aggregated(big, {"x": fp.sum("x")}, 1)

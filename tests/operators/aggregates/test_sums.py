@@ -46,7 +46,7 @@ def kit_of(step, partial):
 def test_a_sum_beyond_its_type_names_operator_epoch_aggregate_and_key(step, partial):
     name = "pivot" if "pivot" in step else "aggregate" if step in ("aggregate", "changes", "decimal") else "windows"
     what = "column total" if "pivot" in step else "aggregate total"
-    told = f"operator {name}, epoch %s, key Key\\(u='a'\\): {what}: a sum (is beyond what a long can hold|does not fit decimal)"
+    told = f"operator {name}, epoch %s, key Key\\(u='a'\\): {what}: a sum (overflows a long|does not fit decimal)"
     apart, together = kit_of(step, partial), kit_of(step, partial)
     apart.epoch([row("b", 1), row("a", HALF), row("c", -3)], watermark_ms=1)
     with pytest.raises(fp.UserError, match=told % 2):

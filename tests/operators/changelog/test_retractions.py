@@ -1,4 +1,4 @@
-"""Operators behind changes: whatever is taken back, they come to what the rows that are left come to."""
+"""Operators downstream of a changelog: whatever is retracted, their result is that of the rows that remain."""
 
 from collections import defaultdict
 from decimal import Decimal
@@ -59,7 +59,7 @@ SECOND = {
 
 
 def events(seed, epochs=4, size=24):
-    """Few values, so that there are ties and copies; a key comes again and again, so that much is taken back."""
+    """Few values, so that there are ties and duplicates; keys recur, so that there are many retractions."""
     rng = Random(seed)
     return [
         [
@@ -207,7 +207,7 @@ def on(user, page, at, **more):
 
 
 def test_a_row_is_taken_back_however_old_it_is():
-    """Its time is that of the row it takes back, which the watermark may have passed long ago."""
+    """A retraction has the time of the row that it retracts, which the watermark may have passed long ago."""
     kit = PipelineKit(lambda s: newest(s).key_by("page").agg(n=fp.count()).write("memory"), rows=COLUMNS)
     assert kit.epoch([on("u", "a", 1000)], watermark_ms=1000) == {"output": [{"page": "a", "n": 1}]}
     now = kit.epoch([on("u", "b", 9000)], watermark_ms=9000)["output"]

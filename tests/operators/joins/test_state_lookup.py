@@ -103,7 +103,7 @@ def test_there_is_one_multi_get_per_task(other, tmp_path):
 
 def test_tasks_are_sent_what_they_look_at(other, tmp_path):
     asked = state_lookup.StateLookup(str(tmp_path / "other"), "levels", {"user": "name"})
-    begun = asked.fitted(pa.schema([("user", pa.string())]), ("user",), None).begun()
+    begun = asked.bind(pa.schema([("user", pa.string())]), ("user",), None).for_epoch()
     assert pickle.loads(pickle.dumps(begun)).output == begun.output
 
 
@@ -137,7 +137,7 @@ def test_what_cannot_be_looked_up_is_refused(other, tmp_path):
 
 
 def test_changes_that_look_up_one_epoch_are_changes(other, tmp_path):
-    """A row finds the same when it is taken back as when it came."""
+    """A retraction finds the same entry as the insertion did."""
 
     def build(stream):
         newest = stream.key_by("amount").last("user", mode="retract")

@@ -133,5 +133,5 @@ def test_what_cannot_be_joined_is_refused():
 
 def test_bounds_are_a_pair():
     for bounds in ("5 seconds", ("5 seconds",), 5):
-        with pytest.raises(BadInput, match="is not a pair: give both bounds of right"):
+        with pytest.raises(BadInput, match="is not a pair: pass both bounds of right"):
             PipelineKit(ads("inner", within=bounds), rows=ROWS)

@@ -112,7 +112,7 @@ class AtOnce(States, KeyedBatchProcess):
         return pa.table({"user": users, "what": pa.repeat("fired", len(due)), "value": due["time"].cast(pa.string())})
 
     def _told(self, batch):
-        """For the test alone: what the other one yields, put together row by row."""
+        """The expected output: that of the per-key process, as one table."""
         values = [batch.state(name).to_pylist() for name in ("n", "last", "best", "total", "mean")]
         users = batch.keys["user"].to_pylist()[: len(batch.starts) - 1]
         asked = ["a", "b"] * len(users), np.repeat(np.arange(len(users)), 2)
@@ -279,12 +279,12 @@ def test_a_library_that_is_missing_is_named(monkeypatch):
     [
         (lambda batch: batch.state("nope"), "operator kit has no state 'nope'; it has: n, last, best, total"),
         (lambda batch: batch.append("n", [1, 2]), "operator kit, state n is a Value: this is for a List"),
-        (lambda batch: batch.set("n", [1]), "state n: 1 values were given, and there are 2 keys: say with key_of"),
-        (lambda batch: batch.set("n", [1], [0, 1]), "state n: 1 values were given, and key_of has 2"),
-        (lambda batch: batch.set("n", [1], [2]), "state n: key_of must hold numbers of keys, from 0 to 1"),
+        (lambda batch: batch.set("n", [1]), "state n: there are 1 values, and there are 2 keys: pass the key number"),
+        (lambda batch: batch.set("n", [1], [0, 1]), "state n: there are 1 values, and key_of has 2"),
+        (lambda batch: batch.set("n", [1], [2]), "state n: key_of must have key numbers, from 0 to 1"),
         (lambda batch: batch.set("n", ["a", "b"]), "state n: 'a' of key {'user': 'u'} does not fit int64"),
         (lambda batch: batch.set("n", pa.table({"m": [1, 2]})), "state n: the frame has no column 'n'; it has m"),
-        (lambda batch: batch.put("pages", ["a"], [1, 2], [0]), "state pages: 1 entry keys and 2 values were given"),
+        (lambda batch: batch.put("pages", ["a"], [1, 2], [0]), "state pages: there are 1 entry keys and 2 values"),
         (lambda batch: batch.get("pages", [["a"], ["b"]]), "state pages: \\['a'\\] of key {'user': 'u'} does not fit string"),
         (lambda batch: batch.timer([None, 1]), "state event_timers: a timer needs a time"),
         (lambda batch: pa.array([1]), "is not an Arrow table"),
@@ -300,5 +300,5 @@ def test_what_does_not_fit_is_refused_by_name(call, words):
 
 def test_a_context_of_one_key_is_no_use_here():
     kit = kit_of(Plain, process=lambda self, batch, ctx: ctx.timer(ctx.watermark + ctx.epoch))
-    with pytest.raises(UserError, match=r"ctx.timer is of one key: .*batch.timer"):
+    with pytest.raises(UserError, match=r"ctx.timer is for one key: .*batch.timer"):
         kit.epoch(rows(("u", "a", 5)))

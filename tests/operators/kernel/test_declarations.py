@@ -48,14 +48,14 @@ class Shadowing(Good):
 
 
 REFUSED = [
-    (Good, BadInput, "Good is a class: give an object of it, Good()"),
-    (lambda: 5, BadInput, "5 is no process function: subclass KeyedProcess or KeyedBatchProcess"),
-    (NoOutput, BadInput, "NoOutput does not say what comes out: declare it, output = 'user string, n long'"),
-    (ByText, BadInput, "order_by of ByText is a text: name columns in a list"),
-    (BroadcastByText, BadInput, "broadcast_order_by of BroadcastByText is a text"),
+    (Good, BadInput, "Good is a class: pass an instance, Good()"),
+    (lambda: 5, BadInput, "5 is not a process function: subclass KeyedProcess or KeyedBatchProcess"),
+    (NoOutput, BadInput, "NoOutput does not declare its output columns: add output = 'user string, n long'"),
+    (ByText, BadInput, "order_by of ByText is a string: use a list of columns"),
+    (BroadcastByText, BadInput, "broadcast_order_by of BroadcastByText is a string"),
     (ByUnknown, BadInput, "there is no column nope to order by; there are: user, at, tags"),
     (ByNested, BadInput, "order_by cannot use column tags: list<element: int64> has no order: name another"),
-    (Shadowing, BadName, "state name 'on_broadcast' of Shadowing is taken by process functions"),
+    (Shadowing, BadName, "state name 'on_broadcast' of Shadowing is a method of process functions"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Whose fault an error is: only what a user's function has done, or given, is reported and kept as its own."""
+"""Only errors that a process function caused are attributed to the user."""
 
 import re
 

@@ -171,7 +171,7 @@ def test_every_crash(order):
 def test_what_cannot_be_is_refused():
     with pytest.raises(BadInput, match="operator told: in_order needs event time"):
         PipelineKit(lambda stream: stream.key_by("user").process(Told(), in_order=True).write("memory"), rows=ROWS)
-    with pytest.raises(BadInput, match="0 rows cannot wait"):
+    with pytest.raises(BadInput, match="rows=0 is not possible"):
         in_order(rows=0)
-    with pytest.raises(BadName, match="'waiting' of operator kit is taken"):
+    with pytest.raises(BadName, match="'waiting' of operator kit is reserved"):
         ProcessKit(Waiting(), rows=ROWS, keys=["user"], event_time="at", in_order=in_order())

@@ -1,4 +1,4 @@
-"""State that ends by event time: from its rows on, never for want of a watermark, and as a model has it."""
+"""State with an event-time ttl: it counts from the rows, needs a watermark, and agrees with a model."""
 
 from collections import Counter
 from random import Random
@@ -233,11 +233,11 @@ def test_merges_give_what_reading_and_writing_would_have_given():
 
 
 def test_what_could_never_end_is_refused_before_the_start():
-    with pytest.raises(BadInput, match="ttl_clock='event' says by which time a ttl is counted: give one"):
+    with pytest.raises(BadInput, match="ttl_clock='event' is the clock of a ttl: set one"):
         fp.Value("long", ttl_clock="event")
     with pytest.raises(BadInput, match="join: ttl_clock='event' says by which time a ttl is counted: give one"):
         PipelineKit(ads("inner", ttl_clock="event"), rows=ROWS)
-    with pytest.raises(BadInput, match="operator everything, state value: it ends by event time, and without a watermark"):
+    with pytest.raises(BadInput, match="operator everything, state value: it has an event-time ttl, and without a watermark"):
         PipelineKit(lambda s: s.key_by("k").process(Everything()).write("memory"), rows=COLUMNS)
 
     def untimed(stream):

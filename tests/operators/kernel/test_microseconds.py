@@ -230,7 +230,7 @@ def test_a_state_in_milliseconds_is_read_as_such():
     assert [field.name for field in evolve(_schema(older), _schema(within)).values] == ["at_ms", "at_us"]
     rows = pa.schema({"k": pa.string(), "at": pa.timestamp("us", "UTC")})
     for windows in (fp.session("1 ms"), fp.count_window(2)):
-        now = WindowAggregate(windows, {"n": fp.count()}).fitted(rows, ("k",), "at").states()
+        now = WindowAggregate(windows, {"n": fp.count()}).bind(rows, ("k",), "at").states()
         element = now["windows"].arrow.value_type
         assert len([field for field in element if field.name.endswith("_rest")]) == 2
         before = pa.list_(pa.struct([field for field in element if not field.name.endswith("_rest")]))

@@ -1,4 +1,4 @@
-"""Columns of users that are called as one might call columns of ours: the answers are those under another name."""
+"""Columns of users with names that internal columns might have: the results are those under another name."""
 
 from datetime import UTC, datetime
 

@@ -86,7 +86,7 @@ def test_all_values_are_those_of_the_best_row(seed):
     groups = defaultdict(list)
     for row in rows.to_pylist():
         groups[row["g"]].append(row)
-    assert len(Aggregation(named).fitted(rows.schema, None).parts) == 4
+    assert len(Aggregation(named).bind(rows.schema, None).parts) == 4
     for parts in (1, 4, 40):
         found = aggregated(rows, named, parts, seed)
         assert found.keys() == groups.keys()
@@ -121,19 +121,19 @@ def test_which_are_computed_as_one():
         "k": fp.last("d", by="i"),
     }
     rows = alike(0, 1).schema
-    aggregation = Aggregation(named).fitted(rows, "t")
+    aggregation = Aggregation(named).bind(rows, "t")
     assert [part.names for part in aggregation.parts] == [("a", "d", "k"), ("n",), ("b",), ("c",), ("e", "f"), ("h",)]
     assert [field.name for field in aggregation.output] == list(named)
     kept = ["a_0", "d_0", "k_0", "a_1", "n", "b_0", "b_1", "c_0", "c_1", "e_0", "f_0", "e_1", "h_0", "h_1"]
     assert [field.name for field in aggregation.partial] == kept
     assert [field.type for field in aggregation.partial][:4] == [rows.field(name).type for name in ("s", "l", "d", "i")]
     with pytest.raises(fp.SchemaMismatch, match="aggregate z: rows can be ordered by a type with an order"):
-        Aggregation(named | {"y": fp.max_by("s", "i"), "z": fp.max_by("s", "n")}).fitted(rows, "t")
+        Aggregation(named | {"y": fp.max_by("s", "i"), "z": fp.max_by("s", "n")}).bind(rows, "t")
 
 
 def test_each_partial_has_a_column_of_its_own():
     named = {"a": fp.max_by("s", "i"), "b": fp.max_by("l", "i"), "a_0": fp.count(), "b_0": fp.avg("i"), "a_1": fp.sum("i")}
-    names = [field.name for field in Aggregation(named).fitted(alike(0, 1).schema, None).partial]
+    names = [field.name for field in Aggregation(named).bind(alike(0, 1).schema, None).partial]
     assert names == ["a_0", "b_0", "a_1", "a_0_2", "b_0_0", "b_0_1", "a_1_2"]
     kit = fp.PipelineKit(lambda stream: stream.key_by("g").agg(**named).write("memory"), rows="g long, i int, l long, s string")
     kit.epoch([{"g": 1, "i": 2, "l": 3, "s": "x"}, {"g": 1, "i": 2, "l": 3, "s": "w"}])
@@ -168,7 +168,7 @@ def tied(rows: list[tuple], seed: int) -> list[dict]:
 
 
 def keep(last: dict, output: list[dict]) -> None:
-    """The last result of each window; what is taken back must have been given."""
+    """The last result of each window; only emitted rows may be retracted."""
     for row in output:
         place = row["k"], row.get("window_start"), row.get("window_end")
         if row.pop("weight", 1) < 0:
@@ -179,7 +179,7 @@ def keep(last: dict, output: list[dict]) -> None:
 
 @pytest.mark.parametrize("windows", WINDOWS)
 def test_windows_give_the_best_row_of_their_rows(windows):
-    """Over epochs, restarts and slots. What is left after all was taken back is of the rows that are in the window."""
+    """Over epochs, restarts and slots. After all retractions, the result is that of the rows in the window."""
     kind, options = WINDOWS[windows]
 
     def kit_for(partial):
@@ -222,7 +222,7 @@ X, Y, N = {"x": fp.max_by("x", "v")}, {"y": fp.max_by("y", "v")}, {"n": fp.count
         (X, None),
         (N | X | Y, None),
         (Y | X, r"y_0: .*not y_1"),
-        (Y, "state y_0: table kit has it, but not y_1, and it means nothing alone"),
+        (Y, "state y_0: table kit has it, but not y_1, without which it is meaningless"),
     ],
 )
 def test_a_changed_pipeline_goes_on_or_is_refused(tmp_path, then, refused):

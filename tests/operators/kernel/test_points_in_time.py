@@ -131,7 +131,7 @@ def test_state_that_ends_by_event_time_needs_a_watermark_in_kits_too():
         def process(self, key, rows, ctx):
             return ()
 
-    told = "state n: it ends by event time, and without a watermark"
+    told = "state n: it has an event-time ttl, and without a watermark"
     with pytest.raises(BadInput, match=told):
         ProcessKit(Ends(), rows=ROWS, keys=["user"]).epoch([])
     with pytest.raises(BadInput, match=told):

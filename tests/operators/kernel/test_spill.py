@@ -115,7 +115,7 @@ def test_files_are_gone_when_it_is_given_up(tmp_path):
 
 
 def test_a_row_of_another_slot_is_refused_and_files_are_gone(tmp_path):
-    with pytest.raises(Conflict, match="does not have its key group"):
+    with pytest.raises(Conflict, match="does not own its key group"):
         list(spill(10_000, tmp_path).buckets(batches(np.arange(5000)), SCHEMA, ((0, 63),)))
     assert list(tmp_path.iterdir()) == []
 

@@ -112,7 +112,7 @@ def test_clearing_and_what_does_not_fit():
         kit.epoch(rows(5, ["a"]))
     kit.epoch(rows(1, ["a"]))
     kit.rescale(3)
-    with pytest.raises(UserError, match="operator kit, task value last: split gave 1 values for 3 slots"):
+    with pytest.raises(UserError, match="operator kit, task value last: split returned 1 values for 3 slots"):
         kit.epoch([])
 
 
@@ -163,7 +163,7 @@ def test_all_tasks_see_the_same_map_and_it_lasts():
 
 def test_a_broadcast_map_is_read_only_where_keys_are_processed():
     kit = ProcessKit(Ruled(), rows=ROWS, keys=["user"], broadcast=RULES)
-    with pytest.raises(UserError, match="broadcast state rules is changed only in on_broadcast"):
+    with pytest.raises(UserError, match="broadcast state rules can be changed only in on_broadcast"):
         kit.epoch(rows(99, ["u1"]))
 
 

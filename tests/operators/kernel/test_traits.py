@@ -35,9 +35,9 @@ def test_a_users_base_class_shows_what_users_need(kind, timers):
 def test_the_engine_takes_a_users_process_as_it_is():
     process = Tally()
     traits = traits_of(process)
-    assert traits.fitted(pa.schema([]), (), None) is process
-    assert traits.begun() is process
-    assert traits.continued((), ()) is process
+    assert traits.bind(pa.schema([]), (), None) is process
+    assert traits.for_epoch() is process
+    assert traits.resumed((), ()) is process
     assert traits.for_changes("tally") is process
     assert (traits.combiner, traits.depends_on_input, traits.gives_changes) == (None, False, False)
     assert traits.described(str).parameters[0].value == "Tally"

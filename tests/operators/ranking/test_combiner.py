@@ -1,4 +1,4 @@
-"""Rows that no operator would keep, left out before they are exchanged: nothing that comes of the others may change."""
+"""Ranking combiner: rows outside the top N are dropped before the shuffle, and no result may change."""
 
 from random import Random
 
@@ -80,7 +80,7 @@ ROWS_OF_TWO = pa.table(
 )
 def test_one_row_of_a_key_stands_for_those_left_out(process, expected):
     """And the row with the latest time is there, whole as all are."""
-    combiner = process.fitted(ROWS_OF_TWO.schema, ("k",), "at").combiner
+    combiner = process.bind(ROWS_OF_TWO.schema, ("k",), "at").combiner
     rows = pa.concat_tables([ROWS_OF_TWO.slice(0, 2), ROWS_OF_TWO.slice(2)])
     kept = ROWS_OF_TWO.take(list(expected)).append_column(ROWS, pa.array(expected.values(), pa.int64()))
     assert combiner(rows).equals(kept)
@@ -89,4 +89,4 @@ def test_one_row_of_a_key_stands_for_those_left_out(process, expected):
 
 def test_rows_that_may_be_late_are_not_left_out():
     for process in (Latest("n", ttl="1 hour", partial=True), Top(2, "n", "append", until="at", partial=True)):
-        assert process.fitted(ROWS_OF_TWO.schema, ("k",), "at").combiner is None
+        assert process.bind(ROWS_OF_TWO.schema, ("k",), "at").combiner is None

@@ -84,7 +84,7 @@ def test_what_cannot_be_is_said_before_the_start():
     for build, message in [
         (pivot("page", ["a"], "price"), "no event time: say by which column"),
         (pivot("page", ["a"], "cost", by="at"), "no column cost; there are: user"),
-        (pivot("page", [], "price", by="at"), "give at least one"),
+        (pivot("page", [], "price", by="at"), "list at least one"),
         (pivot("page", {"a": "x", "b": "x"}, "price", by="at"), "two columns would be called x"),
         (pivot("seq", ["one"], "price", by="at"), "values do not fit column seq of type int32"),
         (pivot("page", ["user"], "price", by="at"), "the input has a column user"),

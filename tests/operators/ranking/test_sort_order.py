@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from floodplain.operators.ranking.sort_order import By, codes, leaders, parse_order, ranked, sort_places
+from floodplain.operators.ranking.sort_order import By, argsort, codes, leaders, parse_order, ranked
 
 D = decimal.Decimal
 COLUMNS = [
@@ -59,9 +59,9 @@ def test_places_are_sorted_stably_whatever_the_ranges(wide):
     rng = Random(4)
     low, high = (-(1 << 63), (1 << 63) - 1) if wide else (-3, 3)
     keys = [np.array([rng.choice([low, high, 0, 1, -1]) for _ in range(500)], np.int64) for _ in range(3)]
-    assert sort_places(*keys).tolist() == sorted(range(500), key=lambda at: [int(k[at]) for k in keys])
+    assert argsort(*keys).tolist() == sorted(range(500), key=lambda at: [int(k[at]) for k in keys])
     nothing = np.empty(0, np.int64)
-    assert sort_places(nothing, nothing).tolist() == []
+    assert argsort(nothing, nothing).tolist() == []
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -176,14 +176,14 @@ def test_timers_and_the_watermark_of_a_process_are_behind_too():
 def test_where_lateness_means_nothing_it_is_refused():
     timed = {"rows": "user string, at long, n long"}
     for build, message in [
-        (lambda s: s.dedup("user", lateness="1 s"), "dedup: without within it takes all rows, however late"),
-        (lambda s: s.key_by("user").last(lateness="1 s"), "last: without ttl it takes all rows"),
-        (lambda s: s.key_by("user").top(1, "n", lateness="1 s"), "top: without until it takes all rows"),
-        (lambda s: s.key_by("user").first(ttl="1 s", lateness="1 s", in_order=True), "give in_order or lateness, not both"),
-        (lambda s: s.join(twin(s), "user", lateness="1 s"), "join: without within, window or as_of it takes all rows"),
+        (lambda s: s.dedup("user", lateness="1 s"), "dedup: without within it drops no late rows"),
+        (lambda s: s.key_by("user").last(lateness="1 s"), "last: without ttl it drops no late rows"),
+        (lambda s: s.key_by("user").top(1, "n", lateness="1 s"), "top: without until it drops no late rows"),
+        (lambda s: s.key_by("user").first(ttl="1 s", lateness="1 s", in_order=True), "set in_order or lateness, not both"),
+        (lambda s: s.join(twin(s), "user", lateness="1 s"), "join: without within, window or as_of it drops no late rows"),
         (
             lambda s: s.key_by("user").agg(at=fp.max("at")).key_by("user").process(Visits(), lateness="1 s"),
-            "operator visits: lateness has no meaning here, because no row that another operator made is late",
+            "operator visits: lateness has no effect, because rows of an upstream operator are never late",
         ),
     ]:
         with pytest.raises(BadInput, match=message):

@@ -149,7 +149,7 @@ TIMELESS = [{"k": "a", "ts": None, "v": 1}]
 
 @pytest.mark.filterwarnings("error")
 def test_windows_of_rows_take_rows_without_a_time():
-    """The times of a window are those of the rows that have one; the others stand behind them in their epoch."""
+    """The times of a window are those of the rows that have one; rows without a time follow them in their epoch."""
     kit = kit_of(fp.count_window(2), {}, n=fp.count(), first=fp.min("v"))
     given = [TIMELESS + rows_of([("a", 5, 2)]), TIMELESS * 2, TIMELESS, rows_of([("a", 7, 2)])]
     outs = [[tuple(row.values())[1:] for row in kit.epoch(rows, watermark_ms=1)["output"]] for rows in given]

@@ -9,16 +9,16 @@ from tests.operators.windows.test_windows import ROWS
 def test_what_cannot_be_is_refused():
     for build, text in (
         (lambda s: s.key_by("k").window(fp.tumbling("1 s")).agg(n=fp.count()), "need an event time"),
-        (lambda s: s.watermark("ts", "0 s").window(fp.tumbling("1 s")).agg(), "nothing is aggregated"),
+        (lambda s: s.watermark("ts", "0 s").window(fp.tumbling("1 s")).agg(), "there are no aggregates"),
         (lambda s: s.watermark("ts", "0 s").key_by("k").window(fp.tumbling("1 s")).agg(k=fp.count()), "cannot be called k"),
-        (lambda s: s.watermark("ts", "0 s").window(fp.tumbling("1 s")).agg(n="count"), "give an aggregate"),
+        (lambda s: s.watermark("ts", "0 s").window(fp.tumbling("1 s")).agg(n="count"), "this is no aggregate"),
         (lambda s: s.window(fp.count_window(3), lateness="1 s").agg(n=fp.count()), "when they are full"),
         (lambda s: s.watermark("ts", "0 s").window(fp.tumbling("1 s"), firing="x").agg(n=fp.count()), "firing='x' is not known"),
         (lambda s: s.agg(mode="x", n=fp.count()), "mode='x' is not possible"),
         (lambda s: s.window("10 seconds"), r"window: '10 seconds' is no kind of windows: .*fp.tumbling\('10 seconds'\)"),
         (lambda s: s.window(fp.tumbling("1 s"), early="2 s"), r"window: early='2 s' is no trigger: .* early=fp.every\('2 s'\)"),
         (lambda s: s.window(fp.tumbling("1 s"), late=3), "window: late=3 is no trigger: give one, as in late=fp.every"),
-        (lambda s: s.window(fp.tumbling("1 s"), late=fp.every_rows(3)), "window: late= is for rows that come within lateness="),
+        (lambda s: s.window(fp.tumbling("1 s"), late=fp.every_rows(3)), "window: late= is for rows that arrive within lateness="),
         (lambda s: s.window(fp.tumbling("1 s"), on=3), "window: 3 is no column: give its name"),
         (lambda s: s.window(fp.tumbling("1 s"), on="no").agg(n=fp.count()), "operator windows: there is no column no; .*: k"),
         (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import floodplain as fp
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import ingestion_time
-from floodplain.pipeline.explain.graph import About, Arrow, Box, Picture
+from floodplain.pipeline.explain.graph import About, Arrow, Box, Graph
 from floodplain.pipeline.explain.layout import laid_out
 from floodplain.pipeline.stream import Stream
 from floodplain.plan.nodes import Input, Union
@@ -86,7 +86,7 @@ job 4: again
   state users: List
   stages output for (15)
 job 5: out_3
-  stages the rows of (11) as they are
+  stages the rows of (11) unchanged
     (11) transform reads (1), in the same Spark job
 commit: one edit with state, input position, watermarks and staged output
 publish: (12) fives, (13) out_0, (14) out_1, (15) out_2, (16) out_3
@@ -171,7 +171,7 @@ def pictures(draw):
     boxes = [Box("step", f"b{number}") for number in range(draw(st.integers(1, 12)))]
     pairs = [(start, end) for start, end in combinations(range(len(boxes)), 2)]
     chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=15)) if pairs else []
-    return Picture(tuple(boxes), tuple(Arrow(start, end, "spark") for start, end in chosen), About())
+    return Graph(tuple(boxes), tuple(Arrow(start, end, "spark") for start, end in chosen), About())
 
 
 @settings(deadline=None, max_examples=60)
@@ -182,7 +182,7 @@ def test_no_two_boxes_overlap_and_arrows_go_down(drawn, width):
         apart = abs(one.x - other.x) >= (one.width + other.width) / 2
         assert apart or one.y + one.height <= other.y or other.y + other.height <= one.y
     assert all(spot.x - spot.width / 2 >= -1e-6 and spot.x + spot.width / 2 <= layout.width + 1e-6 for spot in layout.boxes)
-    for way in layout.ways:
+    for way in layout.routes:
         assert all(upper.y + upper.height < lower.y for upper, lower in pairwise(way))
 
 
@@ -231,11 +231,11 @@ newest = max_by(amount, ts) where amount > 3 · lateness 5 s · early results ev
 by user · event time ts
 
 == Physical plan ==
-each epoch: as many slots as tasks run at once, until rescaled · 1 exchange, up to 1 more where rows are put together
+each epoch: as many slots as tasks run at once, until rescaled · 1 exchange, up to 1 more for pre-aggregation
 job 1: windows
   reads (2), exchange: shuffle by user
     (2) select reads (1), in the same Spark job
-  rows put together before the exchange: auto
+  pre-aggregation before the exchange: auto
   tables are known once it runs
 commit: one edit with state, input position, watermarks and staged output
 """
@@ -267,7 +267,7 @@ job 1: join
   stages output for (8) staged by user
 job 2: top
   reads (7), no exchange: staged by user, each task reads the rows of its slot
-  rows put together before the exchange: off (there is none)
+  pre-aggregation before the exchange: off (no exchange)
   tables top, top__event_timers, top__processing_timers
   stages output for (9)
 commit: one edit with state, input position, watermarks and staged output
@@ -358,7 +358,7 @@ def test_each_operator_is_told_in_words(build, fact):
         ),
         (lambda key: key.agg(n=fp.count(), partial=False), "off", "1 exchange"),
         (lambda key: key.agg(n=fp.count(), in_order=True), "off (rows come in order)", "1 exchange"),
-        (lambda key: key.last(partial=True), "on, where they are read", "1 exchange"),
+        (lambda key: key.last(partial=True), "on, in the tasks that read the rows", "1 exchange"),
         (lambda key: key.last(ttl="1 day"), "off", "1 exchange"),
         (lambda key: key.window(fp.session("1 second")).agg(n=fp.count()), "off", "1 exchange"),
     ],
@@ -366,7 +366,7 @@ def test_each_operator_is_told_in_words(build, fact):
 def test_rows_that_are_put_together_are_told_with_their_exchange(build, said, exchanges):
     kit = PipelineKit(lambda stream: build(stream.watermark("ts", "0 seconds").key_by("user")).write("memory"), rows=ROWS)
     lines = kit.explain().splitlines()
-    assert f"  rows put together before the exchange: {said}" in lines
+    assert f"  pre-aggregation before the exchange: {said}" in lines
     (counted,) = [line for line in lines if line.startswith("each epoch:")]
     assert counted.partition(" · ")[2].startswith(exchanges)
     assert said.partition(" (")[0] in kit.explain("mermaid") and said.partition(" (")[0] in kit.explain("svg")
@@ -378,5 +378,5 @@ def test_late_rows_that_are_read_keep_rows_apart():
         return counts.write("memory").also(counts.late().write("memory", name="late"))
 
     text = PipelineKit(build, rows=ROWS).explain()
-    assert "rows put together before the exchange: off (late rows are read)" in text
+    assert "pre-aggregation before the exchange: off (late rows are read)" in text
     assert "select   from (1) · user, ts, the whole row" in text

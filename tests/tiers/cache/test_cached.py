@@ -320,7 +320,7 @@ class TestRoom:
         assert counters.get(TIER_EVICTED_BYTES, "disk") == 0
 
     def test_what_a_killed_writer_left_is_found(self, endless: CachedBlobs, root: Path, counters: Counters) -> None:
-        """Room that a dead process took comes back; room that a live one holds does not."""
+        """Space reserved by a dead process is released; space reserved by a live one is not."""
         self.fill(endless, range(1))
         (root / "tmp" / "dead-300000").write_bytes(bytes(300_000))
         with (root / "tmp" / "live-400000").open("wb") as live:
