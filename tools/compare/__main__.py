@@ -149,14 +149,19 @@ def nexmark(sides: Sequence[Side], sizes: Sizes, home: Path, name: str) -> bool:
     for side in sides:
         side.feed(small)
     race(sides, _blocks(epochs, sizes.block), name)
+    # Before the events that close the last windows, which are in windows that nothing closes.
+    oracles = [Oracle([str(path) for path in side.fed]) for side in sides]
     if QUERIES[name].closes:
         last = write_files(closing(stream, total), home / "closing", first=len(small) + len(epochs))
         for side in sides:
             side.feed(last)
     wrong = {
-        side.name: Oracle([str(path) for path in side.fed]).differences(name, published(side.home / "out"), QUERIES[name].changes)
-        for side in sides
+        side.name: oracle.differences(name, published(side.home / "out"), QUERIES[name].changes)
+        for side, oracle in zip(sides, oracles, strict=True)
     }
+    for side, rows in wrong.items():
+        if rows:
+            say(f"{name}, {side}: {len(rows)} rows differ, such as {rows[0]}")
     return not any(wrong.values())
 
 

@@ -54,20 +54,20 @@ class Model:
 
     def __init__(self) -> None:
         self.states: dict[tuple[str, str], dict[Any, float]] = {}
-        self.timers: set[tuple[str, int]] = set()
+        self.written: dict[tuple[str, str, Any], tuple[str, float]] = {}
+        """What was written last to an entry, and the time at which that ends."""
         self.counts: Counter[str] = Counter()
 
-    def call(self, user: str, what: str, name: str, n: int, now_ms: int) -> None:
+    def call(self, user: str, what: str, name: str, n: int, now_ms: int, text: str) -> None:
         entries = self.states.setdefault((user, name), {})
-        end_ms = now_ms + TTL_MS if name.endswith("_ttl") else float("inf")
+        timed = name.endswith("_ttl")
+        end_ms = now_ms + TTL_MS if timed else float("inf")
         match what:
-            case "put":
-                entries[n] = end_ms
-                self.counts[UPDATED] += 1
-            case "set":
-                entries.clear()
-                entries[0] = end_ms
-                self.counts[UPDATED] += 1
+            case "put" | "set":
+                entry = (user, name, n if what == "put" else 0)
+                there = entry[2] in entries and self.written[entry] == (text, end_ms)
+                self.counts[UPDATED] += not (timed and there)
+                entries[entry[2]], self.written[entry] = end_ms, (text, end_ms)
             case "append":
                 entries |= {object(): end_ms for _ in range(n)}
                 self.counts[UPDATED] += n
@@ -75,7 +75,7 @@ class Model:
                 entries.pop(n, None)
                 self.counts[REMOVED] += 1
             case "clear":
-                self.counts[REMOVED] += 1 if name.startswith("value") else len(entries)
+                self.counts[REMOVED] += 1 if name == "value" else len(entries)
                 entries.clear()
 
     def expire(self, now_ms: int) -> list[tuple[tuple[str, str], Any]]:
@@ -122,7 +122,7 @@ def test_counts_on_generated_calls(seed, slots):
             name, (what, call) = kind + chance.choice(["", "_ttl"]), chance.choice(CALLS[kind])
             n = 1 if "appendValue" in call else chance.randrange(1, 4)
             rows.append({"user": user, "call": f"{name}.{call.format(n=n)}"})
-            model.call(user, what, name, n, now_ms)
+            model.call(user, what, name, n, now_ms, rows[-1]["call"])
         kit.epoch(rows, now_ms=now_ms)
         done = kit.progress[-1]
         operator = done.operators["it"]
