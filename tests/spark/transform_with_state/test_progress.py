@@ -103,7 +103,7 @@ def test_epochs_for_timers_have_reports_and_late_rows_are_counted(spark, tmp_pat
             flow.feed(number, [{"k": "a", "n": 0, "g": 0, "ops": [op], "at": f"2020-01-01T00:00:0{second}Z"}])
             query.processAllAvailable()
         query.stop()
-    recent = query.recentProgress
+    recent = [report for report in query.recentProgress if not only_waited(report)]
     assert all(type(report) is StreamingQueryProgress for report in recent)
     assert {(str(report.id), str(report.runId), report.name) for report in recent} == {(query.id, query.runId, "reported")}
     assert [report.timestamp for report in recent] == sorted(report.timestamp for report in recent)
@@ -114,6 +114,11 @@ def test_epochs_for_timers_have_reports_and_late_rows_are_counted(spark, tmp_pat
         fired = recent[1].stateOperators[0].customMetrics
         assert (fired["numExpiredTimers"], fired["timerProcessingTimeMs"] >= 0) == (1, True)
         assert [report.sink.numOutputRows for report in recent] == [1, 1, 1, 0]
+
+
+def only_waited(report):
+    """Whether it says that no data has come for ten seconds, which on a busy machine may be so at any time."""
+    return "latestOffset" in report.durationMs and "addBatch" not in report.durationMs
 
 
 def told(report):
