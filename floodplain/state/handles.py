@@ -38,7 +38,7 @@ class ValueHandle:
         self.i = 0
         self.state = state
         self.place = place
-        self._cursor = cursor
+        self.cursor = cursor
         self._default = state.default
         self._null = None if place.null_mark else ABSENT
         self._values: list[Any] | None = None
@@ -79,7 +79,7 @@ class ValueHandle:
         self._touched[self.i] = 1
 
     def _load(self) -> list[Any]:
-        before = self._cursor.aligned()
+        before = self.cursor.aligned()
         column = before.column(self.place.column)
         values = to_python(column)
         if column.null_count:
@@ -100,7 +100,7 @@ class ValueHandle:
         """Per key, whether it has a value; a null that was set is a value."""
         present = _valid(self._current())
         if self.place.null_mark:
-            present |= _valid(self._cursor.aligned().column(self.place.null_mark)) & ~self.touched()
+            present |= _valid(self.cursor.aligned().column(self.place.null_mark)) & ~self.touched()
         return present
 
     def replace(self, values: pa.Array, numbers: np.ndarray | None = None) -> None:
@@ -133,7 +133,7 @@ class ValueHandle:
         if self._some is not None:
             some, self._some = self._some, None
             self._replaced = self._with(*some)
-        return one_array(self._cursor.aligned().column(self.place.column)) if self._replaced is None else self._replaced
+        return one_array(self.cursor.aligned().column(self.place.column)) if self._replaced is None else self._replaced
 
     def renew(self, numbers: np.ndarray) -> None:
         """Restarts the ttl of the values of these keys."""
@@ -148,7 +148,7 @@ class ValueHandle:
 
     def columns(self, numbers: np.ndarray) -> dict[str, pa.Array]:
         """The columns of this state in the rows to be put for these keys."""
-        before = self._cursor.aligned()
+        before = self.cursor.aligned()
         names = [name for name in (self.place.column, self.place.null_mark) if name]
         replaced = self._replaced_at(numbers)
         if replaced is not None:
@@ -163,7 +163,7 @@ class ValueHandle:
             if self.place.null_mark:
                 out[self.place.null_mark] = pa.array([True if value is None else None for value in values], pa.bool_())
         if self.state.ttl_ms:
-            out |= {EXPIRES_OF + name: _ends(self, self._cursor, name, numbers) for name in names}
+            out |= {EXPIRES_OF + name: _ends(self, self.cursor, name, numbers) for name in names}
         return out
 
     def mark(self) -> Any:
@@ -190,7 +190,7 @@ class ValueHandle:
                 check_each([value], self.state.arrow)
 
     def _stored(self, number: int) -> Any:
-        before = self._cursor.aligned()
+        before = self.cursor.aligned()
         value = before.column(self.place.column)[number].as_py()
         if value is None and not (self.place.null_mark and before.column(self.place.null_mark)[number].as_py()):
             return ABSENT
@@ -204,7 +204,7 @@ class ReducingHandle:
         self.i = 0
         self.state = state
         self.place = place
-        self._cursor = cursor
+        self.cursor = cursor
         self._fold = merge_functions.required(state.merge_name, cursor.name)
         self._added: dict[int, list[Any]] = {}
         self._added_many: list[tuple[np.ndarray, pa.Array]] = []
@@ -242,7 +242,7 @@ class ReducingHandle:
     def _base(self) -> pa.Array:
         if self._cleared[self.i]:
             return pa.nulls(0, self.state.arrow)
-        return self._cursor.aligned().column(self.place.column).chunk(0).slice(self.i, 1).drop_null()
+        return self.cursor.aligned().column(self.place.column).chunk(0).slice(self.i, 1).drop_null()
 
     def _operands(self, numbers: list[int]) -> pa.Array:
         return self._lifted(
@@ -292,7 +292,7 @@ class ReducingHandle:
 
     def _parts(self) -> tuple[np.ndarray, pa.Array]:
         """The key numbers and the operands to fold, sorted by key, oldest first; the stored value is the first operand."""
-        base = one_array(self._cursor.aligned().column(self.place.column))
+        base = one_array(self.cursor.aligned().column(self.place.column))
         kept = np.flatnonzero(_valid(base) & ~self.touched())
         parts = [(kept, base.take(pa.array(kept))), *self._added_singly(), *self._added_many]
         numbers, operands = np.concatenate([of for of, _ in parts]), pa.concat_arrays([values for _, values in parts])
@@ -309,7 +309,7 @@ class ReducingHandle:
         """Whether operands are merged without a read. The store decides whether the base of a merge has expired at the expiry
         time of the operand less the ttl. By processing time that is the time of writing; by event time it is not, so values are
         read and put instead."""
-        return not (self.state.ttl_ms and self._cursor.by_event_time)
+        return not (self.state.ttl_ms and self.cursor.by_event_time)
 
     def rewritten(self) -> np.ndarray:
         """Per key, whether its row must be put: after a clear, or if operands are not merged."""
@@ -323,18 +323,18 @@ class ReducingHandle:
 
     def columns(self, numbers: np.ndarray) -> dict[str, pa.Array]:
         """The columns of this state in the rows to be put for these keys; merges are written after them."""
-        before, name = self._cursor.aligned(), self.place.column or ""
+        before, name = self.cursor.aligned(), self.place.column or ""
         if self._merges:
             gone = pa.array(self.touched()[numbers])
             kept = pc.if_else(gone, pa.scalar(None, self.state.arrow), at_rows(before.column(name), numbers))
             ends = at_rows(before.column(EXPIRES_OF + name), numbers) if self.state.ttl_ms else None
         else:
-            kept, ends = at_rows(self._spread(*self._folded(), None), numbers), _ends(self, self._cursor, name, numbers)
+            kept, ends = at_rows(self._spread(*self._folded(), None), numbers), _ends(self, self.cursor, name, numbers)
         return {name: kept} if ends is None else {name: kept, EXPIRES_OF + name: ends}
 
     def write_additions(self) -> None:
         for owners, operands in (*self._added_singly(), *self._added_many) if self._merges else ():
-            self._cursor.write_at(owners, {self.place.column or "": operands}, "merge")
+            self.cursor.write_at(owners, {self.place.column or "": operands}, "merge")
 
     def _added_singly(self) -> list[tuple[np.ndarray, pa.Array]]:
         numbers = list(self._added)

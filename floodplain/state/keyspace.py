@@ -73,6 +73,15 @@ class TableCursor:
         """All rows of these keys; ``key_number`` of the lookup is an index into ``numbers``."""
         return self._read(self.space.at(numbers))
 
+    def before_expiry(self, numbers: np.ndarray) -> Lookup | None:
+        """As ``lookup_of``, with rows that have expired since the last epoch, and expiry times; None if there are none."""
+        manifest = self._snapshot.manifest
+        before_ms = manifest.watermarks.get(self.schema.ttl_clock, BEGINNING)
+        runs = manifest.runs.get(self.name, ())
+        if not any(0 < run.first_expiry_ms <= self.now_ms and not 0 < run.last_expiry_ms <= before_ms for run in runs):
+            return None
+        return self._snapshot.stored(self.name).multi_get(self.space.at(numbers), columns=self._columns, expiries=True)
+
     def pieces(self, number: int) -> Iterator[pa.Table]:
         """All rows of one key, in bounded pieces."""
         return self._snapshot.stored(self.name).pieces(self.space.at(np.array([number])), now_ms=self.now_ms)

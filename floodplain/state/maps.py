@@ -205,6 +205,14 @@ class MapHandle(_EntriesHandle):
         change = self._changes.get(self.i, _NONE).get(self._freeze(key))
         return change is not None and not change.operands and bool(change.value == self._convert(value))
 
+    def changed(self) -> dict[Frozen, bool]:
+        """The entries of this key that this epoch has put (true) or removed (false), since it was cleared if it was."""
+        return {name: change.value is not ABSENT for name, change in self._changes.get(self.i, _NONE).items()}
+
+    def name_of(self, key: Any) -> Frozen:
+        """How ``changed`` calls an entry."""
+        return self._freeze(key)
+
     def merge(self, key: Any, operand: Any) -> None:
         """Folds ``operand`` into the entry. Reads nothing."""
         assert isinstance(self.state, Map)

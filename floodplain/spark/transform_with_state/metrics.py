@@ -19,6 +19,8 @@ VARS = {
 }
 """Kind of a state variable, and whether it has a time to live → how many there are."""
 TTL_EXPIRED = "numValuesRemovedDueToTTLExpiry"
+NOT_EVICTED = "expired, not evicted"
+"""See ``Counted``. Only for ourselves."""
 CUSTOM = (
     *("initialStateProcessingTimeMs", *VARS.values(), DELETED_VARS, TIMER_MS),
     *(REGISTERED, DELETED, EXPIRED, TTL_EXPIRED),
@@ -36,8 +38,14 @@ class CountingHandle(LiveHandle):
 
     def measures(self) -> dict[str, int]:
         """What was counted, by the names that Spark has for it."""
-        rows = {UPDATED: sum(made.updated for _, made in self._made), REMOVED: sum(made.removed for _, made in self._made)}
-        return {**self.counts, **rows}
+        made = [made for _, made in self._made]
+        rows = {UPDATED: sum(state.updated for state in made), REMOVED: sum(state.removed for state in made)}
+        return {**self.counts, **rows, NOT_EVICTED: sum(state.not_evicted for state in made)}
+
+    def detach(self) -> None:
+        for _, made in self._made:
+            made.settle()
+        super().detach()
 
     def _state(self, kind: Kind, name: str, schemas: tuple[Any, ...], ttl_ms: int | None) -> Any:
         made = super()._state(kind, name, schemas, ttl_ms)

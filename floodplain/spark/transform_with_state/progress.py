@@ -12,10 +12,11 @@ from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.runtime.progress import EpochProgress, OperatorProgress
 from floodplain.spark.runtime import Query
 from floodplain.spark.transform_with_state.failing import FailingQuery
-from floodplain.spark.transform_with_state.metrics import CUSTOM, DELETED_VARS, REMOVED, TTL_EXPIRED, UPDATED, VARS
+from floodplain.spark.transform_with_state.metrics import CUSTOM, DELETED_VARS, NOT_EVICTED, REMOVED, TTL_EXPIRED, UPDATED, VARS
 from floodplain.spark.transform_with_state.pandas import PandasFlavour
 from floodplain.spark.transform_with_state.process import PANDAS_OPERATOR, ROW_OPERATOR
 from floodplain.spark.transform_with_state.state_count import COUNTED_ROWS, StateCount, count_expired, count_rows
+from floodplain.versions.records.schema import PROCESSING_TIME
 
 _KEPT = "spark.sql.streaming.numRecentProgressUpdates"
 _LASTING = frozenset((*VARS.values(), DELETED_VARS))
@@ -72,7 +73,7 @@ class ProgressReports:
 
     def _state(self, operator: KeyedOperator, done: OperatorProgress, epoch: EpochProgress, idle: bool) -> Report:
         count = self._count(operator, done, epoch)
-        measures = {} if idle else {**done.measures, TTL_EXPIRED: count.expired}
+        measures = {} if idle else {**done.measures, TTL_EXPIRED: max(count.expired - done.measures.get(NOT_EVICTED, 0), 0)}
         lasting = {name: value for name, value in done.measures.items() if name in _LASTING}
         return {
             "operatorName": _operator_name(operator),
@@ -104,11 +105,11 @@ class ProgressReports:
         try:
             after = store.at(epoch.epoch)
             rows = count_rows(after, operator, epoch.processing_ms)
-            before = next((other for other in self._query.progress if other.epoch == epoch.epoch - 1), None)
-            if before is None:
+            if epoch.epoch == 1:
                 return StateCount(rows)
-            times_ms = before.processing_ms, epoch.processing_ms
-            return StateCount(rows, count_expired(store.at(before.epoch), after, operator, times_ms))
+            before = store.at(epoch.epoch - 1)
+            times_ms = before.manifest.watermarks[PROCESSING_TIME], epoch.processing_ms
+            return StateCount(rows, count_expired(before, after, operator, times_ms))
         except (FloodplainError, OSError):
             return None
 

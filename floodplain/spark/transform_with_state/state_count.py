@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from floodplain.operators.kernel.operator import KeyedOperator, declared_states
+from floodplain.spark.transform_with_state.expired import ended, entries_in, entry_columns, expiry_column
 from floodplain.state.descriptors import List, Map, State, Timers, Value
 from floodplain.state.tables import StateColumn
 from floodplain.store.read.snapshot import Snapshot, TableView
-from floodplain.store.rows.layout import EXPIRES
 
 COUNTED_ROWS = 100_000
 """Larger states are not counted, which would read them: the rows of their runs stand for their rows."""
@@ -39,7 +37,7 @@ def count_rows(snapshot: Snapshot, operator: KeyedOperator, now_ms: int) -> int:
 
 def _rows(view: TableView, place: StateColumn, state: State, now_ms: int) -> int:
     if place.subkey is None:
-        return sum(int(_there(rows, place).sum()) for rows in view.scan(columns=_columns(place), now_ms=now_ms))
+        return sum(int(entries_in(rows, place).sum()) for rows in view.scan(columns=entry_columns(place), now_ms=now_ms))
     if not isinstance(state, List):
         return view.count(now_ms=now_ms)
     keys = [field.name for field in view.schema.keys]
@@ -63,31 +61,17 @@ def count_expired(before: Snapshot, after: Snapshot, operator: KeyedOperator, ti
 def _expired(before: Snapshot, after: Snapshot, place: StateColumn, times_ms: tuple[int, int]) -> int:
     view, then = before.stored(place.table), after.stored(place.table)
     names = [field.name for field in (*view.schema.keys, *view.schema.subkeys)]
-    ends = EXPIRES if place.subkey else f"{EXPIRES}_{place.column}"
-    columns = [*names, *([] if place.subkey else _columns(place))]
-    ended = pa.concat_tables(
-        rows.filter(pa.array(_there(rows, place) & pc.fill_null(pc.less_equal(rows.column(ends), times_ms[1]), False).to_numpy()))
+    ends = expiry_column(place)
+    columns = [*names, *([] if place.subkey else entry_columns(place))]
+    gone = pa.concat_tables(
+        rows.filter(pa.array(ended(rows, place, times_ms[1])))
         for rows in [view.empty(columns).append_column(ends, pa.nulls(0, pa.int64())), *_scan(view, columns, times_ms[0], ends)]
     )
-    if not len(ended):
+    if not len(gone):
         return 0
-    lookup = then.multi_get(ended.select(names), now_ms=times_ms[1])
-    return len(ended) - int((lookup.found if place.subkey else _there(lookup.aligned(), place)).sum())
+    lookup = then.multi_get(gone.select(names), now_ms=times_ms[1])
+    return len(gone) - int((lookup.found if place.subkey else entries_in(lookup.aligned(), place)).sum())
 
 
 def _scan(view: TableView, columns: list[str], now_ms: int, ends: str) -> list[pa.Table]:
     return [rows.select([*columns, ends]) for rows in view.scan(columns=columns, now_ms=now_ms, expiries=True)]
-
-
-def _columns(place: StateColumn) -> list[str]:
-    return [column for column in (place.column, place.null_mark) if column]
-
-
-def _there(rows: pa.Table, place: StateColumn) -> np.ndarray:
-    """Per row, whether it has a value, which may be null; rows with a sub-key all are entries."""
-    if place.subkey:
-        return np.ones(len(rows), bool)
-    there = np.zeros(len(rows), bool)
-    for column in _columns(place):
-        there |= pc.is_valid(rows.column(column)).to_numpy()
-    return there

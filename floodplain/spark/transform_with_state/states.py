@@ -3,13 +3,14 @@
 They look and behave like Spark's own, down to the words of the errors; only no call leaves the process.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
 
 from floodplain.spark.transform_with_state.errors import CALLS, empty_list
+from floodplain.spark.transform_with_state.expired import newly_expired
 from floodplain.spark.transform_with_state.types import Codec
 from floodplain.state.handles import ValueHandle
 from floodplain.state.lists import ListHandle
@@ -48,29 +49,43 @@ class Deleted(Unusable):
 class Counted:
     """Counts the rows of state that calls write and remove, as Spark does.
 
-    Spark looks at a row with a time to live before it writes: to write what is there, or remove what is not, does not count.
+    Spark looks at a row with a time to live before it writes: to write what is there, or remove what is not, does not count. What
+    has expired is there until Spark evicts it at the end of the batch: to clear it counts as a removal, and no longer as an
+    expiry.
     """
 
     updated = 0
     removed = 0
+    not_evicted = 0
+    """Entries that have expired since the last epoch and are gone, and that Spark does not evict: a call was first."""
     timed = False
     """Whether the state has a time to live."""
+    handle: Any
 
+    def __init__(self) -> None:
+        self._cleared: dict[int, Any] = {}
+        """The keys that a call has cleared, and what this epoch had changed there before."""
 
-def _cleared(handle: Any) -> int:
-    """Clears a list or a map, and returns how many entries it had."""
-    clear = handle.clear
-    entries = len(handle)
-    clear()
-    return entries
+    def settle(self) -> None:
+        """Counts the entries that calls have cleared although they had expired. Requires: there are no more calls."""
+        if not self._cleared:
+            return
+        for number, subkey in newly_expired(self.handle.cursor, self.handle.place, self._cleared):
+            self.handle.i = number
+            self._settle(self._cleared[number], subkey)
+
+    def _settle(self, changed: Any, subkey: Any) -> None:
+        raise NotImplementedError
 
 
 class LiveValue(Counted, ValueState):
     """One value of the current key."""
 
     def __init__(self, codec: Codec, handle: "ValueHandle | Unusable") -> None:
+        super().__init__()
         self._codec = codec
-        self.handle: Any = handle
+        self.handle = handle
+        self._updated: set[int] = set()
 
     def exists(self) -> bool:
         return bool(self.handle.exists())
@@ -85,21 +100,30 @@ class LiveValue(Counted, ValueState):
         value = self._codec.encode(newValue, "Error updating value state")
         write = self.handle.set
         self.updated += not (self.timed and self.handle.has_set(value))
+        if self.timed:
+            self._updated.add(self.handle.i)
         write(value)
 
     def clear(self) -> None:
         clear = self.handle.clear
         self.removed += not self.timed or self.handle.exists()
+        if self.timed:
+            self._cleared.setdefault(self.handle.i, self.handle.i in self._updated)
         clear()
+
+    def _settle(self, changed: bool, subkey: None) -> None:  # noqa: ARG002
+        self.removed += not changed
+        self.not_evicted += not self.handle.exists()
 
 
 class LiveList(Counted, ListState):
     """The elements of the current key."""
 
     def __init__(self, name: str, codec: Codec, handle: "ListHandle | Unusable") -> None:
+        super().__init__()
         self._name = name
         self._codec = codec
-        self.handle: Any = handle
+        self.handle = handle
 
     def exists(self) -> bool:
         return bool(self.handle.exists())
@@ -111,7 +135,10 @@ class LiveList(Counted, ListState):
 
     def put(self, newState: Any) -> None:
         values = self._encoded(newState)
-        self.handle.set(values)
+        write = self.handle.set
+        if self.timed:
+            self._cleared.setdefault(self.handle.i, True)
+        write(values)
         self.updated += len(values)
 
     def appendValue(self, newState: Any) -> None:
@@ -124,7 +151,15 @@ class LiveList(Counted, ListState):
         self.updated += len(values)
 
     def clear(self) -> None:
-        self.removed += _cleared(self.handle)
+        clear = self.handle.clear
+        self.removed += len(self.handle)
+        if self.timed:
+            self._cleared.setdefault(self.handle.i, False)
+        clear()
+
+    def _settle(self, changed: bool, subkey: int) -> None:  # noqa: ARG002
+        self.removed += not changed
+        self.not_evicted += 1
 
     def _encoded(self, elements: Any) -> list[Any]:
         values = [self._codec.encode(value, "Error updating value state") for value in elements]
@@ -137,9 +172,10 @@ class LiveMap(Counted, MapState):
     """The entries of the current key."""
 
     def __init__(self, keys: Codec, values: Codec, handle: "MapHandle | Unusable") -> None:
+        super().__init__()
         self._keys = keys
         self._values = values
-        self.handle: Any = handle
+        self.handle = handle
 
     def exists(self) -> bool:
         return bool(self.handle.exists())
@@ -173,4 +209,14 @@ class LiveMap(Counted, MapState):
         self.removed += 1
 
     def clear(self) -> None:
-        self.removed += _cleared(self.handle)
+        clear = self.handle.clear
+        self.removed += len(self.handle)
+        if self.timed:
+            self._cleared.setdefault(self.handle.i, self.handle.changed())
+        clear()
+
+    def _settle(self, changed: Mapping[Any, bool], subkey: Any) -> None:
+        put = changed.get(self.handle.name_of(subkey))
+        self.removed += put is None
+        # Spark forgets to take what is removed by its key off the list of what it has to evict.
+        self.not_evicted += put is not False and not self.handle.contains(subkey)

@@ -9,10 +9,11 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StringType, StructType
 
-from floodplain.spark.transform_with_state.metrics import CUSTOM, REMOVED, UPDATED
+from floodplain.spark.transform_with_state.metrics import CUSTOM, NOT_EVICTED, REMOVED, UPDATED
 from floodplain.spark.transform_with_state.process import Shape, StatefulProcess, declared_by
 from floodplain.spark.transform_with_state.state_count import count_expired, count_rows
 from floodplain.testing.pipeline_kit import PipelineKit
+from floodplain.versions.records.schema import PROCESSING_TIME
 from tests.spark.transform_with_state.programs import LONG
 
 ROWS = StructType().add("user", StringType()).add("call", StringType())
@@ -50,39 +51,41 @@ class Called(StatefulProcessor):
 
 
 class Model:
-    """What the calls come to, by the rules of Spark: (key, state) → entries with the time at which they end."""
+    """What the calls come to, by the rules of Spark, whose store has (key, state) → entries: what was written, when that ends.
+
+    An entry that has ended stays until the end of the epoch. A call may find it there.
+    """
 
     def __init__(self) -> None:
-        self.states: dict[tuple[str, str], dict[Any, float]] = {}
-        self.written: dict[tuple[str, str, Any], tuple[str, float]] = {}
-        """What was written last to an entry, and the time at which that ends."""
+        self.states: dict[tuple[str, str], dict[Any, tuple[str, float]]] = {}
         self.counts: Counter[str] = Counter()
 
     def call(self, user: str, what: str, name: str, n: int, now_ms: int, text: str) -> None:
         entries = self.states.setdefault((user, name), {})
         timed = name.endswith("_ttl")
-        end_ms = now_ms + TTL_MS if timed else float("inf")
+        written = text, now_ms + TTL_MS if timed else float("inf")
         match what:
             case "put" | "set":
-                entry = (user, name, n if what == "put" else 0)
-                there = entry[2] in entries and self.written[entry] == (text, end_ms)
-                self.counts[UPDATED] += not (timed and there)
-                entries[entry[2]], self.written[entry] = end_ms, (text, end_ms)
-            case "append":
-                entries |= {object(): end_ms for _ in range(n)}
+                entry = n if what == "put" else 0
+                self.counts[UPDATED] += not (timed and entries.get(entry) == written)
+                entries[entry] = written
+            case "append" | "replace":
+                if what == "replace":
+                    entries.clear()
+                entries |= {object(): written for _ in range(n)}
                 self.counts[UPDATED] += n
             case "remove":
                 entries.pop(n, None)
                 self.counts[REMOVED] += 1
             case "clear":
-                self.counts[REMOVED] += 1 if name == "value" else len(entries)
+                self.counts[REMOVED] += len(entries) if timed or name != "value" else 1
                 entries.clear()
 
-    def expire(self, now_ms: int) -> list[tuple[tuple[str, str], Any]]:
-        ended = [(key, entry) for key, entries in self.states.items() for entry, end in entries.items() if end <= now_ms]
+    def evict(self, now_ms: int) -> int:
+        ended = [(key, entry) for key, entries in self.states.items() for entry, (_, end) in entries.items() if end <= now_ms]
         for key, entry in ended:
             del self.states[key][entry]
-        return ended
+        return len(ended)
 
     def rows(self) -> int:
         return sum(bool(held) if name.startswith("list") else len(held) for (_, name), held in self.states.items())
@@ -93,10 +96,11 @@ CALLS = {
     "list": [
         ("append", "appendList([({n},)] * {n})"),
         ("append", "appendValue((1,))"),
+        ("replace", "put([({n},)] * {n})"),
         ("clear", "clear()"),
         ("get", "exists()"),
     ],
-    "map": [("put", "updateValue(({n},), (1,))"), ("remove", "removeKey(({n},))"), ("clear", "clear()"), ("get", "exists()")],
+    "map": [("put", "updateValue(({n},), (1,))"), ("clear", "clear()"), ("get", "exists()"), ("remove", "removeKey(({n},))")],
 }
 
 
@@ -107,6 +111,13 @@ def kit_of(mode: str, slots: int) -> tuple[PipelineKit, StatefulProcess]:
     return PipelineKit(lambda s: s.key_by("user").process(process, name="it").write("memory"), rows=rows, slots=slots), process
 
 
+def generated_call(chance):
+    kind, ttl = chance.choice(KINDS), chance.choice(["", "_ttl"])
+    what, call = chance.choice(CALLS[kind][:-1] if ttl else CALLS[kind])
+    n = 1 if "appendValue" in call else chance.randrange(1, 4)
+    return kind + ttl, what, n, f"{kind}{ttl}.{call.format(n=n)}"
+
+
 @pytest.mark.parametrize("slots", [1, 3])
 @pytest.mark.parametrize("seed", range(8))
 def test_counts_on_generated_calls(seed, slots):
@@ -114,29 +125,39 @@ def test_counts_on_generated_calls(seed, slots):
     kit, _ = kit_of("processingtime", slots)
     for _ in range(8):
         now_ms += chance.choice([10, 40, 150])
-        expired = model.expire(now_ms)
         model.counts.clear()
         rows = []
-        for _ in range(chance.randrange(12)):
-            user, kind = chance.choice("abc"), chance.choice(KINDS)
-            name, (what, call) = kind + chance.choice(["", "_ttl"]), chance.choice(CALLS[kind])
-            n = 1 if "appendValue" in call else chance.randrange(1, 4)
-            rows.append({"user": user, "call": f"{name}.{call.format(n=n)}"})
-            model.call(user, what, name, n, now_ms, rows[-1]["call"])
+        for _ in range(chance.randrange(18)):
+            user, (name, what, n, call) = chance.choice("abc"), generated_call(chance)
+            rows.append({"user": user, "call": call})
+            model.call(user, what, name, n, now_ms, call)
+        evicted = model.evict(now_ms)
         kit.epoch(rows, now_ms=now_ms)
-        done = kit.progress[-1]
-        operator = done.operators["it"]
-        assert {name: operator.measures[name] for name in (UPDATED, REMOVED)} == {
-            name: model.counts[name] for name in (UPDATED, REMOVED)
-        }
-        bound, store = kit._epochs.bound.operators["it"], kit._epochs.store
-        assert count_rows(store.at(done.epoch), bound, now_ms) == model.rows() and done.processing_ms == now_ms
+        assert counted(kit, now_ms) == (model.counts[UPDATED], model.counts[REMOVED], evicted, model.rows())
+        operator = kit.progress[-1].operators["it"]
         assert (operator.state_bytes > 0) == (operator.state_rows > 0)
-        if done.epoch > 1:
-            before, after = kit.progress[-2], store.at(done.epoch)
-            times_ms = before.processing_ms, now_ms
-            wanted = [key for key, entry in expired if entry not in model.states[key]]
-            assert count_expired(store.at(before.epoch), after, bound, times_ms) == len(wanted)
+
+
+def counted(kit, now_ms):
+    """Rows updated, removed, evicted, and left."""
+    done, store = kit.progress[-1], kit._epochs.store
+    measures, bound, after = done.operators["it"].measures, kit._epochs.bound.operators["it"], store.at(done.epoch)
+    assert done.processing_ms == now_ms
+    expired = 0
+    if done.epoch > 1:
+        before = store.at(done.epoch - 1)
+        expired = count_expired(before, after, bound, (before.manifest.watermarks[PROCESSING_TIME], now_ms))
+    return measures[UPDATED], measures[REMOVED], expired - measures[NOT_EVICTED], count_rows(after, bound, now_ms)
+
+
+def test_an_entry_that_has_expired_and_is_removed_by_its_key_counts_twice():
+    kit, _ = kit_of("processingtime", 1)
+    for now_ms, call, wanted in [
+        (0, "map_ttl.updateValue((1,), (1,))", (1, 0, 0, 1)),
+        (TTL_MS, "map_ttl.removeKey((1,))", (0, 1, 1, 0)),
+    ]:
+        kit.epoch([{"user": "a", "call": call}], now_ms=now_ms)
+        assert counted(kit, now_ms) == wanted
 
 
 def test_variables_and_timers_are_counted_in_each_task():
@@ -157,4 +178,4 @@ def test_variables_and_timers_are_counted_in_each_task():
     assert {name: first.get(name, 0) for name in (*variables, *timers)} == {**variables, **timers}
     timers = {"numRegisteredTimers": 0, "numDeletedTimers": 1, "numExpiredTimers": 1}
     assert {name: second.operators["it"].measures.get(name, 0) for name in (*variables, *timers)} == {**variables, **timers}
-    assert set(first) <= {*CUSTOM, UPDATED, REMOVED}
+    assert set(first) <= {*CUSTOM, UPDATED, REMOVED, NOT_EVICTED}

@@ -21,6 +21,7 @@ TTL_OPS = (
     *("lasting.update(({i},))", "lastingItems.appendValue(({i},))", "lastingWords.updateValue(('w{j}',), ({i},))"),
     *("lasting.clear()", "lastingItems.clear()", "lastingWords.clear()", "untimed.update(({i},))"),
     *("lasting.update((1,))", "lastingWords.updateValue(('w',), (1,))"),
+    *("brief.clear()", "briefItems.clear()", "briefItems.put([({i},)])", "briefWords.clear()"),
 )
 EQUAL = (
     *("operatorName", "numRowsTotal", "numRowsUpdated", "numRowsRemoved", "allRemovalsTimeMs", "numRowsDroppedByWatermark"),
