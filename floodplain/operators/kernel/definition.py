@@ -34,6 +34,11 @@ def free(old: Any, new: Any) -> str:  # noqa: ARG001
     return ""
 
 
+def renamed(old: Any, new: Any) -> str:  # noqa: ARG001
+    """Every change is compatible, and it is not worth a note: only a name has changed."""
+    return ""
+
+
 def not_more(old: Any, new: Any) -> str:
     """Only a smaller value is compatible: the state has enough for it."""
     return "" if new <= old else "the existing state has too little for a larger one"

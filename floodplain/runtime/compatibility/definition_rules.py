@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from floodplain.errors import IncompatibleChange
-from floodplain.operators.kernel.definition import INCOMPATIBLE, OperatorSpec, ParameterSpec
+from floodplain.operators.kernel.definition import INCOMPATIBLE, OperatorSpec, ParameterSpec, renamed
 from floodplain.versions.records.definition import Definition, Parameter
 from floodplain.versions.records.user_names import UserNames
 
@@ -61,7 +61,7 @@ def _judge(operator: str, parameter: ParameterSpec, recorded: Parameter, compari
     change = f"was {_shown(recorded)}, is {_shown(parameter.recorded)}"
     if why := parameter.rule(recorded.value, parameter.recorded.value):
         comparison.refused.append(Refusal(operator, parameter.name, f"{change}: {why}"))
-    else:
+    elif parameter.rule is not renamed:
         comparison.noted.append(f"operator {operator}, {parameter.name}: {change}")
 
 

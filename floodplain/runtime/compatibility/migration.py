@@ -25,6 +25,7 @@ from floodplain.versions.log.commit import commit
 from floodplain.versions.log.requirements import RequireRuns, RequireSchema
 from floodplain.versions.records.definition import Definition
 from floodplain.versions.records.edit import (
+    AdvancePublished,
     DropDefinition,
     DropTable,
     NoteChange,
@@ -285,6 +286,8 @@ def migrate(writer: Writer, migration: Migration) -> None:
         requirement for update in replaced for requirement in RequireRuns.of((runs[run] for run in update.dropped), update.groups)
     ]
     epoch.commit(also=[*updates, *replaced], requirements=requirements)
+    # It has no output, so no sink is to be called for it.
+    commit(history, [AdvancePublished(epoch.number)], token=writer.token)
 
 
 def _rewritten(writer: Writer, base: Manifest, requested: Sequence[Rewrite]) -> list[ReplaceRuns]:

@@ -92,7 +92,13 @@ class Operator:
         modes: dict[str, Any] = {}
         if self.processor is not None:
             modes = {"timeMode": self.processor.time_mode, "outputMode": self.processor.output_mode}
+            variables += map(_deleted, self.processor.deleted.values())
         return json.dumps({**modes, "stateVariables": variables}, separators=(",", ":"), ensure_ascii=False)
+
+
+def _deleted(variable: SparkVariable) -> dict[str, Any]:
+    """A variable that ``init`` has deleted: it has no state, and Spark's metadata have it."""
+    return {"stateName": variable.name, "stateVariableType": KINDS[variable.kind], "ttlEnabled": variable.ttl}
 
 
 def operators_of(manifest: Manifest) -> list[Operator]:

@@ -85,16 +85,16 @@ def _transformed(grouped: Any, planned: DataFrame, arguments: tuple[Any, ...], *
     settings = {name: value for name in _SETTINGS if (value := spark.conf.get(name, None)) is not None}
     settings[MOST_BYTES] = str(spark._jsparkSession.sessionState().conf().arrowMaxBytesPerBatch())
     process = StatefulProcess(
-        processor, shape, time_mode, declared, settings, pandas=pandas, static=static, output_mode=output_mode
+        processor, shape, time_mode, declared, settings, pandas=pandas, static=static, output_mode=output_mode, deleted=deleted
     )
-    gone = frozenset(table_names(deleted - set(declared), process.taken_names).values())
+    gone = frozenset(table_names(deleted.keys() - declared.keys(), process.taken_names).values())
     source = Source(rows, process, gone, states, initial_keys, failure)
     return _run_static(source, spark, output_type) if static else StatefulFrame(source, planned)
 
 
 def _init(
     processor: StatefulProcessor, time_mode: str, spark: SparkSession, *, static: bool
-) -> tuple[dict[str, Declared], set[str], FloodplainError | None]:
+) -> tuple[dict[str, Declared], dict[str, Declared | None], FloodplainError | None]:
     """The states that ``init`` declares and deletes. What it raises, or what is wrong with them, ends a streaming query with its
     first batch, as in Spark; where all is static it is raised at once."""
     try:
@@ -102,7 +102,7 @@ def _init(
     except Exception as error:
         failure = UserError(f"{'' if static else _DRIVER_CRASHED}{type(error).__name__} in init: {error}")
         failure.__cause__ = error
-        return {}, set(), failure
+        return {}, {}, failure
     return declared, deleted, None if static else _not_nullable(declared, spark)
 
 

@@ -12,10 +12,12 @@ from floodplain.errors import BadInput, FloodplainError
 from floodplain.expressions.identifiers import quoted
 from floodplain.pipeline.stream import Stream
 from floodplain.spark.runtime import stream
+from floodplain.spark.transform_with_state.evolution import renamed_keys, resumed
 from floodplain.spark.transform_with_state.failing import FailingQuery
 from floodplain.spark.transform_with_state.initial_state import InitialRows
 from floodplain.spark.transform_with_state.process import StatefulProcess
-from floodplain.spark.transform_with_state.writer import StatefulWriter
+from floodplain.spark.transform_with_state.writer import Resumption, StatefulWriter
+from floodplain.state.tables import stored_states
 from floodplain.store.store import Store
 
 OPERATOR = "transform_with_state"
@@ -44,6 +46,20 @@ class Source:
     initial_keys: tuple[str, ...] = ()
     failure: FloodplainError | None = None
     """What ``init`` raised, or what is wrong with the states that it declares."""
+
+    def resumed(self, store: Store) -> Resumption:
+        """It on what is in the store, as Spark would go on with that."""
+        definition = store.head.definitions.get(OPERATOR)
+        before, now = definition.spark if definition is not None else None, self.process.in_sparks_terms
+        state = resumed(self.rows.sparkSession, before, self.process.declared, now)
+        if state.failure is not None:
+            return Resumption(failing=partial(FailingQuery, self.rows, state.failure))
+        process = self.process.on(state)
+        held = stored_states(OPERATOR, {table: versions[-1] for table, versions in store.head.schemas.items()})
+        evolve = {process.table_names[name]: function for name, function in state.evolve.items()}
+        evolve = {f"{OPERATOR}.{name}": function for name, function in evolve.items() if name in held}
+        changes = {"evolve": evolve, "rename": dict(renamed_keys(before, now))}
+        return Resumption(replace(self, process=process).stream(store), changes)
 
     def stream(self, store: Store) -> Stream:
         keys = self.process.shape.keys
@@ -76,7 +92,7 @@ class StatefulFrame:
     def writeStream(self) -> StatefulWriter:
         source = self._source
         failing = None if source.failure is None else partial(FailingQuery, source.rows, source.failure)
-        return StatefulWriter(source.stream, self._planned, source.deleted, self._trailing(), failing)
+        return StatefulWriter(source.resumed, self._planned, source.deleted, self._trailing(), failing)
 
     def transform(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> "StatefulFrame":
         made = func(self, *args, **kwargs)

@@ -9,6 +9,7 @@ from functools import partial
 from operator import index
 from typing import Any, Literal, TypeAlias
 
+import msgspec
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 from pyspark.sql.types import StructType
@@ -47,26 +48,46 @@ class Declared:
     schemas: tuple[StructType, ...]
     """Of its values; of a map, of its keys and values."""
     ttl_ms: int | None
+    stored: tuple[StructType, ...] = ()
+    """The same with the names of fields under which they are stored, where Spark keeps those that they first had."""
+    whole: bool = False
+    """Whether a value of one field is stored as a struct all the same."""
 
     def descriptor(self) -> State:
         ttl = timedelta(milliseconds=self.ttl_ms) if self.ttl_ms else None
-        arrows = [Codec(schema).arrow for schema in self.schemas]
+        arrows = [codec.arrow for codec in self._codecs()]
         match self.kind:
             case "value":
-                return Value(arrows[0], nullable=len(self.schemas[0]) == 1, ttl=ttl)
+                return Value(arrows[0], nullable=len(self.schemas[0]) == 1 and not self.whole, ttl=ttl)
             case "list":
                 return List(arrows[0], ttl=ttl)
             case _:
                 return Map(arrows[0], arrows[1], ttl=ttl)
 
-    def recorded(self, name: str) -> SparkVariable:
-        """As the log keeps it, for readers of the state."""
-        return SparkVariable(name, self.kind, tuple(schema.json() for schema in self.schemas), ttl=bool(self.ttl_ms))
+    def recorded(self, name: str, former: tuple[str, ...] = ()) -> SparkVariable:
+        """As the log keeps it. ``former``: the schemas of its values before."""
+        schemas = tuple(schema.json() for schema in self.as_stored)
+        ttl_ms = self.ttl_ms or 0
+        return SparkVariable(name, self.kind, schemas, ttl=bool(ttl_ms), former=former, ttl_ms=ttl_ms, whole=self.whole)
+
+    def _codecs(self) -> list[Codec]:
+        pairs = list(zip(self.schemas, self.as_stored, strict=True))
+        return [*(Codec(*pair) for pair in pairs[:-1]), Codec(*pairs[-1], whole=self.whole)]
+
+    @property
+    def as_stored(self) -> tuple[StructType, ...]:
+        return self.stored or self.schemas
 
     def live(self, name: str, handle: Unusable) -> Any:
         """The object that a processor works with."""
-        codecs = [Codec(schema) for schema in self.schemas]
+        codecs = self._codecs()
         return LiveList(name, codecs[0], handle) if self.kind == "list" else _KINDS[self.kind](*codecs, handle)
+
+
+def declared_as(variable: SparkVariable) -> Declared:
+    """What ``recorded`` was made from."""
+    schemas = tuple(StructType.fromJson(msgspec.json.decode(schema)) for schema in variable.schemas)
+    return Declared(variable.kind, schemas, variable.ttl_ms or None, whole=variable.whole)
 
 
 def table_names(names: Collection[str], taken: Collection[str]) -> dict[str, str]:
@@ -144,7 +165,8 @@ class Recorder(_Handle):
         self._defined: set[str] = set()
         """All names that were ever declared: Spark's driver does not forget those that are deleted."""
         self.declared: dict[str, Declared] = {}
-        self.deleted: set[str] = set()
+        self.deleted: dict[str, Declared | None] = {}
+        """With what they were declared as, if they were."""
 
     def _state(self, kind: Kind, name: str, schemas: tuple[Any, ...], ttl_ms: int | None) -> Any:
         parsed = tuple(self._schema(schema) for schema in schemas)
@@ -180,8 +202,7 @@ class Recorder(_Handle):
         failure = "Error deleting state"
         self._check_init(failure, "delete_if_exists")
         check_name(failure, "remove_col_family", stateName)
-        self.declared.pop(stateName, None)
-        self.deleted.add(stateName)
+        self.deleted[stateName] = self.declared.pop(stateName, None) or self.deleted.get(stateName)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:  # noqa: ARG002
         self._check_timers("Error register timer", "register_timer")

@@ -1,6 +1,7 @@
 """Runs a ``StatefulProcessor`` of PySpark as a Floodplain process function."""
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +13,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
-from floodplain.operators.kernel.definition import STATEFUL_PROCESSOR, OperatorSpec, ParameterSpec, Written, free
+from floodplain.operators.kernel.definition import STATEFUL_PROCESSOR, OperatorSpec, ParameterSpec, Written, renamed
 from floodplain.operators.kernel.process import Process
 from floodplain.operators.kernel.traits import OperatorTraits
 from floodplain.spark.transform_with_state.calls import Calls
 from floodplain.spark.transform_with_state.errors import EVENT, TIME_MODES
-from floodplain.spark.transform_with_state.handle import Declared, Recorder, table_names
+from floodplain.spark.transform_with_state.evolution import Resumed
+from floodplain.spark.transform_with_state.handle import Declared, Recorder, declared_as, table_names
 from floodplain.spark.transform_with_state.pandas import PandasFlavour
 from floodplain.spark.transform_with_state.rows import RowFlavour
 from floodplain.state.descriptors import State
@@ -62,12 +64,16 @@ class StatefulProcess(Process, OperatorTraits):
         pandas: bool,
         static: bool = False,
         output_mode: str = "append",
+        deleted: Mapping[str, Declared | None] | None = None,
     ) -> None:
         self.processor = processor
         self.shape = shape
         self.time_mode = time_mode
         self.output_mode = output_mode
         self.declared = dict(declared)
+        self.purged = frozenset(deleted or ())
+        """What ``init`` deletes, declared or not."""
+        self.deleted = {name: one for name, one in (deleted or {}).items() if one is not None and name not in self.declared}
         self.settings = dict(settings)
         self.flavour: type[Any] = PandasFlavour if pandas else RowFlavour
         self.output = to_arrow_schema(shape.output, timezone="UTC")
@@ -75,27 +81,52 @@ class StatefulProcess(Process, OperatorTraits):
         self.follows_watermark = time_mode == EVENT
         self.taken_names = [*safe_names(dict.fromkeys(shape.keys)).values(), EVENT_TIMERS, PROCESSING_TIMERS]
         self.table_names = table_names(self.declared, self.taken_names)
+        self.history = Resumed(self.declared, "")
 
     @property
     def timers(self) -> str:
         return EVENT_TIMERS if self.time_mode == EVENT else PROCESSING_TIMERS
 
+    def on(self, resumed: Resumed) -> "StatefulProcess":
+        """The same on a state that is there."""
+        process = copy(self)
+        process.history, process.declared = resumed, dict(resumed.declared)
+        return process
+
     def described(self, written: Written) -> OperatorSpec:  # noqa: ARG002
         name = type(self.processor).__name__
-        return OperatorSpec(STATEFUL_PROCESSOR, (ParameterSpec("class", name, name, free),), spark=self._in_sparks_terms())
+        return OperatorSpec(STATEFUL_PROCESSOR, (ParameterSpec("class", name, name, renamed),), spark=self._in_sparks_terms())
+
+    @property
+    def in_sparks_terms(self) -> SparkProcessor:
+        """As the log records it."""
+        return self._in_sparks_terms()
 
     def _in_sparks_terms(self) -> SparkProcessor:
         keys = [self.shape.rows[name] for name in self.shape.keys]
+        former = self.history.former
         return SparkProcessor(
             operator=PANDAS_OPERATOR if self.flavour is PandasFlavour else ROW_OPERATOR,
             time_mode=TIME_MODES[self.time_mode],
             output_mode=self.output_mode.capitalize(),
             keys=StructType([StructField(field.name, field.dataType, field.nullable) for field in keys]).json(),
-            variables={self.table_names[name]: declared.recorded(name) for name, declared in self.declared.items()},
+            variables={
+                self.table_names[name]: declared.recorded(name, former.get(name, ())) for name, declared in self.declared.items()
+            },
+            deleted={name: declared.recorded(name) for name, declared in self.deleted.items()},
+            gone=dict(self.history.gone),
+            encoding=self.history.encoding,
         )
 
     def states(self) -> dict[str, State]:
-        return {self.table_names[name]: declared.descriptor() for name, declared in self.declared.items()}
+        """Those of today, and those of which there may be something from earlier starts: as in Spark, that stays."""
+        gone = {
+            name: declared_as(variable)
+            for name, variable in self.history.gone.items()
+            if name not in self.purged and bool(variable.ttl_ms) == variable.ttl
+        }
+        names = table_names([*self.declared, *gone], self.taken_names)
+        return {names[name]: declared.descriptor() for name, declared in {**gone, **self.declared}.items()}
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
         """As Spark's stateful operators have it, a row exactly at the watermark is late."""
@@ -109,11 +140,11 @@ class StatefulProcess(Process, OperatorTraits):
 
 def declared_by(
     processor: StatefulProcessor, time_mode: str, parse: Callable[[str], StructType], *, static: bool = False
-) -> tuple[dict[str, Declared], set[str]]:
+) -> tuple[dict[str, Declared], dict[str, Declared | None]]:
     """The states that ``init`` declares and deletes; ``init`` runs on a copy, so that the user's processor stays unchanged."""
     serializer: Any = CloudPickleSerializer()  # type: ignore[no-untyped-call]
-    copy = serializer.loads(serializer.dumps(processor))
+    own = serializer.loads(serializer.dumps(processor))
     recorder = Recorder(time_mode, parse, static=static)
-    copy.init(recorder)
-    copy.close()
+    own.init(recorder)
+    own.close()
     return recorder.declared, recorder.deleted

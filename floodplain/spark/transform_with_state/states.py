@@ -10,7 +10,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
 
 from floodplain.spark.transform_with_state.errors import CALLS, empty_list
-from floodplain.spark.transform_with_state.expired import newly_expired
+from floodplain.spark.transform_with_state.state_count import newly_expired
 from floodplain.spark.transform_with_state.types import Codec
 from floodplain.state.handles import ValueHandle
 from floodplain.state.lists import ListHandle

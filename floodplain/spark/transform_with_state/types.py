@@ -41,22 +41,25 @@ class Codec:
     A schema of one field is stored as that field, one of several as a struct.
     """
 
-    def __init__(self, schema: T.StructType) -> None:
+    def __init__(self, schema: T.StructType, stored: T.StructType | None = None, *, whole: bool = False) -> None:
+        """``stored``: the same schema with other names of fields, which are those in the tables. ``whole``: a single field is
+        stored as a struct, too."""
+        stored = stored or schema
         self.schema = schema
-        self._names = schema.names
-        self._single = len(schema) == 1
-        types = [field.dataType for field in schema]
-        fields = [pa.field(field.name, to_arrow_type(field.dataType, timezone=TIME_ZONE)) for field in schema]
-        self.arrow: pa.DataType = fields[0].type if self._single else pa.struct(fields)
+        self._names = stored.names
+        self.is_bare = len(schema) == 1 and not whole
+        types = [field.dataType for field in stored]
+        fields = [pa.field(field.name, to_arrow_type(field.dataType, timezone=TIME_ZONE)) for field in stored]
+        self.arrow: pa.DataType = fields[0].type if self.is_bare else pa.struct(fields)
         self._plain = tuple(_PLAIN.get(type(dtype)) for dtype in types)
         bits = [(at, _INTEGER_BITS[type(dtype)]) for at, dtype in enumerate(types) if type(dtype) in _INTEGER_BITS]
         self._bounds = [(at, -(1 << (width - 1)), 1 << (width - 1)) for at, width in bits]
         self._in = [_inward(dtype) for dtype in types]
-        self._out = [_outward(dtype) for dtype in types]
+        self._out = [_outward(field.dataType, kept) for field, kept in zip(schema, types, strict=True)]
         self.as_it_is = all(convert is None for convert in self._out)
         self.encode: Callable[[Any, str], Any] = self._encode
         """From a user's value to what handles store. The second argument is the start of the error message, in Spark's words."""
-        if self._single and self._plain[0] is not None:
+        if self.is_bare and self._plain[0] is not None:
             self.encode = self._encode_one(self._plain[0])
 
     def _encode(self, value_tuple: Any, failure: str) -> Any:
@@ -65,7 +68,7 @@ class Codec:
                 if not low <= value_tuple[at] < high:
                     break
             else:
-                return value_tuple[0] if self._single else dict(zip(self._names, value_tuple, strict=True))
+                return value_tuple[0] if self.is_bare else dict(zip(self._names, value_tuple, strict=True))
         return self._converted(value_tuple, failure)
 
     def _encode_one(self, kind: Any) -> Callable[[Any, str], Any]:
@@ -90,10 +93,10 @@ class Codec:
             values = [None if value is None else convert(value) for value, convert in zip(internal, self._in, strict=True)]
         except ArithmeticError as error:
             raise PySparkRuntimeError(f"{failure}: {error}") from error
-        return values[0] if self._single else dict(zip(self._names, values, strict=True))
+        return values[0] if self.is_bare else dict(zip(self._names, values, strict=True))
 
     def decode(self, kept: Any) -> tuple[Any, ...]:
-        values = (kept,) if self._single else tuple(kept.values())
+        values = (kept,) if self.is_bare else tuple(kept.values())
         if self.as_it_is:
             return values
         return tuple(
@@ -103,7 +106,7 @@ class Codec:
 
     def row(self, kept: Any) -> T.Row:
         """As ``decode``, with the names of the fields."""
-        return T._create_row(self._names, self.decode(kept))
+        return T._create_row(self.schema.names, self.decode(kept))
 
 
 def _normal(value: Any) -> Any:
@@ -144,22 +147,23 @@ def _inward(dtype: T.DataType) -> Convert:
             return lambda value: value
 
 
-def _outward(dtype: T.DataType) -> Convert | None:
-    """From what a handle keeps, not None, to what Spark's state API returns; None if that is the same."""
+def _outward(dtype: T.DataType, stored: Any) -> Convert | None:
+    """From what a handle keeps, not None, to what Spark's state API returns; None if that is the same. ``stored``: the type with
+    the names of fields that are kept."""
     match dtype:
         case T.TimestampType():
             return _local_time
         case T.ArrayType():
             # Always a new list: what a processor does to it must not reach the state.
-            element = _outward(dtype.elementType)
+            element = _outward(dtype.elementType, stored.elementType)
             return list if element is None else lambda value: [one if one is None else element(one) for one in value]
         case T.MapType():
-            key, entry = _maybe(_outward(dtype.keyType)), _maybe(_outward(dtype.valueType))
+            key, entry = _maybe(_outward(dtype.keyType, stored.keyType)), _maybe(_outward(dtype.valueType, stored.valueType))
             return lambda value: {key(k): entry(v) for k, v in value}
         case T.StructType():
-            outs = [_maybe(_outward(field.dataType)) for field in dtype]
+            outs = [_maybe(_outward(field.dataType, kept.dataType)) for field, kept in zip(dtype, stored, strict=True)]
             return lambda value: T._create_row(
-                dtype.names, tuple(out(value[name]) for out, name in zip(outs, dtype.names, strict=True))
+                dtype.names, tuple(out(value[name]) for out, name in zip(outs, stored.names, strict=True))
             )
         case _:
             return None

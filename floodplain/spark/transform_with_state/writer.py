@@ -1,6 +1,7 @@
 """``writeStream`` of the drop-in: Spark's builder methods over our own sinks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, NoReturn
 
@@ -34,19 +35,30 @@ _STORE = f"{_OURS}store."
 """Prefix of the options of the object store that has the state."""
 
 
+@dataclass(frozen=True)
+class Resumption:
+    """A processor on the state that is there."""
+
+    stream: Stream | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of ``start`` that take over what has changed."""
+    failing: Callable[..., FailingQuery] | None = None
+    """Makes the query instead, if Spark would not go on with that state."""
+
+
 class StatefulWriter:
     """The methods of Spark's ``DataStreamWriter`` that we support for stateful output. ``start`` returns a ``StatefulQuery``."""
 
     def __init__(
         self,
-        stream: Callable[[Store], Stream],
+        resumed: Callable[[Store], Resumption],
         planned: DataFrame,
         deleted: frozenset[str],
         trailing: Callable[[DataFrame], DataFrame] | None,
         failing: Callable[..., FailingQuery] | None = None,
     ) -> None:
         """``failing``: makes the query of a processor whose ``init`` failed."""
-        self._stream = stream
+        self._resumed = resumed
         self._planned = planned
         self._deleted = deleted
         self._trailing = trailing
@@ -145,11 +157,15 @@ class StatefulWriter:
         access = {key.removeprefix(_STORE): value for key, value in self._options.items() if key.startswith(_STORE)}
         store = Store.open(location, create=True, options=access)
         end_active_run(self._spark, store)
+        begin = self._resumed(store)
+        if begin.failing is not None:
+            return StatefulQuery(begin.failing(location, self._trigger, self._name), self._name)
+        assert begin.stream is not None
         self._purge(store)
-        rows = self._stream(store)
+        rows = begin.stream
         output = self._to(rows if self._trailing is None else rows.transform(self._trailing))
-        slots = self._slots(store.head)
-        started = output.start(state=location, slots=slots, trigger=self._trigger or None, options=access, name=self._name)
+        slots, trigger = self._slots(store.head), self._trigger or None
+        started = output.start(state=location, slots=slots, trigger=trigger, options=access, name=self._name, **begin.changes)
         register_in_background(self._spark)
         query = StatefulQuery(started, self._name)
         if passing is not None:

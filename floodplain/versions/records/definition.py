@@ -30,6 +30,12 @@ class SparkVariable(msgspec.Struct, frozen=True, omit_defaults=True):
     """In Spark's JSON: of its values; of a map, of its keys and values."""
     ttl: bool = False
     """Whether it has a time to live."""
+    former: tuple[str, ...] = ()
+    """The schemas of its values before, oldest first, as Spark's state store has them."""
+    ttl_ms: int = 0
+    """Its time to live, if it has one. Releases that did not record it have none."""
+    whole: bool = False
+    """Whether a value of one field is stored as a struct all the same."""
 
     @property
     def told(self) -> str:
@@ -41,7 +47,7 @@ class SparkVariable(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SparkProcessor(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A PySpark processor in Spark's own terms, for readers of its state. Never compared."""
+    """A PySpark processor in Spark's own terms, for readers of its state, and for what Spark compares at a restart."""
 
     operator: str
     """What Spark calls the operator that runs it."""
@@ -51,6 +57,13 @@ class SparkProcessor(msgspec.Struct, frozen=True, omit_defaults=True):
     """The schema of the key, in Spark's JSON."""
     variables: dict[str, SparkVariable] = {}
     """By the name that tables have for them."""
+    deleted: dict[str, SparkVariable] = {}
+    """Variables that it declares and deletes at once, by their own names: Spark's metadata have them."""
+    gone: dict[str, SparkVariable] = {}
+    """Variables that it declared once and no longer does, by their own names."""
+    encoding: str = ""
+    """The encoding that Spark's state store would have: it decides how schemas may change. Releases that did not record it have
+    none."""
 
 
 class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
