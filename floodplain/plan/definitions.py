@@ -5,7 +5,18 @@ from typing import Any
 
 from floodplain.expressions.columns import written
 from floodplain.expressions.identifiers import unquoted
-from floodplain.operators.kernel.definition import PROCESS, OperatorSpec, ParameterSpec, Rule, canonical, fixed, free, not_less
+from floodplain.operators.kernel.definition import (
+    PROCESS,
+    STATEFUL_PROCESSOR,
+    OperatorSpec,
+    ParameterSpec,
+    Rule,
+    canonical,
+    fixed,
+    free,
+    not_less,
+    renamed,
+)
 from floodplain.operators.kernel.reserved_columns import ALL, AT
 from floodplain.plan.nodes import Extend, Keyed, Select
 from floodplain.state.durations import duration
@@ -25,7 +36,7 @@ def described(step: Keyed, event_time: str | None = None) -> OperatorSpec:
     """``event_time``: the column that its rows have their time in, where the step does not say so itself."""
     made = dict(step.parent.columns) if isinstance(step.parent, Select) else {}
     own = step.traits.described(lambda column: expression(made.get(column, column)))
-    parameters = [*own.parameters, _keys(step), _time(step, own.kind, event_time)]
+    parameters = [*own.parameters, _keys(step, own.kind), _time(step, own.kind, event_time)]
     order = None if step.in_order is None else [step.in_order.rows, step.in_order.time_ms]
     bound = f", up to {step.in_order.bound}" if step.in_order is not None and step.in_order.bounded else ""
     parameters.append(
@@ -39,15 +50,15 @@ def described(step: Keyed, event_time: str | None = None) -> OperatorSpec:
     return replace(own, parameters=tuple(parameters))
 
 
-def _keys(step: Keyed) -> ParameterSpec:
-    """Names of keys, and the expressions of those that ``key_by`` was given."""
+def _keys(step: Keyed, kind: str) -> ParameterSpec:
+    """Names of keys, and the expressions of those that ``key_by`` was given. Spark knows those of its processors by place, and
+    their types are compared with the tables."""
     node = step.parent.parent if isinstance(step.parent, Select) and step.parent.chosen else step.parent
     made = dict(node.columns) if isinstance(node, Extend) and node.for_keys else {}
     written = {key: expression(made[key]) for key in step.keys if key in made}
     value = [[key, canonical(written.get(key, key))] for key in step.keys]
-    return ParameterSpec(
-        "keys", value, keyed_by(tuple(f"{key} = {written[key]}" if key in written else key for key in step.keys))
-    )
+    text = keyed_by(tuple(f"{key} = {written[key]}" if key in written else key for key in step.keys))
+    return ParameterSpec("keys", value, text, renamed if kind == STATEFUL_PROCESSOR else fixed)
 
 
 def _time(step: Keyed, kind: str, event_time: str | None) -> ParameterSpec:
