@@ -286,18 +286,26 @@ class Writer:
         commit(history, [PutSchema(new)], [RequireSchema(schema.table, old.id if old else 0)], token=self.token)
         return new
 
-    def epoch(self, *, now_ms: int | None = None, watermarks: Mapping[str, int] | None = None, at: Moment | None = None) -> Epoch:
+    def epoch(
+        self,
+        *,
+        now_ms: int | None = None,
+        watermarks: Mapping[str, int] | None = None,
+        at: Moment | None = None,
+        number: int | None = None,
+    ) -> Epoch:
         """Begin the next epoch at these times. They are committed with it, and time to live counts from them.
 
         ``now_ms``: processing time, never earlier than that of the last epoch. By default it is the clock's, as far as the
-        store confirms it. ``at``: a moment that ``time`` returned. ``watermarks``: those of event time, by name.
+        store confirms it. ``at``: a moment that ``time`` returned. ``watermarks``: those of event time, by name. ``number``: of
+        the first epoch of a state, if that is not 1.
         """
         history = self.store.history
         before = history.refresh().watermarks.get(PROCESSING_TIME, layout.BEGINNING)
         if at is None:
             at = self.time.moment() if now_ms is None else Moment(max(now_ms, before))
         times = {**(watermarks or {}), PROCESSING_TIME: at.now_ms}
-        return Epoch(history, self.store.open_runs, self.token, times, set_back=at.set_back)
+        return Epoch(history, self.store.open_runs, self.token, times, set_back=at.set_back, number=number)
 
     def rollback(self, epoch: int, *, drop_output: bool = False) -> RolledBack:
         """``Store.rollback``, between two epochs of this writer."""

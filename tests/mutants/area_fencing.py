@@ -41,8 +41,8 @@ PLANTS = (
     Plant(
         "an_epoch_is_committed_without_the_lease",
         "epoch",
-        "manifest = commit(self._history, [*also, update], needed, token=ticket.token)",
-        "manifest = commit(self._history, [*also, update], needed)",
+        "manifest = commit(self._history, [*also, update, *behind], needed, token=ticket.token)",
+        "manifest = commit(self._history, [*also, update, *behind], needed)",
         ("races::test_a_writer_that_was_paused_and_superseded_commits_nothing",),
     ),
     Plant(

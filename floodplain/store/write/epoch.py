@@ -15,7 +15,7 @@ from floodplain.versions.log.history import History
 from floodplain.versions.log.manifest_checkpoint import maybe_checkpoint
 from floodplain.versions.log.requirements import RequireEpoch, RequireLease, Requirement, RequireSchema, RequireStart
 from floodplain.versions.records import seen
-from floodplain.versions.records.edit import CommitEpoch, RunRef, SourcePosition, Update
+from floodplain.versions.records.edit import AdvancePublished, CommitEpoch, RunRef, SourcePosition, Update
 from floodplain.versions.records.manifest import Manifest
 from floodplain.versions.records.sealing import Maker, sealed
 from floodplain.versions.records.vouched import FileSum
@@ -30,10 +30,19 @@ class Epoch:
     """
 
     def __init__(
-        self, history: History, open_runs: OpenRuns, token: int, watermarks: Mapping[str, int], *, set_back: bool = False
+        self,
+        history: History,
+        open_runs: OpenRuns,
+        token: int,
+        watermarks: Mapping[str, int],
+        *,
+        set_back: bool = False,
+        number: int | None = None,
     ) -> None:
-        """``set_back``: watermarks may be earlier than they are."""
+        """``set_back``: watermarks may be earlier than they are. ``number``: of the first epoch, if that is not 1."""
         head = history.head
+        self._before = head.epoch
+        self._begins = number is not None
         self._set_back = set_back
         self._history = history
         self._open_runs = open_runs
@@ -42,7 +51,7 @@ class Epoch:
             store=head.store,
             key_groups=head.key_groups,
             token=token,
-            epoch=head.epoch + 1,
+            epoch=head.epoch + 1 if number is None else number,
             start=head.position,
             attempt=history.randomness.nonce(),
             now_ms={
@@ -92,10 +101,11 @@ class Epoch:
         counts: Mapping[str, int] | None = None,
         also: Sequence[Update] = (),
         requirements: Sequence[Requirement] = (),
+        published: bool = False,
     ) -> Manifest:
         """Make the epoch durable and visible, all at once. ``sums`` vouch for each of ``outputs``, in their order; without them
         these are used unchecked. ``counts`` are added to those of the epochs before. ``also``: further updates, which need
-        ``requirements``.
+        ``requirements``. ``published``: there is nothing for sinks in it.
 
         Raises ``Fenced`` if another writer took over, ``Conflict`` if another epoch was committed meanwhile; then this
         epoch is lost and its files are garbage.
@@ -107,7 +117,7 @@ class Epoch:
         self._done = True
         head, ticket = self._history.head, self.ticket
         runs = self._place([*reports, self._own.finish()])
-        needed: list[Requirement] = [RequireEpoch(ticket.epoch - 1), RequireStart(ticket.start), *requirements]
+        needed: list[Requirement] = [RequireEpoch(self._before), RequireStart(ticket.start), *requirements]
         needed += [RequireSchema(table, ticket.schemas[table].id) for table in sorted({run.table for run in runs})]
         with conflict_before_damage(self._history, [RequireLease(ticket.token), *needed]):
             reopen(runs, head, self._open_runs, self._history.blobs)
@@ -122,8 +132,10 @@ class Epoch:
             outputs=tuple(outputs),
             sums=tuple(sums),
             counts={paths.checked_name("count", name): count for name, count in (counts or {}).items() if count},
+            begins=self._begins,
         )
-        manifest = commit(self._history, [*also, update], needed, token=ticket.token)
+        behind = [AdvancePublished(ticket.epoch)] if published else []
+        manifest = commit(self._history, [*also, update, *behind], needed, token=ticket.token)
         maybe_checkpoint(self._history)
         return manifest
 

@@ -147,6 +147,8 @@ class CommitEpoch(msgspec.Struct, frozen=True, tag="epoch", omit_defaults=True):
     """How much was counted in this epoch, by name, where it was anything. In a manifest: in all epochs so far."""
     set_back: tuple[str, ...] = ()
     """Those of ``watermarks`` that go back: times of a clock that was ahead."""
+    begins: bool = False
+    """Whether it is the first epoch of a state that was imported: epochs are counted from its number on."""
 
 
 class ReplaceRuns(msgspec.Struct, frozen=True, tag="replace"):

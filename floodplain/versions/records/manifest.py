@@ -206,7 +206,8 @@ def _advance(manifest: Manifest, update: Update) -> Manifest:
 
 
 def _next_epoch(manifest: Manifest, update: CommitEpoch | RestoreEpoch, edit: Edit, checksum: str) -> Manifest:
-    _require(update.epoch == manifest.epoch + 1, f"epoch {manifest.epoch + 1}", f"epoch {update.epoch}")
+    begins = isinstance(update, CommitEpoch) and update.begins and not manifest.epoch and update.epoch > 0
+    _require(begins or update.epoch == manifest.epoch + 1, f"epoch {manifest.epoch + 1}", f"epoch {update.epoch}")
     after = _commit_epoch(manifest, update) if isinstance(update, CommitEpoch) else _restore_epoch(manifest, update, edit)
     mark = EpochMark(update.epoch, edit.position, edit.at_ms, checksum)
     return msgspec.structs.replace(after, epoch=update.epoch, epochs=(*manifest.epochs, mark))

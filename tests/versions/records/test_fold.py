@@ -180,6 +180,18 @@ def test_progress_never_goes_back() -> None:
             fold(manifest, update)
 
 
+def test_only_the_first_epoch_may_begin_at_a_number_of_its_own() -> None:
+    begun = fold(EMPTY, CommitEpoch(42, (), begins=True), AdvancePublished(42))
+    assert (begun.epoch, begun.published, [mark.epoch for mark in begun.epochs]) == (42, 42, [42])
+    assert fold(begun, CommitEpoch(43, ())).epoch == 43
+    for refused in (CommitEpoch(45, (), begins=True), CommitEpoch(1, ())):
+        with pytest.raises(BrokenHistory, match="epoch 43"):
+            fold(begun, refused)
+    for refused in (CommitEpoch(42, ()), CommitEpoch(0, (), begins=True), CommitEpoch(-3, (), begins=True)):
+        with pytest.raises(BrokenHistory, match="epoch 1"):
+            fold(EMPTY, refused)
+
+
 def test_a_run_begun_at_or_below_the_horizon_cannot_be_named_any_more() -> None:
     manifest = fold(started(), AdvanceHorizon(3))
     late, timely = (run(f"runs/{start:020d}-w-x.run", 3, 3) for start in (3, 4))
