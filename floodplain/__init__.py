@@ -79,6 +79,7 @@ from floodplain.tiers.blobs import Blobs
 
 if TYPE_CHECKING:
     from floodplain.pipeline.stream import Stream
+    from floodplain.spark.checkpoint_import.api import ImportedCheckpoint, import_spark_checkpoint
     from floodplain.spark.runtime import Query, stream
     from floodplain.spark.state_reader.registration import register_state_sources
     from floodplain.spark.transform_with_state.api import transform_with_state, transform_with_state_in_pandas
@@ -91,10 +92,12 @@ open = Store.open  # noqa: A001 — read as fp.open(path), never imported by nam
 _LATER = {
     "CrashPoint": "floodplain.testing.faults",
     "Crashed": "floodplain.testing.faults",
+    "ImportedCheckpoint": "floodplain.spark.checkpoint_import.api",
     "KitEpoch": "floodplain.testing.pipeline_kit",
     "PipelineKit": "floodplain.testing.pipeline_kit",
     "Query": "floodplain.spark.runtime",
     "Stream": "floodplain.pipeline.stream",
+    "import_spark_checkpoint": "floodplain.spark.checkpoint_import.api",
     "register_state_sources": "floodplain.spark.state_reader.registration",
     "stream": "floodplain.spark.runtime",
     "survives_every_crash": "floodplain.testing.pipeline_kit",
@@ -132,6 +135,7 @@ __all__ = [
     "Fenced",
     "FloodplainError",
     "Groups",
+    "ImportedCheckpoint",
     "IncompatibleChange",
     "KeyedBatchProcess",
     "KeyedProcess",
@@ -187,6 +191,7 @@ __all__ = [
     "first",
     "fold_changes",
     "global_window",
+    "import_spark_checkpoint",
     "in_order",
     "ingestion_time",
     "last",

@@ -34,7 +34,6 @@ from floodplain.spark.foreach_batch import ForeachBatchSink
 from floodplain.spark.maintenance import Maintenance
 from floodplain.spark.session_conf import SPARKS, runs_without_data, start_light
 from floodplain.spark.termination import Termination
-from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.durations import to_ms
 from floodplain.store.read.snapshot import TableView
 from floodplain.store.store import Store
@@ -147,7 +146,7 @@ def _follow(driver: Driver, inputs: dict[str, DataFrame], options: StartOptions,
     modes = Modes(options.settings.mode)
     if options.settings.mode is not None:
         modes.make_folder(folder)
-    spark_checkpoint.agree(folder, head.source, head.watermarks.get(EVENT_TIME, 0), head.left, driver.seen)
+    spark_checkpoint.agree(folder, head.source, spark_checkpoint.noted_watermark(head.watermarks), head.left, driver.seen)
     modes.set_all(folder)
     rows = driver.follow(folder, inputs)
     writing = rows.writeStream.foreachBatch(driver.on_batch).option("checkpointLocation", str(folder))

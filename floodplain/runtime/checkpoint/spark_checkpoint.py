@@ -30,10 +30,13 @@ from floodplain.runtime.checkpoint.files import (
     write,
 )
 from floodplain.runtime.checkpoint.known_files import Known, Load, no_objects
+from floodplain.state.descriptors import EVENT_TIME
 from floodplain.tiers import paths
 from floodplain.versions.records.edit import SourcePosition
 from floodplain.versions.records.vouched import FileSum
 
+NEXT_WATERMARK = "next_watermark"
+"""The watermark of a state that was imported, by which its next batch runs, as Spark had noted it with the last one."""
 _SHOWN_FAULTS = 5
 _REBUILD = "delete the checkpoint to rebuild it from the state"
 _BEGIN = "delete the checkpoint to read the input from its beginning"
@@ -118,6 +121,11 @@ def next_watermark(checkpoint: Path, batch_id: int) -> int:
     if not file.data or file.vouched is False or malformed(file, next_watermark_of):
         return 0
     return next_watermark_of(file.text)
+
+
+def noted_watermark(watermarks: Mapping[str, int]) -> int:
+    """What Spark is to note with the last batch of a state that has these watermarks; 0 for none."""
+    return max(watermarks.get(EVENT_TIME, 0), watermarks.get(NEXT_WATERMARK, 0), 0)
 
 
 def is_noted(checkpoint: Path, batch_id: int) -> bool:

@@ -208,8 +208,8 @@ class StatefulWriter:
         folder = folder_of(location)
         if folder is not None and (folder / "offsets").exists() and (folder / "metadata").is_file():
             raise BadInput(
-                f"{location} is a checkpoint of a query of Spark itself, whose state we cannot read: choose a new "
-                "checkpointLocation"
+                f"{location} is a checkpoint of a query of Spark itself: make a state of it with "
+                f"fp.import_spark_checkpoint({location!r}, state='…') and go on from there, or choose a new checkpointLocation"
             )
         return passing, location
 
