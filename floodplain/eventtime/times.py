@@ -80,6 +80,14 @@ def as_ms(column: pa.ChunkedArray) -> pa.Array:
     return pa.array(pc.fill_null(micros, 0).to_numpy(zero_copy_only=False) // 1000, mask=np.asarray(micros.is_null()))
 
 
+def ceil_ms(times: pa.Array) -> np.ndarray:
+    """Times in milliseconds, rounded up; null is before all."""
+    if not pa.types.is_timestamp(times.type):
+        return times.cast(pa.int64()).fill_null(NONE_MS).to_numpy(zero_copy_only=False)
+    micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
+    return np.maximum(-(-micros.fill_null(NONE_MS).to_numpy() // 1000), NONE_MS)
+
+
 def split_us(times_us: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Whole milliseconds, and the remaining microseconds; ``NONE_MS`` and ``END_MS`` stay as they are."""
     far = (times_us >= END_MS) | (times_us <= NONE_MS)

@@ -17,7 +17,7 @@ from floodplain.operators.kernel.definition import OperatorSpec, ParameterSpec, 
 from floodplain.operators.kernel.process import KeyedBatchProcess, Process
 from floodplain.operators.kernel.reserved_columns import ALL, check_keys
 from floodplain.operators.kernel.segments import Groups, filled
-from floodplain.operators.kernel.traits import OperatorTraits, Partial
+from floodplain.operators.kernel.traits import UPDATED, OperatorTraits, Partial
 from floodplain.state.descriptors import State, Value
 from floodplain.state.tables import safe_names
 from floodplain.store.rows.layout import at_rows
@@ -85,18 +85,21 @@ class RunningProcess(KeyedBatchProcess, OperatorTraits):
         """No row is late."""
         return pa.repeat(True, len(event_time))
 
-    def process(self, batch: Batch, ctx: BatchContext) -> pa.Table | None:  # noqa: ARG002
+    def process(self, batch: Batch, ctx: BatchContext) -> pa.Table | None:
         if not len(batch.keys):
             return None
         groups = Groups(batch.starts[:-1], int(batch.starts[-1]))
+        ctx.measure(UPDATED, len(groups))
         fresh, rows = partials_of(self.aggregation, batch, groups, None)
-        seen = filled(batch.state(SEEN), 0)
+        seen = filled(batch.state(SEEN), 0)[: len(groups)]
         known = np.flatnonzero(seen > 0)
+        # Keys without rows, which only a timer has called, come last.
+        numbers = None if len(groups) == len(batch.keys) else np.arange(len(groups))
         before = [at_rows(batch.state(name), known) for name, _ in self._values]
         now = merged(self.aggregation, np.arange(len(groups)), [(known, before), (np.arange(len(groups)), fresh)])
         for (name, _), column in zip(self._values, now, strict=True):
-            batch.set(name, column)
-        batch.set(SEEN, pa.array(seen + rows))
+            batch.set(name, column, numbers)
+        batch.set(SEEN, pa.array(seen + rows), numbers)
         if self.mode == "update":
             return self._rows(batch, np.arange(len(groups)), self._results(now))
         return self._changes(batch, known, before, now)

@@ -103,6 +103,10 @@ class BatchContext(EpochContext):
         """Count rows that this operator ignores, in ``progress.ignored_by``."""
         self._context.ignore(rows)
 
+    def measure(self, name: str, count: int) -> None:
+        """Add to a count of a built-in operator, for the progress of the epoch."""
+        self._context.measures[name] = self._context.measures.get(name, 0) + count
+
     def emit(self, side: str, rows: RowLike | FrameLike) -> None:
         """Emit rows to a declared side output, in any form that ``process`` may return."""
         self._context.emit(side, as_table(rows) if is_frame(rows) else rows)

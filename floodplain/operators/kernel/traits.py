@@ -6,10 +6,12 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.eventtime.times import as_ms
+from floodplain.eventtime.times import as_ms, as_us
 from floodplain.operators.kernel.definition import PROCESS, OperatorSpec, ParameterSpec, Written, free, named
 from floodplain.operators.kernel.process import Process
 
+UPDATED, REMOVED, DUPLICATES = "updated", "removed", "duplicates"
+"""Measures of built-in operators: keys whose state was written, those whose state has expired, and dropped duplicates."""
 Partial: TypeAlias = Literal["auto"] | bool
 """Whether to pre-aggregate before the shuffle."""
 
@@ -146,3 +148,8 @@ def after_watermark(event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
     """Per row, whether it is after the watermark. A row at the watermark is late, because timers of that time have fired; a row
     without a time is never late."""
     return pc.fill_null(pc.greater(as_ms(event_time), late_ms), True)
+
+
+def after_watermark_as_spark(event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:
+    """As ``after_watermark``, to the microsecond. As in Spark there always is a watermark: at first it is 1970."""
+    return pc.fill_null(pc.greater(as_us(event_time), max(late_ms, 0) * 1000), True)

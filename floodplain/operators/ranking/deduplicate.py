@@ -13,7 +13,7 @@ from floodplain.operators.kernel.batch import Batch
 from floodplain.operators.kernel.context import BatchContext
 from floodplain.operators.kernel.definition import OperatorSpec, ParameterSpec, Written, fixed, free
 from floodplain.operators.kernel.process import KeyedBatchProcess
-from floodplain.operators.kernel.traits import OperatorTraits
+from floodplain.operators.kernel.traits import DUPLICATES, UPDATED, OperatorTraits
 from floodplain.operators.ranking.sort_order import Order, check_order, leaders, nulls_last, parse_order, the_rest
 from floodplain.state.descriptors import State, Value
 from floodplain.state.durations import duration
@@ -77,9 +77,11 @@ class Dedup(KeyedBatchProcess, OperatorTraits):
     def process(self, batch: Batch, ctx: BatchContext) -> pa.Table | None:
         if not len(batch.key_of_row):
             return None
-        return batch.take(
-            self._once(batch) if self.within_ms is None else self._emitted_within(batch, self.within_ms, ctx.watermark_ms)
-        )
+        within_ms = self.within_ms
+        emitted = self._once(batch) if within_ms is None else self._emitted_within(batch, within_ms, ctx.watermark_ms)
+        ctx.measure(UPDATED, len(emitted))
+        ctx.measure(DUPLICATES, len(batch.key_of_row) - len(emitted))
+        return batch.take(emitted)
 
     def _once(self, batch: Batch) -> np.ndarray:
         seen = np.asarray(batch.exists("seen"))

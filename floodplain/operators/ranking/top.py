@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import BadInput
-from floodplain.eventtime.times import NONE_MS
+from floodplain.eventtime.times import NONE_MS, ceil_ms
 from floodplain.operators.changelog.changelog import (
     NO_COLUMNS,
     WEIGHT,
@@ -274,11 +274,3 @@ def _lists(rows: pa.StructArray, owner: np.ndarray) -> pa.ListArray:
 
 def _is_time(kind: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(kind) or pa.types.is_int64(kind))
-
-
-def ceil_ms(times: pa.Array) -> np.ndarray:
-    """Times in milliseconds, rounded up; null is before all."""
-    if not pa.types.is_timestamp(times.type):
-        return times.cast(pa.int64()).fill_null(NONE_MS).to_numpy(zero_copy_only=False)
-    micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
-    return np.maximum(-(-micros.fill_null(NONE_MS).to_numpy() // 1000), NONE_MS)
