@@ -19,7 +19,7 @@ HERE = ""
 """A room's own modules among its sub-rooms."""
 SUB_ROOMS = {
     "bench": (HERE, "peers", "contenders", "harness", "workloads"),
-    "spark": ("checkpoint_import", "transform_with_state", "state_reader", HERE),
+    "spark": ("checkpoint_import", "transform_with_state", "downstream", "state_reader", HERE),
     "pipeline": (HERE, "explain"),
     "runtime": (HERE, "compatibility", "checkpoint"),
     "operators": ("windows", "joins", "ranking", "aggregates", "changelog", "kernel"),

@@ -26,8 +26,8 @@ from floodplain.spark.checkpoint_import.stock_batch import CheckpointFiles, Stoc
 from floodplain.spark.checkpoint_import.stock_operator import StockOperator, stock_operator
 from floodplain.spark.engine import SparkEngine
 from floodplain.spark.environment import prepare_workers
+from floodplain.spark.operator_names import PROCESSOR
 from floodplain.spark.session_conf import settings as session_settings
-from floodplain.spark.transform_with_state.frame import OPERATOR
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.tables import OperatorTables, define
 from floodplain.store.store import Store, Writer
@@ -136,7 +136,7 @@ class _Import:
         self._spark, self._stock, self._batch, self._writer = spark, operator, batch, writer
         self._location, self._settings, self._options = location, settings, options
         process = ImportedState(operator.states(), column_names(operator))
-        self._operator = KeyedOperator(OPERATOR, process, operator.key_types)
+        self._operator = KeyedOperator(PROCESSOR, process, operator.key_types)
 
     def run(self) -> tuple[dict[str, int], int]:
         """How many rows each state has, and the epoch that has them."""
@@ -149,7 +149,7 @@ class _Import:
         reports, counts = self._written(epoch)
         note = NoteChange(f"import batch {batch.number} of query {entry.position.query_id}")
         epoch.commit(
-            reports, source=entry.position, also=[PutDefinition(OPERATOR, self._stock.definition()), note], published=True
+            reports, source=entry.position, also=[PutDefinition(PROCESSOR, self._stock.definition()), note], published=True
         )
         return counts, epoch.number
 

@@ -12,6 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType, StructField, StructType
 
 from floodplain.eventtime.watermarks import NEWEST
+from floodplain.spark import operator_names
 from floodplain.state.tables import NULL_MARK, SEPARATOR
 from floodplain.state.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from floodplain.versions.records.definition import Definition, SparkProcessor, SparkVariable
@@ -102,11 +103,18 @@ def _deleted(variable: SparkVariable) -> dict[str, Any]:
 
 
 def operators_of(manifest: Manifest) -> list[Operator]:
-    """In the order in which they were recorded, which is that of the dataflow of the first start."""
+    """In the order in which they were recorded, which is that of the dataflow of the first start; of the drop-in in that of
+    Spark's ids."""
     tables = [table for table in manifest.schemas if table != NEWEST]
     undefined = sorted({operator_of(table) for table in tables} - manifest.definitions.keys())
     names = [*manifest.definitions, *undefined]
+    names = operator_names.as_spark_numbers(names) if _is_drop_in(manifest) else names
     return [_operator(number, name, manifest) for number, name in enumerate(names)]
+
+
+def _is_drop_in(manifest: Manifest) -> bool:
+    first = manifest.definitions.get(operator_names.PROCESSOR)
+    return first is not None and first.spark is not None
 
 
 def _operator(number: int, name: str, manifest: Manifest) -> Operator:
@@ -120,7 +128,8 @@ def _operator(number: int, name: str, manifest: Manifest) -> Operator:
         with suppress(PySparkTypeError):  # of a type that Spark does not have: not readable here
             made += list(_of_table(name, schema, keys))
             whole = _whole(name, schema, keys) if schema.table == name else whole
-    return Operator(number, name, name, None, tuple(made), whole)
+    shown = operator_names.in_spark(name) if _is_drop_in(manifest) else name
+    return Operator(number, name, shown, None, tuple(made), whole)
 
 
 def _of_processor(operator: str, processor: SparkProcessor, schemas: dict[str, TableSchema]) -> Iterator[Variable]:

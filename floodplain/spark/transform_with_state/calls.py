@@ -12,12 +12,12 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValu
 from pyspark.sql.types import StructType
 
 from floodplain.errors import UserError
-from floodplain.eventtime.times import as_ms
+from floodplain.eventtime.times import as_us
 from floodplain.operators.kernel.context import Context
 from floodplain.operators.kernel.error_attribution import is_users_fault
 from floodplain.operators.kernel.key_grouping import Grouped
 from floodplain.operators.kernel.operator import KeyedOperator
-from floodplain.spark.transform_with_state.errors import EVENT, NO_TIME, Phase
+from floodplain.spark.transform_with_state.errors import EVENT, NO_TIME, Phase, emitted_too_old
 from floodplain.spark.transform_with_state.metrics import DELETED, EXPIRED, TIMER_MS, CountingHandle
 from floodplain.spark.transform_with_state.types import Codec
 
@@ -32,7 +32,7 @@ class Calls:
         self._processor = process.processor
         self._epoch = context.epoch
         self._grouped = grouped
-        self._watermark_ms = -1 if process.static else max(context.watermark_ms, 0)
+        self._watermark_ms = -1 if process.static else max(context.watermark_ms, 0) if process.has_watermark else 0
         self._until_ms = self._watermark_ms if process.time_mode == EVENT else context.processing_time
         self._states = {name: handles[place] for name, place in process.table_names.items()}
         self._timers = handles[process.timers]
@@ -125,12 +125,11 @@ class Calls:
         column = self._process.shape.event_time_output
         if not column or not len(output):
             return
-        oldest = pc.min(as_ms(output.column(column))).as_py()
-        if oldest is not None and oldest < self._watermark_ms:
-            raise PySparkRuntimeError(
-                f"[EMITTING_ROWS_OLDER_THAN_WATERMARK_NOT_ALLOWED] Previous node emitted a row with eventTime={oldest} which is "
-                f"older than current_watermark_value={self._watermark_ms}"
-            )
+        # As in Spark, by the watermark of the epoch before: timers give out rows with the time at which they are due.
+        before_ms = max(self._context.late_ms, 0) if self._process.has_watermark else 0
+        oldest = pc.min(as_us(output.column(column))).as_py()
+        if oldest is not None and oldest <= before_ms * 1000 and not self._process.static:
+            raise PySparkRuntimeError(emitted_too_old(before_ms, oldest))
 
 
 def _times(time_mode: str, processing_ms: int, watermark_ms: int) -> TimerValues:

@@ -146,6 +146,16 @@ def must_be_nullable(state: str, schema: str) -> str:
     )
 
 
+def emitted_too_old(watermark_ms: int, time_us: int) -> str:
+    return condition(
+        "EMITTING_ROWS_OLDER_THAN_WATERMARK_NOT_ALLOWED",
+        f"Previous node emitted a row with eventTime={time_us} which is older than current_watermark_value={watermark_ms}\n"
+        "This can lead to correctness issues in the stateful operators downstream in the execution pipeline.\n"
+        "Please correct the operator logic to emit rows after current global watermark value.",
+        "42815",
+    )
+
+
 def check_name(failure: str, operation: str, name: str) -> None:
     """Raises if Spark's state store takes no column family of that name."""
     if not name or name != name.strip(_BLANKS) or name == "default":

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -15,7 +14,7 @@ from pyspark.sql.types import StructField, StructType
 
 from floodplain.operators.kernel.definition import STATEFUL_PROCESSOR, OperatorSpec, ParameterSpec, Written, renamed
 from floodplain.operators.kernel.process import Process
-from floodplain.operators.kernel.traits import OperatorTraits
+from floodplain.operators.kernel.traits import OperatorTraits, after_watermark_as_spark
 from floodplain.spark.transform_with_state.calls import Calls
 from floodplain.spark.transform_with_state.errors import EVENT, TIME_MODES
 from floodplain.spark.transform_with_state.evolution import Resumed
@@ -79,6 +78,9 @@ class StatefulProcess(Process, OperatorTraits):
         self.output = to_arrow_schema(shape.output, timezone="UTC")
         self.static = static
         self.follows_watermark = time_mode == EVENT
+        self.drops_late = False
+        self.has_watermark = True
+        """Whether Spark tells it one. Downstream of a step of processing time it does not."""
         self.taken_names = [*safe_names(dict.fromkeys(shape.keys)).values(), EVENT_TIMERS, PROCESSING_TIMERS]
         self.table_names = table_names(self.declared, self.taken_names)
         self.history = Resumed(self.declared, "")
@@ -132,10 +134,7 @@ class StatefulProcess(Process, OperatorTraits):
         """As Spark's stateful operators have it, a row exactly at the watermark is late."""
         if self.time_mode != EVENT:
             return pa.array(np.ones(len(event_time), bool))
-        times = event_time.combine_chunks()
-        unit = 1000 if pa.types.is_timestamp(times.type) else 1
-        micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()) if unit > 1 else times.cast(pa.int64())
-        return pc.fill_null(pc.greater(micros, max(late_ms, 0) * unit), True)
+        return after_watermark_as_spark(event_time, late_ms)
 
 
 def declared_by(

@@ -1,24 +1,28 @@
 """``lastProgress`` and ``recentProgress`` of the drop-in: Spark's own reports of its batches, with what our epochs did."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from floodplain.errors import FloodplainError
+from floodplain.operators.kernel import traits
 from floodplain.operators.kernel.operator import KeyedOperator
+from floodplain.operators.ranking.deduplicate import Dedup
 from floodplain.runtime.progress import EpochProgress, OperatorProgress
+from floodplain.spark.operator_names import in_spark
 from floodplain.spark.runtime import Query
 from floodplain.spark.transform_with_state.failing import FailingQuery
 from floodplain.spark.transform_with_state.metrics import CUSTOM, DELETED_VARS, NOT_EVICTED, REMOVED, TTL_EXPIRED, UPDATED, VARS
 from floodplain.spark.transform_with_state.pandas import PandasFlavour
-from floodplain.spark.transform_with_state.process import PANDAS_OPERATOR, ROW_OPERATOR
+from floodplain.spark.transform_with_state.process import PANDAS_OPERATOR, ROW_OPERATOR, StatefulProcess
 from floodplain.spark.transform_with_state.state_count import COUNTED_ROWS, StateCount, count_expired, count_rows
 from floodplain.versions.records.schema import PROCESSING_TIME
 
 _KEPT = "spark.sql.streaming.numRecentProgressUpdates"
+_DUPLICATES = "numDroppedDuplicateRows"
 _LASTING = frozenset((*VARS.values(), DELETED_VARS))
 """Metrics that an idle query still shows: they tell what it consists of, not what it did."""
 _NO_SOURCE_ROWS = {"numInputRows": 0, "inputRowsPerSecond": 0.0, "processedRowsPerSecond": 0.0}
@@ -73,21 +77,23 @@ class ProgressReports:
 
     def _state(self, operator: KeyedOperator, done: OperatorProgress, epoch: EpochProgress, idle: bool) -> Report:
         count = self._count(operator, done, epoch)
+        processor = isinstance(operator.process, StatefulProcess)
         measures = {} if idle else {**done.measures, TTL_EXPIRED: max(count.expired - done.measures.get(NOT_EVICTED, 0), 0)}
         lasting = {name: value for name, value in done.measures.items() if name in _LASTING}
+        shown = {**lasting, **measures}
         return {
             "operatorName": _operator_name(operator),
             "numRowsTotal": count.rows,
-            "numRowsUpdated": measures.get(UPDATED, 0),
+            "numRowsUpdated": measures.get(UPDATED if processor else traits.UPDATED, 0),
             "allUpdatesTimeMs": 0 if idle else done.busy_ms,
-            "numRowsRemoved": measures.get(REMOVED, 0) + measures.get(TTL_EXPIRED, 0),
+            "numRowsRemoved": measures.get(REMOVED if processor else traits.REMOVED, 0) + measures.get(TTL_EXPIRED, 0),
             "allRemovalsTimeMs": 0,
             "commitTimeMs": 0 if idle else epoch.commit_ms,
             "memoryUsedBytes": done.state_bytes,
             "numRowsDroppedByWatermark": 0 if idle else epoch.dropped_by[operator.name].late,
             "numShufflePartitions": epoch.slots,
             "numStateStoreInstances": epoch.slots,
-            "customMetrics": {name: {**lasting, **measures}.get(name, 0) for name in sorted(CUSTOM)},
+            "customMetrics": {name: shown.get(name, 0) for name in sorted(CUSTOM)} if processor else _duplicates(operator, shown),
         }
 
     def _count(self, operator: KeyedOperator, done: OperatorProgress, epoch: EpochProgress) -> StateCount:
@@ -104,7 +110,8 @@ class ProgressReports:
         store = self._query._driver.store
         try:
             after = store.at(epoch.epoch)
-            rows = count_rows(after, operator, epoch.processing_ms)
+            built_in = not isinstance(operator.process, StatefulProcess)
+            rows = count_rows(after, operator, epoch.processing_ms, one_per_key=built_in)
             if epoch.epoch == 1:
                 return StateCount(rows)
             before = store.at(epoch.epoch - 1)
@@ -149,10 +156,14 @@ def _without_input(batch: Report, epoch: EpochProgress, at: str) -> Report:
 
 
 def _operator_name(operator: KeyedOperator) -> str:
-    flavour = getattr(operator.process, "flavour", None)
-    if flavour is None:
-        return operator.name
-    return PANDAS_OPERATOR if flavour is PandasFlavour else ROW_OPERATOR
+    process = operator.process
+    if not isinstance(process, StatefulProcess):
+        return in_spark(operator.name)
+    return PANDAS_OPERATOR if process.flavour is PandasFlavour else ROW_OPERATOR
+
+
+def _duplicates(operator: KeyedOperator, measures: Mapping[str, int]) -> dict[str, int]:
+    return {_DUPLICATES: measures.get(traits.DUPLICATES, 0)} if isinstance(operator.process, Dedup) else {}
 
 
 def _time(at_ms: int) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,11 @@ class StateCount:
     """Values, map entries and elements of lists that have expired since the epoch before, and were not written anew."""
 
 
-def count_rows(snapshot: Snapshot, operator: KeyedOperator, now_ms: int) -> int:
-    """The rows that are there at this time."""
+def count_rows(snapshot: Snapshot, operator: KeyedOperator, now_ms: int, *, one_per_key: bool = False) -> int:
+    """The rows that are there at this time. ``one_per_key``: all values of a key are one, as in Spark's built-in operators."""
     states, places = declared_states(operator.process), operator.tables.places
+    if one_per_key:
+        states = dict(islice(states.items(), 1))
     return sum(
         _rows(snapshot.stored(places[name].table), places[name], state, now_ms)
         for name, state in states.items()

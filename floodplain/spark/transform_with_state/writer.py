@@ -1,7 +1,6 @@
 """``writeStream`` of the drop-in: Spark's builder methods over our own sinks."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, NoReturn
 
@@ -10,15 +9,16 @@ from pyspark.errors import AnalysisException, PySparkTypeError, PySparkValueErro
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from floodplain.errors import BadInput
+from floodplain.errors import BadInput, FloodplainError, SchemaMismatch
 from floodplain.pipeline.stream import Output, Stream
 from floodplain.runtime.lease_takeover import take_over
 from floodplain.scratch import Scratch
+from floodplain.spark.downstream.refused import refused
+from floodplain.spark.downstream.steps import Chain
 from floodplain.spark.state_reader.registration import register_in_background
 from floodplain.spark.transform_with_state.failing import FailingQuery
 from floodplain.spark.transform_with_state.query import StatefulQuery
 from floodplain.spark.transform_with_state.restart import check_name, end_active_run
-from floodplain.state.tables import SEPARATOR
 from floodplain.store.store import Store
 from floodplain.tiers.open import folder_of
 from floodplain.versions.log.commit import commit
@@ -35,34 +35,21 @@ _STORE = f"{_OURS}store."
 """Prefix of the options of the object store that has the state."""
 
 
-@dataclass(frozen=True)
-class Resumption:
-    """A processor on the state that is there."""
-
-    stream: Stream | None = None
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of ``start`` that take over what has changed."""
-    failing: Callable[..., FailingQuery] | None = None
-    """Makes the query instead, if Spark would not go on with that state."""
-
-
 class StatefulWriter:
     """The methods of Spark's ``DataStreamWriter`` that we support for stateful output. ``start`` returns a ``StatefulQuery``."""
 
     def __init__(
         self,
-        resumed: Callable[[Store], Resumption],
+        chain: Callable[[], Chain],
         planned: DataFrame,
-        deleted: frozenset[str],
-        trailing: Callable[[DataFrame], DataFrame] | None,
-        failing: Callable[..., FailingQuery] | None = None,
+        rows: DataFrame,
+        failure: FloodplainError | None = None,
     ) -> None:
-        """``failing``: makes the query of a processor whose ``init`` failed."""
-        self._resumed = resumed
+        """``chain``: the steps of what is planned. ``rows``: the input of the first. ``failure``: of a processor's ``init``."""
+        self._chain = chain
         self._planned = planned
-        self._deleted = deleted
-        self._trailing = trailing
-        self._failing = failing
+        self._rows = rows
+        self._failure = failure
         self._spark: SparkSession = planned.sparkSession
         self._format = ""
         self._options: dict[str, str] = {}
@@ -150,28 +137,39 @@ class StatefulWriter:
         if path is not None:
             self.option("path", path)
         self._check_mode()
+        chain = self._chain()
         check_name(self._spark, self._name)
         passing, location = self._location()
-        if self._failing is not None:
-            return StatefulQuery(self._failing(location, self._trigger, self._name), self._name)
+        if self._failure is not None:
+            return self._failing(self._failure, location)
         access = {key.removeprefix(_STORE): value for key, value in self._options.items() if key.startswith(_STORE)}
         store = Store.open(location, create=True, options=access)
         end_active_run(self._spark, store)
-        begin = self._resumed(store)
-        if begin.failing is not None:
-            return StatefulQuery(begin.failing(location, self._trigger, self._name), self._name)
-        assert begin.stream is not None
-        self._purge(store)
-        rows = begin.stream
-        output = self._to(rows if self._trailing is None else rows.transform(self._trailing))
+        try:
+            resumed, changes = chain.resumed(store)
+        except SchemaMismatch as error:
+            return self._failing(error, location)
+        self._purge(store, resumed.deleted)
+        output = self._to(resumed.stream(store, self._mode.lower()))
         slots, trigger = self._slots(store.head), self._trigger or None
-        started = output.start(state=location, slots=slots, trigger=trigger, options=access, name=self._name, **begin.changes)
+        started = output.start(
+            state=location,
+            slots=slots,
+            trigger=trigger,
+            options=access,
+            name=self._name,
+            evolve=changes.evolve,
+            rename=changes.rename,
+        )
         register_in_background(self._spark)
         query = StatefulQuery(started, self._name)
         if passing is not None:
             started.then(query.progress.settle)
             started.then(passing.remove)
         return query
+
+    def _failing(self, failure: FloodplainError, location: str) -> StatefulQuery:
+        return StatefulQuery(FailingQuery(self._rows, failure, location, self._trigger, self._name), self._name)
 
     def _slots(self, head: Manifest) -> int | None:
         """As requested. Else, as in Spark, a new state has one for each partition of a shuffle, if the user has set that. None:
@@ -189,6 +187,9 @@ class StatefulWriter:
         mode = jvm.org.apache.spark.sql.catalyst.streaming.InternalOutputModes.apply(self._mode)
         plan = self._planned._jdf.queryExecution().analyzed()
         jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, mode)
+        if self._mode.lower() == "complete":
+            why = "all results so far would be written anew in every batch: use 'update', or 'append' with a watermark"
+            raise refused("outputMode('complete')", why)
 
     def _location(self) -> tuple[Scratch | None, str]:
         """The location of the state, and its folder if that is temporary."""
@@ -213,10 +214,9 @@ class StatefulWriter:
             )
         return passing, location
 
-    def _purge(self, store: Store) -> None:
+    def _purge(self, store: Store, tables: frozenset[str]) -> None:
         """Forget the states that ``init`` deletes and no longer declares."""
-        ends = tuple(f"{SEPARATOR}{name}" for name in self._deleted)
-        gone = [DropTable(table) for table in store.head.schemas if ends and table.endswith(ends)]
+        gone = [DropTable(table) for table in store.head.schemas if table in tables]
         if gone:
             with take_over(store, f"purge_{store.history.randomness.nonce()}") as writer:
                 commit(store.history, gone, token=writer.token)

@@ -47,22 +47,6 @@ def test_errors_come_where_spark_gives_them(frame):
         _ = frame.no_such
 
 
-@pytest.mark.parametrize(
-    ("method", "call"),
-    [
-        ("groupBy", lambda frame: frame.groupBy("k")),
-        ("join", lambda frame: frame.join(frame)),
-        ("dropDuplicates", lambda frame: frame.dropDuplicates()),
-        ("collect", lambda frame: frame.collect()),
-        ("write", lambda frame: frame.write),
-        ("select", lambda frame: frame.select(F.count("*"))),
-    ],
-)
-def test_what_is_not_stateless_is_refused_by_name(frame, method, call):
-    with pytest.raises(BadInput, match=method):
-        call(frame)
-
-
 def test_the_writer_checks_what_spark_checks(frame, tmp_path):
     with pytest.raises(AnalysisException, match="checkpointLocation"):
         frame.writeStream.format("parquet").start(str(tmp_path / "out"))
