@@ -89,13 +89,16 @@ class Frames(StatefulProcessor):
 
 
 class Counted(StatefulProcessor):
-    """Counts rows of any columns; begins with what an initial state says."""
+    """Counts rows of any columns; begins with what an initial state says, and anew if the count has another name."""
+
+    def __init__(self, schema="n long"):
+        self.schema = schema
 
     def init(self, handle):
-        self.total = handle.getValueState("total", "n long")
+        self.total = handle.getValueState("total", self.schema)
 
     def handleInputRows(self, key, rows, timerValues):
-        total = (self.total.get() or (0,))[0] + len(list(rows))
+        total = ((self.total.get() or (0,))[0] or 0) + len(list(rows))
         self.total.update((total,))
         yield Row(k=str(key[0]), n=total)
 

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
 
 import floodplain as fp
@@ -15,6 +16,7 @@ from tests.spark.transform_with_state.flows import NO_DATA, ROCKS, SIDES, conf
 pytestmark = pytest.mark.spark
 
 SETTINGS = {**ROCKS, "spark.sql.shuffle.partitions": 1}
+AVRO = {"spark.sql.streaming.stateStore.encodingFormat": "avro"}
 TOTALS = "what string, watermark long"
 START = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 
@@ -158,7 +160,12 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+def some(programs, *short):
+    """These, and the others only in the long form."""
+    return [pytest.param(name, marks=() if name in short else pytest.mark.soak) for name in programs]
+
+
+@pytest.mark.parametrize("program", some(PROGRAMS, "a processor", "windows", "dropDuplicates"))
 def test_what_comes_downstream_of_a_processor(spark, tmp_path, program):
     compare(spark, tmp_path, PROGRAMS[program], steps(1), restart_after=1)
 
@@ -178,6 +185,7 @@ UPDATES = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("program", UPDATES)
 def test_aggregates_in_update_mode(spark, tmp_path, program):
     settings = {NO_DATA: False}  # without keys Spark repeats its result whenever it runs a batch
@@ -201,7 +209,7 @@ NUMBERS = (
 )
 
 
-@pytest.mark.parametrize("chain", CHAIN)
+@pytest.mark.parametrize("chain", some(CHAIN, "processors"))
 def test_progress_and_state_of_a_chain(spark, tmp_path, chain):
     told = {}
     for which in SIDES:
@@ -225,3 +233,30 @@ def test_progress_and_state_of_a_chain(spark, tmp_path, chain):
                     )
                     told[which].append(sorted(map(str, kept.drop("partition_id").collect())))
     assert told["ours"] == told["spark"]
+
+
+def changing(*declared):
+    """A second processor that declares each of these in turn: a key, and the schema of its state."""
+    left = iter(declared)
+
+    def program(side, rows):
+        key, schema = next(left)
+        echo = side.echo(rows, "none", "").withColumnRenamed("k", key)
+        return side.rows(echo.groupBy(key), Counted(schema), "k string, n long", "append", "none")
+
+    return program
+
+
+@pytest.mark.parametrize("after", [("key", "m long"), pytest.param(("k", "n long"), marks=pytest.mark.soak)])
+def test_a_processor_downstream_that_has_changed(spark, tmp_path, after):
+    theirs, ours = (
+        run(spark, tmp_path, which, changing(("k", "n int"), after), steps(4), restart_after=1, settings=AVRO)[0]
+        for which in ("spark", "ours")
+    )
+    assert ours == theirs
+    assert sum(map(Counter.total, theirs)) > 2
+
+
+def test_a_processor_downstream_whose_change_spark_refuses_is_refused(spark, tmp_path):
+    with pytest.raises(StreamingQueryException, match="STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION"):
+        run(spark, tmp_path, "ours", changing(("k", "n int"), ("k", "n string")), steps(4), restart_after=1, settings=AVRO)
