@@ -54,7 +54,10 @@ def given(engine, folder, number, traces):
     return engine.step()
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(each, id=each.name, marks=() if each.slots == 3 else pytest.mark.soak) for each in SCENARIOS],
+)
 def test_a_job_that_moves_gives_what_it_would_have_given_on_spark(rocks, tmp_path, scenario):
     checkpoint, moved, stopped = tmp_path / "ours-False", tmp_path / "ours-True", tmp_path / "stopped"
     (tmp_path / "input").mkdir()
