@@ -19,6 +19,7 @@ from floodplain.errors import (
     NoSpace,
     NoSuchMethod,
     NotFound,
+    NotNative,
     Refused,
     SchemaMismatch,
     SnapshotExpired,
@@ -62,7 +63,7 @@ from floodplain.operators.kernel.event_order import in_order
 from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess
 from floodplain.operators.kernel.row_cursor import Row
 from floodplain.operators.kernel.segments import Groups
-from floodplain.settings import CacheSettings, RetentionSettings, RetrySettings, StoreSettings
+from floodplain.settings import CacheSettings, RetentionSettings, RetrySettings, StoreSettings, Workers
 from floodplain.sinks.base import Sink
 from floodplain.sinks.row_checks import RowCheck
 from floodplain.sinks.staged import read_staged, staged_batches
@@ -149,6 +150,7 @@ __all__ = [
     "NoSpace",
     "NoSuchMethod",
     "NotFound",
+    "NotNative",
     "OpenContext",
     "PipelineKit",
     "ProcessKit",
@@ -177,6 +179,7 @@ __all__ = [
     "UserError",
     "Value",
     "Verdict",
+    "Workers",
     "Writer",
     "approx_count_distinct",
     "approx_quantile",

@@ -16,6 +16,10 @@ class NoSuchMethod(BadInput, AttributeError):
     """A method of PySpark that Floodplain spells differently; the message says how."""
 
 
+class NotNative(BadInput):
+    """A file of the input that is left to Spark's own reader. Nothing was computed from it."""
+
+
 class BadName(BadInput):
     """A table, column, tag, owner or sink name outside ``[a-z0-9_]{1,64}``."""
 

@@ -116,6 +116,28 @@ class StoreSettings:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Settings of ``engine="workers"``: slots of operators stay in long-running Spark tasks, and rows reach them as Arrow."""
+
+    count: int | None = None
+    """How many workers. Each holds a core as long as the query runs. By default as many as there are slots, or as Spark has cores
+    but one. That stays free for the jobs that bring rows; where workers read the input, they may hold all."""
+    port: int = 0
+    """Where the driver listens for workers, at ``spark.driver.bindAddress``. 0: any port that is free."""
+    certificate: str | None = None
+    """With ``key`` and ``authority``: files, at the same path on all hosts, for TLS between driver, workers and tasks that bring
+    rows. Without them these prove to each other that they know a secret, and what follows is clear text."""
+    key: str | None = field(default=None, repr=False)
+    authority: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.count is not None and (not isinstance(self.count, int) or isinstance(self.count, bool) or self.count < 1):
+            raise BadInput(f"Workers(count={self.count!r}) is not possible: use a number from 1 on")
+        if len({self.certificate is None, self.key is None, self.authority is None}) > 1:
+            raise BadInput("Workers: certificate, key and authority go together: give all three, or none")
+
+
 def check_mode(mode: object) -> None:
     """Raises ``BadInput`` unless these are permissions that files of a state can have."""
     if not isinstance(mode, int) or isinstance(mode, bool) or mode & ~0o666:
