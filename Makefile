@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test bench compare spark-suite soak soak-tests mutants random-mutants docs lint types lock clean
+.PHONY: demo test engines bench compare spark-suite soak soak-tests mutants random-mutants docs lint types lock clean
 
 demo: $(READY)
 	$(BIN)/python examples/ad_join.py
@@ -18,6 +18,11 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/mypy
+
+# The pipeline tests on Spark, with workers that stay instead of a task for each slot and epoch.
+engines: ENGINES_MINUTES ?= 60
+engines: $(READY)
+	$(BIN)/python -m tests.engines --minutes $(ENGINES_MINUTES)
 
 soak: SOAK_MINUTES ?= 60
 soak: $(READY)

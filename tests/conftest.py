@@ -19,7 +19,7 @@ import pytest
 from obstore.store import S3Store
 
 from floodplain.bench.harness.ports import free_ports
-from tests import groups
+from tests import engines, groups
 from tests.java_archive import java_options
 from tests.kafka_broker import Unfetchable, broker
 from tests.spark_session import local_spark
@@ -31,6 +31,19 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options())
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     groups.assign(items)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.definition.get_closest_marker("both_engines") is not None and engines.VARIABLE not in os.environ:
+        metafunc.parametrize("engine", engines.ENGINES, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The engine that pipelines start with unless they say otherwise."""
+    name: str = getattr(request, "param", None) or engines.chosen()
+    engines.start_with(name, monkeypatch)
+    return name
 
 
 @pytest.fixture(scope="session")

@@ -219,3 +219,18 @@ class OutOfReach(KeyedProcess):
 
     def process(self, key, rows, ctx):
         raise Unavailable("the tier sleeps")
+
+
+class Stuck(Picky):
+    """Fails on negative amounts, once other tasks wait in a folder for the file ``go``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def process(self, key, rows, ctx):
+        if any(row.amount < 0 for row in rows):
+            wait_for("another task", (self.folder / "begun").exists)
+            yield from super().process(key, rows, ctx)
+        else:
+            (self.folder / "begun").touch()
+            wait_for("go", (self.folder / "go").exists)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import chain, count
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
@@ -29,7 +29,7 @@ from floodplain.pipeline.writer import StreamWriter
 from floodplain.plan.changelog_checks import check_passed_on, check_unweighted, taken
 from floodplain.plan.nodes import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform
 from floodplain.runtime.compatibility.migration import StartChanges
-from floodplain.settings import StoreSettings
+from floodplain.settings import StoreSettings, Workers
 from floodplain.sinks.base import Sink
 from floodplain.sinks.memory import MemorySink
 from floodplain.sinks.registry import open_sink
@@ -55,6 +55,8 @@ class StartOptions:
     settings: StoreSettings
     options: Mapping[str, str] = field(repr=False)
     name: str | None = None
+    workers: Workers | None = None
+    """None: Spark runs a task for each slot in each epoch."""
 
 
 class Runtime(Protocol):
@@ -338,6 +340,7 @@ class Output:
         settings: StoreSettings | None = None,
         options: Mapping[str, str] | None = None,
         name: str | None = None,
+        engine: Literal["tasks", "workers"] | Workers = "tasks",
     ) -> Any:
         """Run the pipeline on the state at this location, from its last committed epoch; returns a ``Query``.
 
@@ -346,6 +349,9 @@ class Output:
         ``trigger``, such as ``{"availableNow": True}``. ``force`` takes the lease from a driver that still holds it.
         ``name``: the name of the query in Spark: in its UI, in ``spark.streams.active`` and in the events of its listeners. Two
         running queries cannot have the same.
+
+        ``engine``: ``"tasks"`` runs a Spark task for each slot in each epoch. ``"workers"``, or ``Workers(…)`` with its settings,
+        keeps slots in long-running tasks, each of which holds a core.
 
         Migrations of the state of a changed pipeline. Each is done once; repeated at a later start, it has no effect. States and
         aggregates may be qualified by their operator, as in ``"visits.total"``. ``drop``: operators, states and aggregates that
@@ -368,6 +374,7 @@ class Output:
             settings or StoreSettings(),
             options or {},
             name,
+            _workers_of(engine),
         )
         return self.stream.runtime.start(self.stream, self.plan, start_options)
 
@@ -376,6 +383,17 @@ def _absolute(state: str) -> str:
     """An absolute path for a local folder: tasks may run in another working directory and as another user."""
     folder = folder_of(state)
     return state if folder is None else str(folder)
+
+
+def _workers_of(engine: str | Workers) -> Workers | None:
+    match engine:
+        case Workers():
+            return engine
+        case "workers":
+            return Workers()
+        case "tasks":
+            return None
+    raise BadInput(f'engine={engine!r} is not known: use "tasks", "workers" or Workers(count=…)')
 
 
 def _names(option: str, names: Sequence[str]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from floodplain.errors import FloodplainError
 from floodplain.eventtime.watermarks import SourceObservation, WatermarkRule
 from floodplain.operators.kernel.traits import Combiner
 from floodplain.plan.nodes import Extend, Node, Plan, Select, Transform, Union
@@ -18,9 +19,40 @@ from floodplain.store.store import Store, Writer
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.records.edit import Assignment
 
+MOST_TRIES = 4
+"""How often an epoch is tried if what runs it is lost."""
+
+
+class TryFailed(Exception):
+    """What runs the epoch was lost, or did not answer, so this try is given up. ``error`` is what the last one ends with."""
+
+    def __init__(self, error: FloodplainError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
 
 class Engine(Protocol):
-    """Runs the steps of a plan: on Spark, or in the process itself for tests. ``rows`` are of the engine's own kind of table."""
+    """Runs the steps of a plan: on Spark, or in the process itself for tests. ``rows`` are of the engine's own kind of table.
+
+    A job may raise ``TryFailed``: then the whole epoch is tried anew, under other names.
+    """
+
+    keeps_rows: bool
+    """Whether it keeps rows for the next operator in memory, where no sink and no stateless step reads them."""
+    moved_slots: int | None
+    """How many slots ran on another worker in this epoch than in the one before, with the same assignment. None where slots have
+    no workers."""
+
+    @property
+    def description(self) -> str:
+        """What ``explain`` says of it; empty for nothing."""
+
+    def concern(self) -> str | None:
+        """What is wrong with what runs the steps, as a warning in the progress of epochs. None if all is well."""
+
+    def input_ways(self) -> Mapping[str, str]:
+        """Which way the rows of each input take to workers, and why: by tag, the pipeline's own has the empty one. None where no
+        workers stay."""
 
     def schema(self, rows: Any) -> pa.Schema: ...
     def empty(self, schema: pa.Schema) -> Any: ...
@@ -40,6 +72,12 @@ class Engine(Protocol):
 
     def stage(self, rows: Any, job: StageJob) -> list[TaskReport]: ...
     def collect(self, rows: Any) -> pa.Table: ...
+    def end_epoch(self) -> None:
+        """The epoch is committed: nothing of it is asked for any more."""
+
+    def close(self) -> None:
+        """After the last epoch: let go of what it holds. May be called again."""
+
     def measure(self, rows: Any, rule: WatermarkRule, now_ms: int) -> tuple[Any, Callable[[], Mapping[str, SourceObservation]]]:
         """The rows for the operators, and a function that returns what was observed, to be called once a job has read them."""
 

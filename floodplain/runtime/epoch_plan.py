@@ -11,9 +11,10 @@ from floodplain.errors import Conflict
 from floodplain.eventtime.times import EpochTimes
 from floodplain.operators.kernel.operator import DroppedRows, total_dropped
 from floodplain.operators.kernel.task_state import put_task_values, task_values_at
-from floodplain.plan.nodes import MAIN, Extend, Input, Keyed, Node, Select, Side, Transform, Union, some_of
+from floodplain.plan.nodes import MAIN, Extend, Input, Keyed, Node, Plan, Select, Side, Transform, Union, parents, some_of
 from floodplain.runtime.binder import BoundPlan
 from floodplain.runtime.engine import apply_stateless
+from floodplain.runtime.pieces import Piece
 from floodplain.runtime.preaggregation_policy import Measured, combiner_of
 from floodplain.runtime.staging import Staged, StagedFile
 from floodplain.runtime.task import Job, StageJob, TaskReport
@@ -50,6 +51,7 @@ class EpochPlan:
         self._snapshot = Snapshot(self._head, place.store.open_runs, place.store.history)
         self._made: dict[Node, Any] = {} if front is None else {front: inputs[""]}
         self._files: dict[tuple[str, str], list[StagedFile]] = {}
+        self._pieces: dict[tuple[str, str], list[Piece]] = {}
         ticket = msgspec.msgpack.encode(epoch.ticket)
         self._work = Work(place.location, place.settings, dict(place.options), ticket, place.blobs)
 
@@ -103,7 +105,8 @@ class EpochPlan:
         return replace(whole, where=conditions)
 
     def _staged(self, operator: str, output: str) -> Staged:
-        return Staged(tuple(self.files((operator, output))), self._bound.schemas[operator, output])
+        named = operator, output
+        return Staged(tuple(self.files(named)), self._bound.schemas[named], pieces=tuple(self._pieces.get(named, ())))
 
     def _run_operator(self, step: Keyed) -> None:
         rows = self._rows(step.parent)
@@ -129,6 +132,7 @@ class EpochPlan:
             broadcast=self._broadcast(step),
             staged=rows if isinstance(rows, Staged) else None,
             checks={output: self._checks(step.name, output) for output in outputs if self._checks(step.name, output)},
+            kept=tuple(output for output in outputs if self._is_kept(step.name, output)),
         )
         reports = self._engine.run(rows, step.keys, self._assignment, job, None if last is None else last.row_bytes)
         if sorted(report.slot for report in reports) != list(range(self._assignment.slots)):
@@ -161,6 +165,13 @@ class EpochPlan:
                 key_columns[output] = self._plan.split_by(step.name, output)
         return key_columns
 
+    def _is_kept(self, operator: str, output: str) -> bool:
+        """Whether only operators read this output, in the slots that it is split by, and the engine can keep it for them."""
+        named = operator, output
+        if not self._engine.keeps_rows:
+            return False
+        return read_directly(self._plan, named, self._bound.schemas[named])
+
     def _stage(self, name: str, node: Node) -> None:
         rows = self._frame(node)
         job = StageJob(self._work, name, self._engine.schema(rows).serialize().to_pybytes(), self._checks(name, MAIN))
@@ -175,3 +186,23 @@ class EpochPlan:
         for report in reports:
             for output, file in report.outputs.items():
                 self._files.setdefault((name, output), []).append(file)
+            for output, piece in report.kept.items():
+                self._pieces.setdefault((name, output), []).append(piece)
+
+
+def read_directly(plan: Plan, named: tuple[str, str], schema: pa.Schema) -> bool:
+    """Whether all readers of an output are operators with the keys that it is split by, at most behind conditions that tasks can
+    check."""
+    keys = plan.split_by(*named)
+    pending: list[Any] = list(plan.readers(*named))
+    while pending:
+        reader = pending.pop()
+        match reader:
+            case Keyed() if reader.keys == keys:
+                continue
+            case Extend() if some_of(reader)[0] == named and all(each.fits(schema) for each in some_of(reader)[1]):
+                pending += [node for node in plan.nodes if reader in parents(node)]
+                pending += [outlet for outlet in plan.outlets if outlet.node is reader]
+            case _:
+                return False
+    return bool(keys)

@@ -1,5 +1,6 @@
 """Epochs as transactions: run each step of the plan, commit once, publish. Knows an engine, not Spark."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -12,7 +13,7 @@ from floodplain.plan.nodes import Node, Plan
 from floodplain.runtime import dropped_rows
 from floodplain.runtime.binder import Binder, BoundPlan
 from floodplain.runtime.compatibility.migration import NO_CHANGES, Migration, StartChanges, migrate
-from floodplain.runtime.engine import Engine, StateLocation
+from floodplain.runtime.engine import MOST_TRIES, Engine, StateLocation, TryFailed
 from floodplain.runtime.epoch_plan import EpochPlan
 from floodplain.runtime.progress import EpochProgress, OperatorProgress, ProgressLog
 from floodplain.runtime.publisher import Publisher
@@ -26,6 +27,8 @@ from floodplain.tiers.redact import without_credentials
 from floodplain.versions.log.requirements import RequireLease
 from floodplain.versions.records.assignment import checked_slots, even
 from floodplain.versions.records.edit import Assignment, SetAssignment, SourcePosition, Update
+
+_log = logging.getLogger(__name__)
 
 
 class EpochRunner:
@@ -151,7 +154,28 @@ class EpochRunner:
         """One epoch: the rows of ``inputs``, or none, at these times; committed and published.
 
         ``fire_ms``: event-time timers up to here fire even though the watermark is not there yet. ``ends``: all others will.
+        An epoch is tried, not patched: if what runs it is lost, all of it is done again under other names.
         """
+        for tried in range(1, MOST_TRIES + 1):
+            try:
+                self._try(inputs, position, timestamp_ms, watermark_ms, fire_ms, ends=ends, tries=tried)
+                return
+            except TryFailed as failed:
+                _log.warning("epoch %s, try %s of %s: %s", self.store.head.epoch + 1, tried, MOST_TRIES, failed)
+                if tried == MOST_TRIES:
+                    raise failed.error from failed
+
+    def _try(
+        self,
+        inputs: Mapping[str, Any] | None,
+        position: SourcePosition | None,
+        timestamp_ms: int,
+        watermark_ms: int,
+        fire_ms: int | None,
+        *,
+        ends: bool,
+        tries: int,
+    ) -> None:
         self.publisher.publish_pending()
         clock = self.store.history.clock
         started_s = clock.monotonic_s()
@@ -183,6 +207,7 @@ class EpochRunner:
         commit_ms = int((clock.monotonic_s() - commits_s) * 1000)
         operators = {name: self._operator_progress(name, reports) for name, reports in run.reports_of.items()}
         self.store.history.blobs.delete(sorted(run.staged().difference(outputs).union(done)))
+        self.bound.engine.end_epoch()
         self.publisher.publish()
         duration_ms = int((clock.monotonic_s() - started_s) * 1000)
         self.progress.add(
@@ -201,6 +226,8 @@ class EpochRunner:
                 has_input=inputs is not None,
                 commit_ms=commit_ms,
                 operators=operators,
+                tries=tries,
+                moved_slots=self.bound.engine.moved_slots,
             )
         )
 
@@ -215,7 +242,8 @@ class EpochRunner:
         )
 
     def _concerns(self) -> set[str]:
-        return {concern for concern in (self._concern(), self.writer.time.concern) if concern is not None}
+        all_of = (self._concern(), self.writer.time.concern, self.bound.engine.concern())
+        return {concern for concern in all_of if concern is not None}
 
     def _assignment(self) -> tuple[Assignment, list[Update]]:
         """That of the next epoch, and what changes it."""

@@ -47,6 +47,11 @@ class EpochProgress:
     """How long the commit took."""
     operators: dict[str, OperatorProgress] = field(default_factory=dict)
     """By name."""
+    tries: int = 1
+    """How often it was tried: more than once if workers were lost."""
+    moved_slots: int | None = None
+    """How many slots another worker had than in the epoch before, without a rescale. None with ``engine="tasks"``: there Spark
+    places each task anew."""
 
     @property
     def late(self) -> int:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from floodplain.errors import BadInput
 from floodplain.expressions.comparison import Comparison
 from floodplain.keys import hash_columns, normalize_keys
+from floodplain.runtime.pieces import Piece
 from floodplain.runtime.task_store import OpenStore, Work
 from floodplain.sinks.staged import as_parquet, encoding
 from floodplain.store.write.task_writer import Ticket
@@ -57,6 +58,12 @@ class Staged:
     schema: pa.Schema
     where: tuple[Comparison, ...] = ()
     """Only rows for which all of these hold."""
+    pieces: tuple[Piece, ...] = ()
+    """What workers keep of them instead, split by the slots of the operator that reads them."""
+
+    def kept(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows for which the conditions hold."""
+        return reduce(lambda some, condition: condition.kept(some), self.where, rows)
 
 
 def read_staged(staged: Staged, blobs: Blobs) -> pa.Table:
@@ -72,7 +79,7 @@ def staged_batches(staged: Staged, blobs: Blobs, slot: int | None = None) -> Ite
             continue
         opened = as_parquet(checked(file.name, blobs, partial(file.check, part))[0])
         for batch in (opened.read() if part < 0 else opened.read_row_group(part)).cast(staged.schema).to_batches():
-            yield reduce(lambda rows, condition: condition.kept(rows), staged.where, batch)
+            yield staged.kept(batch)
 
 
 @dataclass(frozen=True, slots=True)

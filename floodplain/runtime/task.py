@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -16,6 +17,7 @@ from floodplain.operators.kernel.operator import DroppedRows, KeyedOperator
 from floodplain.operators.kernel.spill import Spill, run_buckets
 from floodplain.operators.kernel.task_state import TaskLevel
 from floodplain.plan.nodes import MAIN
+from floodplain.runtime.pieces import Piece
 from floodplain.runtime.resources import HERE, Resources
 from floodplain.runtime.staging import Split, Staged, StagedFile, stage, staged_batches
 from floodplain.runtime.task_errors import Failure
@@ -35,7 +37,9 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     slot: int
     state: Report = Report()
     outputs: dict[str, StagedFile] = {}
-    """Of the outputs that somebody reads, those that have rows."""
+    """Of the outputs that somebody reads, those that have rows and are staged."""
+    kept: dict[str, Piece] = {}
+    """Of those that are not staged."""
     rows: int = 0
     keys: int = 0
     received: int = 0
@@ -74,6 +78,8 @@ class Job:
     """Where the rows are, if they come straight from another operator."""
     checks: Mapping[str, tuple[SinkCheck, ...]] = field(default_factory=dict)
     """Output → what its sinks ask of rows."""
+    kept: tuple[str, ...] = ()
+    """Outputs that are not staged: only operators read them, in the slots they are split by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +93,24 @@ class StageJob:
     """What the sinks ask of rows."""
 
 
-def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch], resources: Resources = HERE) -> TaskReport:
+Keep: TypeAlias = Callable[[str, pa.Table, Split], Piece]
+"""Keeps the rows of an output in memory, split by slots."""
+
+
+def _keep_none(output: str, rows: pa.Table, split: Split) -> Piece:  # noqa: ARG001
+    raise AssertionError(f"nothing keeps rows here, but output {output} is to be kept")
+
+
+def run_task(
+    job: Job,
+    slot: int,
+    part: str,
+    batches: Iterable[pa.RecordBatch],
+    resources: Resources = HERE,
+    keep: Keep = _keep_none,
+) -> TaskReport:
     """One task of an operator. ``part`` tells it from every other attempt at the same slot. ``resources``: those of the process
-    that it runs in."""
+    that it runs in. ``keep`` takes the outputs that are not staged."""
     ticket = msgspec.msgpack.decode(job.work.ticket, type=Ticket)
     place = open_for(job.work)
     started_s = place.clock.monotonic_s()
@@ -124,12 +145,14 @@ def run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch], 
                 made[output], _split(job, keys, ticket.key_groups), job.work, ticket, place, (job.operator.name, output, part)
             )
             for output, keys in job.outputs.items()
-            if len(made[output])
+            if len(made[output]) and output not in job.kept
         }
+        kept = {output: keep(output, made[output], _split_of(job, output, ticket)) for output in job.kept if len(made[output])}
     return TaskReport(
         slot=slot,
         state=state,
         outputs=outputs,
+        kept=kept,
         task_values=outcome.task_values,
         rows=outcome.rows,
         keys=outcome.keys,
@@ -223,6 +246,12 @@ def stage_task(job: StageJob, slot: int, part: str, batches: Iterable[pa.RecordB
     outputs = {MAIN: stage(rows, None, job.work, ticket, place, (job.name, MAIN, part))} if len(rows) else {}
     busy_ms = int((place.clock.monotonic_s() - started_s) * 1000)
     return TaskReport(slot=slot, outputs=outputs, rows=len(rows), busy_ms=busy_ms)
+
+
+def _split_of(job: Job, output: str, ticket: Ticket) -> Split:
+    split = _split(job, job.outputs[output], ticket.key_groups)
+    assert split is not None
+    return split
 
 
 def _split(job: Job, keys: tuple[str, ...], key_groups: int) -> Split | None:

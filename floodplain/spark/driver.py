@@ -1,6 +1,7 @@
 """The driver side on Spark: micro-batches become epochs, and epochs come also when no data does."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn, Protocol
 
@@ -17,7 +18,7 @@ from floodplain.runtime.drain_lock import DrainLock
 from floodplain.runtime.engine import StateLocation
 from floodplain.runtime.epoch_runner import EpochRunner
 from floodplain.runtime.static_input import run_static
-from floodplain.spark.engine import SparkEngine, tagged, untagged
+from floodplain.spark.engine import SparkEngine, tagged
 from floodplain.spark.pushdown import push_down
 from floodplain.spark.session_conf import SPARKS
 
@@ -96,7 +97,17 @@ class Driver:
         """What the streaming query with this checkpoint is to hand over, batch by batch. Requires: ``prepare`` was called."""
         self._checkpoint = folder
         self.epochs.front, rows = push_down(self._plan, self._engine, self.epochs.bound.operators, inputs[""])
+        self._engine.follow(rows, self.epochs.front, self._tags)
         return tagged({**inputs, "": rows})
+
+    def launch(self, name: str) -> None:
+        """Have the engine start what runs the epochs. Requires: ``prepare`` was called, and ``follow`` for a stream."""
+        self._engine.start(self.epochs.bound, self.epochs.slots, name)
+
+    @property
+    def worker_pids(self) -> dict[int, int]:
+        """Worker → its process."""
+        return self._engine.pids
 
     def on_batch(self, rows: DataFrame, batch_id: int) -> None:
         """What Spark calls for each micro-batch. Once the query is to stop, none begins: Spark will offer it again."""
@@ -124,7 +135,9 @@ class Driver:
         entry = spark_checkpoint.batch_entry(self._checkpoint, batch_id, self.store.head.source, self.seen)
         self.epochs.publisher.publish()
         if not spark_checkpoint.is_replay(self.store.head.source, entry.position):
-            self.epochs.run(untagged(rows, self._tags), entry.position, entry.timestamp_ms, entry.watermark_ms)
+            inputs = self._engine.inputs(rows, self._tags, entry.position, self.store.head.source)
+            self.epochs.run(inputs, entry.position, entry.timestamp_ms, entry.watermark_ms)
+            self._engine.batch_done(entry.position)
             self._listener.epoch_done()
 
     def _turn_away(self) -> NoReturn:
@@ -170,6 +183,7 @@ class Driver:
         """No epoch begins any more, and how the running one ends does not matter: why the query ends is known already."""
         self._given_up = True
         self._drain_lock.shut()
+        self._engine.give_up()
 
     def drain(self) -> None:
         """No epoch begins any more, and the running one is through when this returns, in Spark's checkpoint, too.
@@ -185,13 +199,16 @@ class Driver:
             clock.sleep_s(0.01)
 
     def close(self) -> None:
-        """Let go of the state. Nothing is committed, published or renewed after it; may be called again."""
+        """Let go of the state, and of what the engine holds. Nothing is committed, published or renewed after it; may be called
+        again."""
         self._drain_lock.drain()
-        self.epochs.writer.rest()
-        with self._drain_lock.alone():
-            if not self._closed:
-                self.epochs.close()
-                self._closed = True
+        with ExitStack() as steps:
+            steps.callback(self._engine.close)
+            self.epochs.writer.rest()
+            with self._drain_lock.alone():
+                if not self._closed:
+                    self.epochs.close()
+                    self._closed = True
 
     def run_static(self, inputs: dict[str, DataFrame], batch: str | None, delay_ms: int, finish: bool) -> None:
         """As ``static.run_static``. The watermark is ``delay_ms`` behind the newest row."""

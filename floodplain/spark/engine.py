@@ -18,8 +18,9 @@ from floodplain.eventtime.watermarks import SourceObservation, WatermarkRule
 from floodplain.expressions.aliases import has_alias
 from floodplain.expressions.identifiers import quoted
 from floodplain.operators.kernel.traits import Combiner
-from floodplain.plan.nodes import Rest
+from floodplain.plan.nodes import Node, Rest
 from floodplain.plan.single_scan import OnePass
+from floodplain.runtime.binder import BoundPlan
 from floodplain.runtime.staging import Staged, read_staged
 from floodplain.runtime.task import Job, StageJob, TaskReport
 from floodplain.runtime.task_errors import carried, ours
@@ -29,7 +30,8 @@ from floodplain.spark.session_conf import SPARKS, ToPython, settings
 from floodplain.spark.task_entry import REPORT_SCHEMA, work
 from floodplain.spark.watermark_observer import observed
 from floodplain.store.rows.layout import HASH
-from floodplain.versions.records.edit import Assignment
+from floodplain.versions.records.edit import Assignment, SourcePosition
+from floodplain.workers.pushing import in_tables
 
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _STRICT = {"spark.sql.ansi.enabled": "true"}
@@ -43,6 +45,9 @@ TAG = "_input"
 class SparkEngine:
     """Runs the jobs of one pipeline. The session of an epoch is Spark's clone for that batch."""
 
+    keeps_rows = False
+    moved_slots: int | None = None
+
     def __init__(self, session: SparkSession, key_groups: int) -> None:
         self._key_groups = key_groups
         self._shuffled: tuple[SparkSession, int] | None = None
@@ -50,6 +55,48 @@ class SparkEngine:
         self._with_python: dict[str, bool] = {}
         # A relation that Spark knows to be empty is optimised away, and its tasks with it; timers need them.
         self._session = self.use(session.newSession())
+
+    @property
+    def description(self) -> str:
+        return "tasks: Spark runs a task for each slot in each epoch"
+
+    def follow(self, rows: DataFrame, front: Node, tags: Sequence[str]) -> None:
+        """The main input as the streaming query has it, computed up to the step ``front``. ``tags``: those of all inputs."""
+
+    def start(self, bound: BoundPlan, slots: int, name: str) -> None:
+        """Before the first epoch. ``name``: what Spark's UI calls the query. Raises ``BadInput`` if this Spark cannot run it."""
+
+    def give_up(self) -> None:
+        """The running epoch ends as soon as it can, however. For any thread. Spark cancels its jobs by itself."""
+
+    def close(self) -> None:
+        """After the last epoch. May be called again."""
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Worker → its process, of workers that are registered."""
+        return {}
+
+    def concern(self) -> str | None:
+        """What is wrong with what runs the epochs, as a warning."""
+        return None
+
+    def input_ways(self) -> dict[str, str]:
+        """Input → how its rows come to the operators. Empty if Spark shuffles them."""
+        return {}
+
+    def inputs(
+        self,
+        batch: DataFrame,
+        tags: Sequence[str],
+        position: SourcePosition,  # noqa: ARG002
+        before: SourcePosition,  # noqa: ARG002
+    ) -> dict[str, Any]:
+        """The rows of a micro-batch, by input. ``before``: the position of the batch before it."""
+        return untagged(batch, tags)
+
+    def batch_done(self, position: SourcePosition) -> None:
+        """The epoch of a micro-batch is committed and published."""
 
     def use(self, session: SparkSession) -> SparkSession:
         """Run the next jobs in this session, without adaptive execution: every slot must have its task."""
@@ -91,7 +138,7 @@ class SparkEngine:
             schema = self.schema(rows)
             made_of = combiner.schema(schema)
             both = [each.serialize().to_pybytes() for each in (schema, made_of)]
-            return rows.mapInArrow(partial(_combine, combiner, *both), from_arrow_schema(made_of))
+            return rows.mapInArrow(partial(combine, combiner, *both), from_arrow_schema(made_of))
         self._shuffled = (rows.sparkSession, slots)
         with settings(rows.sparkSession, _STRICT):
             return rows.groupBy(*map(F.expr, made.by)).agg(*map(F.expr, made.computed)).selectExpr(*made.columns)
@@ -145,6 +192,9 @@ class SparkEngine:
         with ours():
             return rows.toArrow().cast(self.schema(rows))
 
+    def end_epoch(self) -> None:
+        """Nothing is kept."""
+
     def measure(
         self, rows: DataFrame, rule: WatermarkRule, now_ms: int
     ) -> tuple[DataFrame, Callable[[], Mapping[str, SourceObservation]]]:
@@ -171,24 +221,12 @@ def _reports(rows: DataFrame, job: Job | StageJob) -> list[TaskReport]:
     return reports
 
 
-def _combine(combiner: Combiner, input_: bytes, output: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def combine(combiner: Combiner, input_: bytes, output: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Combines rows before the shuffle, ``COMBINED_ROWS`` at a time. ``input_``, ``output``: serialized schemas."""
     rows_schema, made_schema = (pa.ipc.read_schema(pa.py_buffer(each)) for each in (input_, output))
     with carried():
         for rows in in_tables(batches, COMBINED_ROWS):
             yield from combiner(rows.cast(rows_schema)).cast(made_schema).to_batches()
-
-
-def in_tables(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """Concatenates batches into tables of at least ``rows`` rows each; the last may have fewer. None is empty."""
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        held += [batch] if len(batch) else []
-        if sum(map(len, held)) >= rows:
-            yield pa.Table.from_batches(held)
-            held = []
-    if held:
-        yield pa.Table.from_batches(held)
 
 
 def _read(staged: Staged, place: Work, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -19,6 +19,7 @@ SUPPORTED = {"pyspark": ((4, 3), (5,)), "pyarrow": ((21,), None)}
 MAX_PROBED_TASKS = 32
 """Tasks that are probed on a cluster, where each machine may have another Python."""
 
+_CONNECT = "pyspark.sql.connect."
 _DEFAULT = "python3"
 """What Spark starts if no Python is configured: the first of that name on the PATH."""
 _NO_PYTHON = re.compile(r'Cannot run program "[^"\n]*"[^\n]*|\[PYTHON_VERSION_MISMATCH\][^\n]*|[^\n]*PythonException: [^\n]*')
@@ -42,6 +43,17 @@ def prepare_workers(session: SparkSession) -> None:
     if environment not in _probed:
         check_workers(mine, _probe_tasks(context), local=_is_local(context))
         _probed.add(environment)
+
+
+def check_classic(frames: Iterable[object]) -> None:
+    """Raises ``BadInput`` for DataFrames of Spark Connect."""
+    for frame in frames:
+        if type(frame).__module__.startswith(_CONNECT):
+            raise BadInput(
+                "this DataFrame is of Spark Connect, whose sessions have no SparkContext: foreachBatch would run elsewhere, and "
+                "no task could be started. Run the pipeline in the driver, with a session of SparkSession.builder.master(…), or "
+                "by spark-submit"
+            )
 
 
 def check_driver(mine: Mapping[str, str], spark: str, java: str) -> None:

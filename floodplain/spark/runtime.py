@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -29,11 +29,12 @@ from floodplain.sinks.base import Sink
 from floodplain.spark.active_queries import ActiveQueries
 from floodplain.spark.driver import Driver
 from floodplain.spark.engine import SparkEngine
-from floodplain.spark.environment import prepare_workers
+from floodplain.spark.environment import check_classic, prepare_workers
 from floodplain.spark.foreach_batch import ForeachBatchSink
 from floodplain.spark.maintenance import Maintenance
 from floodplain.spark.session_conf import SPARKS, runs_without_data, start_light
 from floodplain.spark.termination import Termination
+from floodplain.spark.workers_engine import WorkersEngine
 from floodplain.state.durations import to_ms
 from floodplain.store.read.snapshot import TableView
 from floodplain.store.store import Store
@@ -57,6 +58,7 @@ def stream(rows: DataFrame | None = None, /, **sources: DataFrame) -> Stream:
     if (rows is None) == (not sources):
         raise BadInput("stream takes one DataFrame, or several by name: stream(clicks=…, impressions=…)")
     named = {"": rows} if rows is not None else dict(sources)
+    check_classic(named.values())
     return Stream(SparkRuntime(), named, Input(), {})
 
 
@@ -94,7 +96,8 @@ class SparkRuntime:
             for outlet in plan.outlets:
                 undo.callback(outlet.sink.close)
             place = StateLocation(store, writer, options.state, options.settings, options.options)
-            engine = SparkEngine(main.sparkSession, store.head.key_groups)
+            engine = _engine(main.sparkSession, store.head.key_groups, options)
+            undo.callback(engine.close)
             maintenance = Maintenance()
             driver = Driver(
                 *(place, _with_event_time(plan, main), engine, slots, list(inputs), maintenance),
@@ -116,6 +119,7 @@ class SparkRuntime:
     ) -> "Query":
         sinks = {outlet.name: outlet.sink for outlet in plan.outlets}
         if not inputs[""].isStreaming:
+            driver.launch(options.name or options.state)
             driver.run_static(inputs, options.batch, stream.delay_ms, options.finish)
             return Query(None, driver, maintenance, sinks, stream.about)
         state_folder = folder_of(options.state)
@@ -129,6 +133,12 @@ class SparkRuntime:
             query = Query(followed, driver, maintenance, sinks, stream.about, ends=ends)
             query.then(passing.pop_all().close)
         return query
+
+
+def _engine(session: SparkSession, key_groups: int, options: StartOptions) -> SparkEngine:
+    if options.workers is None:
+        return SparkEngine(session, key_groups)
+    return WorkersEngine(session, key_groups, options.workers)
 
 
 def _slots(requested: int | None, head: Manifest, rows: DataFrame) -> int:
@@ -149,6 +159,7 @@ def _follow(driver: Driver, inputs: dict[str, DataFrame], options: StartOptions,
     spark_checkpoint.agree(folder, head.source, spark_checkpoint.noted_watermark(head.watermarks), head.left, driver.seen)
     modes.set_all(folder)
     rows = driver.follow(folder, inputs)
+    driver.launch(options.name or options.state)
     writing = rows.writeStream.foreachBatch(driver.on_batch).option("checkpointLocation", str(folder))
     if options.name is not None:
         writing = writing.queryName(options.name)
@@ -225,6 +236,11 @@ class Query:
             call()
         else:
             self._termination.then(call)
+
+    @property
+    def worker_pids(self) -> dict[int, int]:
+        """With ``engine="workers"``: worker → its process. Empty otherwise."""
+        return self._driver.worker_pids
 
     @property
     def sink(self) -> Sink:

@@ -1,6 +1,8 @@
 """The engine of the test kits: runs the steps of a plan on Arrow tables, in this process."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -17,6 +19,7 @@ from floodplain.operators.kernel.traits import Combiner
 from floodplain.pipeline.stream import SOURCE
 from floodplain.plan.nodes import Plan, Rest
 from floodplain.plan.single_scan import Branch, OnePass
+from floodplain.runtime.binder import BoundPlan
 from floodplain.runtime.resources import Resources
 from floodplain.runtime.staging import Staged, read_staged
 from floodplain.runtime.task import Job, StageJob, TaskReport, run_task, stage_task
@@ -30,6 +33,10 @@ from floodplain.versions.records.edit import Assignment
 class LocalEngine:
     """Runs the tasks of an epoch one after the other in this process."""
 
+    keeps_rows = False
+    moved_slots: int | None = None
+    description = ""
+
     def __init__(self, transforms: Sequence[Callable[[pa.Table], pa.Table]], plan: Plan) -> None:
         steps = [node.function for node in plan.nodes if hasattr(node, "function")]
         if len(steps) != len(transforms):
@@ -41,6 +48,19 @@ class LocalEngine:
         self._attempts = 0
         self.resources = Resources()
         """Resources that process functions opened. All tasks of one engine share them, as tasks of one process do."""
+
+    def concern(self) -> str | None:
+        return None
+
+    def input_ways(self) -> Mapping[str, str]:
+        return {}
+
+    def start(self, bound: BoundPlan) -> None:
+        """Called once operators are bound, before the first epoch."""
+
+    def close(self) -> None:
+        """The processes of tasks end."""
+        self.resources.close()
 
     def schema(self, rows: pa.Table) -> pa.Schema:
         return rows.schema
@@ -112,16 +132,22 @@ class LocalEngine:
         row_bytes: float | None,  # noqa: ARG002
     ) -> list[TaskReport]:
         if isinstance(rows, Staged):
-            return [run_task(job, slot, self._attempt(slot), (), self.resources) for slot in range(assignment.slots)]
+            return [self._task(job, slot, ()) for slot in range(assignment.slots)]
         slot_of_group = slot_of_each_group(job.slots, msgspec.msgpack.decode(job.work.ticket, type=Ticket).key_groups)
         slots = slots_of(hash_columns(normalize_keys([rows.column(key) for key in keys])), slot_of_group)
         by_slot = [rows.filter(pa.array(slots == slot)) for slot in range(assignment.slots)]
-        return [
-            run_task(job, slot, self._attempt(slot), of_slot.to_batches(), self.resources) for slot, of_slot in enumerate(by_slot)
-        ]
+        return [self._task(job, slot, of_slot.to_batches()) for slot, of_slot in enumerate(by_slot)]
+
+    def _task(self, job: Job, slot: int, batches: Sequence[pa.RecordBatch]) -> TaskReport:
+        """With a copy of its own: what a task keeps in the operator reaches no other."""
+        operator = replace(job.operator, process=copy(job.operator.process))
+        return run_task(replace(job, operator=operator), slot, self._attempt(slot), batches, self.resources)
 
     def stage(self, rows: pa.Table, job: StageJob) -> list[TaskReport]:
         return [stage_task(job, 0, self._attempt(0), rows.to_batches())]
+
+    def end_epoch(self) -> None:
+        """Nothing is kept."""
 
     def measure(
         self, rows: pa.Table, rule: WatermarkRule, now_ms: int

@@ -176,7 +176,7 @@ class PipelineKit:
         """End the task processes: closes the resources that ``open`` of process functions returned. The next epoch or ``restart``
         opens them anew."""
         if self._engine is not None:
-            self._engine.resources.close()
+            self._engine.close()
 
     def _begin(self) -> None:
         self.close()
@@ -187,13 +187,21 @@ class PipelineKit:
         )
         self.store = Store(history, Counters())
         writer = self.store.writer(f"kit_{self._randomness.nonce()}", force=True)
-        place = StateLocation(self.store, writer, "memory://kit", self._settings, {}, blobs)
-        self._engine = LocalEngine(self._transforms, self._plan)
+        place = StateLocation(self.store, writer, self._location, self._settings, {}, blobs)
+        self._engine = self._new_engine()
         log = History.open(blobs, settings=self._settings, clock=self._clock, randomness=SeededRandomness(0))
         self._epochs = EpochRunner(place, with_checked_sinks(self._plan, log, writer.token), self._engine, self._slots)
         self._epochs.prepare({tag: schema.empty_table() for tag, schema in self._inputs.items()}, self._changes)
+        self._engine.start(self._epochs.bound)
         if self._pending is not None:
             self._do(self._pending)
+
+    def _new_engine(self) -> LocalEngine:
+        """What runs the steps of the pipeline, until the driver's process ends."""
+        return LocalEngine(self._transforms, self._plan)
+
+    _location = "memory://kit"
+    """Where the state is, as other processes are told."""
 
     def _blobs(self) -> Blobs:
         """Where the state is."""

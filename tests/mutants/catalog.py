@@ -9,6 +9,7 @@ from tests.mutants import (
     area_publishing,
     area_recency,
     area_timers,
+    area_workers,
 )
 from tests.mutants.plant import Plant
 
@@ -21,6 +22,7 @@ AREAS: dict[str, tuple[Plant, ...]] = {
     "publishing": area_publishing.PLANTS,
     "timers": area_timers.PLANTS,
     "checkpoint": area_checkpoint.PLANTS,
+    "workers": area_workers.PLANTS,
 }
 
 

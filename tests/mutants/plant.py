@@ -4,9 +4,12 @@ from dataclasses import dataclass
 
 FILES = {
     "batch_entries": "floodplain/runtime/checkpoint/damage.py",
+    "channel": "floodplain/workers/channel.py",
     "chunks": "floodplain/store/run/reader.py",
+    "commands": "floodplain/workers/commands.py",
     "commit": "floodplain/versions/log/commit.py",
     "compactor": "floodplain/store/compaction/compactor.py",
+    "coordinator": "floodplain/workers/coordinator.py",
     "create": "floodplain/tiers/create.py",
     "delta_sink": "floodplain/sinks/delta.py",
     "directory": "floodplain/tiers/directory.py",
@@ -24,6 +27,8 @@ FILES = {
     "manifest": "floodplain/versions/records/manifest.py",
     "merge": "floodplain/store/rows/resolve.py",
     "newest": "floodplain/store/read/newest_fast_path.py",
+    "piece_reader": "floodplain/workers/piece_reader.py",
+    "pieces": "floodplain/workers/pieces.py",
     "pins": "floodplain/versions/retention/pins.py",
     "policy": "floodplain/store/compaction/policy.py",
     "publisher": "floodplain/runtime/publisher.py",
@@ -40,6 +45,8 @@ FILES = {
     "store": "floodplain/store/store.py",
     "timers": "floodplain/state/timers.py",
     "vouched": "floodplain/versions/records/vouched.py",
+    "worker": "floodplain/workers/worker.py",
+    "worker_kit": "floodplain/workers/kit.py",
 }
 """Where each file is: the one place to change when a module moves."""
 
@@ -78,6 +85,12 @@ TESTS = {
     "timed": "tests/operators/kernel/test_timers.py",
     "ttl": "tests/store/test_ttl.py",
     "watermarked": "tests/runtime/test_watermark_clock.py",
+    "workers_channel": "tests/workers/test_channel.py",
+    "workers_coordinator": "tests/workers/test_coordinator.py",
+    "workers_engine": "tests/workers/test_engine.py",
+    "workers_pieces": "tests/workers/test_pieces.py",
+    "workers_reader": "tests/workers/test_piece_reader.py",
+    "workers_worker": "tests/workers/test_worker.py",
 }
 """Where each file of tests is."""
 

@@ -46,6 +46,7 @@ def rows_of(sink: Any) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in sink.table().to_pylist()]
 
 
+@pytest.mark.both_engines
 def test_side_outputs_go_to_sinks_and_operators_of_their_own(spark, tmp_path):
     users(tmp_path / "in", 0, *["ada"] * 7, *["bob"] * 4)
     users(tmp_path / "in", 1, *["ada"] * 4, *["bob"] * 2)
@@ -177,6 +178,7 @@ def test_an_operator_may_be_added_but_none_vanishes_without_a_word(spark, tmp_pa
         finish(stream(rows).key_by("nobody").process(Count(), name="second").write("memory"), tmp_path)
 
 
+@pytest.mark.both_engines
 def test_a_broadcast_input_reaches_every_task(spark, tmp_path):
     put_file(tmp_path / "prices", 0, item=["tea"], price=[3])
     users(tmp_path / "in", 0, *[f"u{n}" for n in range(12)])

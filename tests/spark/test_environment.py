@@ -9,8 +9,9 @@ import pytest
 
 from floodplain.errors import BadInput
 from floodplain.spark import java
-from floodplain.spark.environment import SUPPORTED, check_driver, check_workers
+from floodplain.spark.environment import SUPPORTED, check_classic, check_driver, check_workers
 from floodplain.spark.environment_probe import MODULES, probe
+from floodplain.spark.runtime import stream
 
 MINE = {"python": "/env/bin/python", "host": "here", "pyspark": "4.3.0", "pyarrow": "25.0.0", "floodplain": "0.1.0"}
 UNFIT = "in /env/bin/python does not fit Floodplain: install"
@@ -85,3 +86,11 @@ def test_a_java_that_is_too_old_is_named(tmp_path, monkeypatch):
     monkeypatch.delenv("JAVA_HOME")
     with pytest.raises(BadInput, match=r"none was found"):
         java.provide_java(tmp_path)
+
+
+@pytest.mark.parametrize("call", [stream, lambda rows: stream(clicks=rows), lambda rows: check_classic([rows])])
+def test_a_frame_of_spark_connect_is_refused_by_name(call):
+    """Known by where its class is from: Spark Connect itself needs packages that the tests do without."""
+    there = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})
+    with pytest.raises(BadInput, match="Spark Connect, whose sessions have no SparkContext"):
+        call(there())

@@ -31,7 +31,8 @@ def found(
         put_table(folder / "in", number, pa.table({"user": names}))
     read = spark.readStream.schema("user string").option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
     output = step(stream(read)).key_by("user").process(HandedOver(setting)).write("memory")
-    query = output.start(state=folder / "state", slots=1, trigger={"availableNow": True})
+    # Only a task of an epoch has the settings of that epoch.
+    query = output.start(state=folder / "state", slots=1, trigger={"availableNow": True}, engine="tasks")
     query.await_termination()
     query.stop()
     assert query.exception is None

@@ -38,6 +38,7 @@ def duck(query: str) -> Counter[tuple[Any, ...]]:
         return Counter(connection.execute(query).fetchall())
 
 
+@pytest.mark.both_engines
 def test_two_sources_are_joined_within_an_interval(spark, tmp_path):
     events(tmp_path, 3, 200)
     both = stream(**{side: source(spark, tmp_path / side, schema) for side, schema in SIDES.items()}).watermark("at", "2 seconds")

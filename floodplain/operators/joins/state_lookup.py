@@ -129,8 +129,14 @@ class StateLookupProcess(KeyedBatchProcess, OperatorTraits):
         before, self._pinned = self._pinned, self._lookup.snapshot_of(_opened(self._lookup), pinned=True)
         if before is not None:
             before.close()
-        manifest = msgspec.msgpack.encode(self._pinned.manifest)
-        return StateLookupProcess(self._lookup, self._keys, self._rows, self._columns, manifest)
+        return self.with_fixed(msgspec.msgpack.encode(self._pinned.manifest))
+
+    @property
+    def fixed(self) -> bytes:
+        return self._manifest
+
+    def with_fixed(self, fixed: bytes) -> "StateLookupProcess":
+        return StateLookupProcess(self._lookup, self._keys, self._rows, self._columns, fixed)
 
     def on_time(self, event_time: pa.ChunkedArray, late_ms: int) -> pa.Array:  # noqa: ARG002
         """No row is late."""

@@ -157,7 +157,7 @@ class KeyedTask:
 
     def _handles(self, grouped: Grouped, due: Mapping[str, pa.Table]) -> dict[str, Any]:
         cursors: dict[str, TableCursor] = {}
-        clocks = Clocks(self._now_ms, cache(partial(self._newest_ms, grouped)), self._operator.lateness_ms)
+        clocks = Clocks(self._now_ms, cache(partial(_newest_ms, grouped, self._operator.event_time)), self._operator.lateness_ms)
         handles: dict[str, Any] = {}
         offset = 0
         # An operator with its own caller converts values itself.
@@ -207,14 +207,6 @@ class KeyedTask:
         if not isinstance(self._operator.process, KeyedProcess):
             return None
         return lambda number: place_of(self._writer.epoch, keys_of(self._operator, grouped)[number], None)
-
-    def _newest_ms(self, grouped: Grouped) -> np.ndarray:
-        """Per key, the newest event time among its rows."""
-        newest, column = np.full(len(grouped.space), BEGINNING), self._operator.event_time
-        if column is not None and len(grouped.order):
-            times = as_ms(pa.chunked_array([grouped.column(column)])).fill_null(BEGINNING).to_numpy(zero_copy_only=False)
-            newest[: len(grouped.starts) - 1] = np.maximum.reduceat(times, grouped.starts[:-1])
-        return newest
 
     def _write(self, grouped: Grouped, handles: Mapping[str, Any]) -> None:
         values: dict[str, list[OneEntry]] = {}
@@ -284,3 +276,15 @@ def _cycle_collector_off() -> Iterator[None]:
 
 def _keys_of(due: Mapping[str, pa.Table], tables: OperatorTables) -> pa.Table:
     return pa.concat_tables([rows.select(list(tables.key_columns.values())) for rows in due.values()])
+
+
+def _newest_ms(grouped: Grouped, event_time: str | None) -> np.ndarray:
+    """Per key, the newest event time among its rows.
+
+    Knows no task: a task knows its handles, and they know this. Rows in such a cycle would stay until the collector runs.
+    """
+    newest = np.full(len(grouped.space), BEGINNING)
+    if event_time is not None and len(grouped.order):
+        times = as_ms(pa.chunked_array([grouped.column(event_time)])).fill_null(BEGINNING).to_numpy(zero_copy_only=False)
+        newest[: len(grouped.starts) - 1] = np.maximum.reduceat(times, grouped.starts[:-1])
+    return newest

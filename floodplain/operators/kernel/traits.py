@@ -100,6 +100,15 @@ class OperatorTraits:
         """The process for the next epoch. Called on the driver, to fix what all tasks must agree on."""
         return self._itself
 
+    @property
+    def fixed(self) -> bytes:
+        """What ``for_epoch`` has fixed, for workers that have the process already."""
+        return b""
+
+    def with_fixed(self, fixed: bytes) -> Process:  # noqa: ARG002
+        """The process with what ``for_epoch`` has fixed on the driver."""
+        return self._itself
+
     def described(self, written: Written) -> OperatorSpec:  # noqa: ARG002
         """Its definition: recorded in the log, compared at a restart, shown by ``explain``. Of a process function of a user: its
         class, which may change; its states are compared separately."""

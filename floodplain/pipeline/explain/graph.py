@@ -2,7 +2,7 @@
 rendered from it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ from floodplain.plan.nodes import (
     parents,
     some_of,
 )
+from floodplain.runtime.epoch_plan import read_directly
 from floodplain.sinks.base import Sink
 from floodplain.state.durations import duration
 from floodplain.versions.records.definition import Definition
@@ -42,9 +43,9 @@ from floodplain.versions.records.user_names import UserNames
 
 Kind: TypeAlias = Literal["input", "step", "operator", "sink"]
 Flow: TypeAlias = Literal["spark", "exchange", "staged", "files", "broadcast"]
-"""How rows get from one box to the next: ``spark``: in the same Spark job; ``exchange``: by a shuffle; ``staged``: staged by slot
-of the next operator, whose tasks read them without a shuffle; ``files``: as staged files that a sink publishes or Spark reads;
-``broadcast``: collected and sent to all tasks."""
+"""How rows get from one box to the next: ``spark``: in the same Spark job; ``exchange``: by a shuffle, or to the workers that own
+their slots; ``staged``: staged by slot of the next operator, or kept by workers, and read without a shuffle; ``files``: as staged
+files that a sink publishes or Spark reads; ``broadcast``: collected and sent to all tasks."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,10 @@ class About:
     """Operator → its definition recorded in the log."""
     preaggregates: Mapping[str, bool] = field(default_factory=dict)
     """Operator → whether its rows are pre-aggregated before the shuffle in the next epoch."""
+    engine: str = ""
+    """What the engine says of itself, once it runs."""
+    input_ways: Mapping[str, str] = field(default_factory=dict)
+    """Input → which way its rows take to workers that stay, and why; none without such workers."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +162,8 @@ class _GraphBuilder:
         lines = operator_facts(step, self._about.definitions.get(step.name))
         running = None if bound is None else bound.process
         preaggregation = preaggregation_of(step, running, self._hindrance(step), self._about.preaggregates.get(step.name))
+        if preaggregation is not None and self._about.input_ways:
+            preaggregation = replace(preaggregation, exchanges=0)
         return Box("operator", step.name, tuple(lines), tuple(_tables(bound, process)), preaggregation)
 
     def _hindrance(self, step: Keyed) -> str:
@@ -172,8 +179,15 @@ class _GraphBuilder:
         side = f"{named[1]}: " if named is not None and named[1] != MAIN else ""
         if isinstance(node, Keyed):
             staged, by = self._reads_staged(parent, node.keys), keyed_by(node.keys)
-            return Arrow(start, end, "staged" if staged else "exchange", f"{side}{'staged' if staged else 'shuffle'} {by}")
+            return Arrow(start, end, "staged" if staged else "exchange", f"{side}{self._exchange(named, staged=staged)} {by}")
         return Arrow(start, end, "spark" if named is None else "files", side.removesuffix(": "))
+
+    def _exchange(self, named: tuple[str, str] | None, *, staged: bool) -> str:
+        workers = bool(self._about.input_ways)
+        if not staged:
+            return "to workers" if workers else "shuffle"
+        kept = workers and named is not None and read_directly(self._plan, named, self._about.schemas[named])
+        return "kept" if kept else "staged"
 
     def _reads_staged(self, parent: Node, keys: tuple[str, ...]) -> bool:
         """Whether tasks read these rows from staged files, without a shuffle."""

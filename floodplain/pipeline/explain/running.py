@@ -19,5 +19,7 @@ def explain_running(epochs: EpochRunner, described: About, form: Form) -> str:
         schemas=epochs.bound.schemas,
         definitions=head.definitions,
         preaggregates=epochs.bound.preaggregates,
+        engine=epochs.bound.engine.description,
+        input_ways=epochs.bound.engine.input_ways(),
     )
     return explained(dataflow_graph(epochs.bound.plan, about), form)

@@ -1,5 +1,6 @@
 """``explain`` as an SVG picture."""
 
+from collections.abc import Mapping
 from xml.sax.saxutils import escape
 
 from floodplain.pipeline.explain.graph import Arrow, Box, Graph
@@ -22,13 +23,15 @@ _LEGEND = {
     "files": "staged files",
     "broadcast": "broadcast",
 }
+_WORKERS_LEGEND = {**_LEGEND, "exchange": "to workers", "staged": "kept for slots"}
 _FONT = 'font-family="ui-monospace, Menlo, Consolas, DejaVu Sans Mono, monospace" font-size="11"'
 
 
 def svg(graph: Graph) -> str:
     layout = laid_out(graph, [_size(box) for box in graph.boxes])
-    used = [flow for flow in _LEGEND if any(arrow.flow == flow for arrow in graph.arrows)]
-    legend_width = sum(_CHAR * len(_LEGEND[flow]) + 56 for flow in used)
+    legend = _WORKERS_LEGEND if graph.about.input_ways else _LEGEND
+    used = {flow: meaning for flow, meaning in legend.items() if any(arrow.flow == flow for arrow in graph.arrows)}
+    legend_width = sum(_CHAR * len(meaning) + 56 for meaning in used.values())
     width = max(layout.width, legend_width) + 2 * _MARGIN
     height = layout.height + 2 * _MARGIN + (30 if used else 0)
     body = [_route(arrow, layout.routes[number]) for number, arrow in enumerate(graph.arrows)]
@@ -91,14 +94,14 @@ def _label(arrow: Arrow, route: tuple[Spot, ...]) -> str:
     )
 
 
-def _legend(used: list[str], layout: Layout) -> list[str]:
+def _legend(used: Mapping[str, str], layout: Layout) -> list[str]:
     made, x, y = [], 0.0, layout.height + 26
-    for flow in used:
+    for flow, meaning in used.items():
         colour, weight, dashes = _FLOWS[flow]
         dash = f' stroke-dasharray="{dashes}"' if dashes else ""
         made.append(
             f'<path d="M{x:.1f},{y - 4:.1f} h28" fill="none" stroke="{colour}" stroke-width="{weight}"{dash}/>\n'
-            f'<text x="{x + 34:.1f}" y="{y:.1f}" fill="#555555">{_LEGEND[flow]}</text>'
+            f'<text x="{x + 34:.1f}" y="{y:.1f}" fill="#555555">{meaning}</text>'
         )
-        x += _CHAR * len(_LEGEND[flow]) + 56
+        x += _CHAR * len(meaning) + 56
     return made

@@ -52,6 +52,8 @@ def _physical(graph: Graph) -> list[str]:
     slots = f"{about.slots} slots" if about.slots is not None else "as many slots as tasks run at once, until rescaled"
     groups = f" over {about.key_groups} key groups" if about.key_groups is not None else ""
     lines = [f"state at {about.location}"] if about.location is not None else []
+    lines += [f"engine {about.engine}"] if about.engine else []
+    lines += [f"input{' ' if tag else ''}{tag}, {way}" for tag, way in sorted(about.input_ways.items())]
     lines.append(f"each epoch: {slots}{groups} · {_exchanges(graph)}")
     jobs = 0
     for number, box in enumerate(graph.boxes):
@@ -69,6 +71,8 @@ def _physical(graph: Graph) -> list[str]:
 
 def _exchanges(graph: Graph) -> str:
     """The number of shuffles in an epoch, without those within a user's ``transform``."""
+    if graph.about.input_ways:
+        return "no shuffle"
     all_of = [box.preaggregation for box in graph.boxes if box.preaggregation is not None]
     certain = sum(arrow.flow == "exchange" for arrow in graph.arrows)
     certain += sum(each.when == "on" and each.exchanges == 1 for each in all_of)

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from floodplain.expressions.identifiers import quoted
 from floodplain.scratch import Scratch
 from floodplain.spark import operator_names
+from floodplain.spark.environment import check_classic
 from floodplain.spark.transform_with_state.errors import worker_errors
 from floodplain.spark.transform_with_state.frame import StatefulFrame, StatefulGroups, processed
 from floodplain.spark.transform_with_state.source import Source, source_of
@@ -58,6 +59,7 @@ def _transformed(grouped: GroupedData | StatefulGroups, arguments: tuple[Any, ..
         return downstream
     rows: DataFrame = grouped._df
     planned = getattr(grouped, method)(*arguments)
+    check_classic((planned,))
     if rows.isStreaming:
         return processed(grouped, planned, arguments, {}, pandas=pandas)
     return _run_static(source_of(rows, planned, arguments, pandas=pandas))

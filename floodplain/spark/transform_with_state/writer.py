@@ -13,6 +13,7 @@ from floodplain.errors import BadInput, FloodplainError, SchemaMismatch
 from floodplain.pipeline.stream import Output, Stream
 from floodplain.runtime.lease_takeover import take_over
 from floodplain.scratch import Scratch
+from floodplain.settings import Workers
 from floodplain.spark.downstream.refused import refused
 from floodplain.spark.downstream.steps import Chain
 from floodplain.spark.state_reader.registration import register_in_background
@@ -30,6 +31,8 @@ _PASSING = ("memory", "console", "noop", "foreachBatch")
 _CHECKPOINT = "spark.sql.streaming.checkpointLocation"
 _OURS = "floodplain."
 _SLOTS = f"{_OURS}slots"
+_ENGINE = f"{_OURS}engine"
+_WORKERS = f"{_OURS}workers"
 _SHUFFLE = "spark.sql.shuffle.partitions"
 _STORE = f"{_OURS}store."
 """Prefix of the options of the object store that has the state."""
@@ -160,6 +163,7 @@ class StatefulWriter:
             name=self._name,
             evolve=changes.evolve,
             rename=changes.rename,
+            **self._engine(),
         )
         register_in_background(self._spark)
         query = StatefulQuery(started, self._name)
@@ -180,6 +184,15 @@ class StatefulWriter:
         if head.assignment is not None or not session.sessionState().conf().contains(_SHUFFLE):
             return None
         return min(int(self._spark.conf.get(_SHUFFLE) or 1), head.key_groups)
+
+    def _engine(self) -> dict[str, Any]:
+        """As requested; a number of workers requests workers."""
+        engine = self._options.get(_ENGINE, "workers" if _WORKERS in self._options else None)
+        if _WORKERS not in self._options:
+            return {} if engine is None else {"engine": engine}
+        if engine != "workers":
+            raise BadInput(f"option {_WORKERS} is for {_ENGINE} = workers, and that is {engine!r}: leave one of the two out")
+        return {"engine": Workers(count=_number(_WORKERS, self._options[_WORKERS]))}
 
     def _check_mode(self) -> None:
         """Raises what Spark itself raises at the start of a query in a mode that its plan does not support."""
@@ -286,6 +299,13 @@ class _TempView:
 
     def _show(self) -> None:
         self._spark.createDataFrame(self._table, self._schema).createOrReplaceTempView(self._name)
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise BadInput(f"option {name} is {text!r}: give a whole number") from None
 
 
 def _refuse(what: str) -> NoReturn:

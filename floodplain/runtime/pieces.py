@@ -1,0 +1,36 @@
+"""Rows on their way from the task that made them to the slots that own them, where workers keep them in memory."""
+
+import msgspec
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """Rows of one slot in a piece: an Arrow stream at a place in one of its files."""
+
+    slot: int
+    file: int
+    offset: int
+    length: int
+    rows: int
+
+
+class PieceKey(msgspec.Struct, frozen=True, array_like=True):
+    """A piece: the rows that one reader made of one partition of an exchange, for all slots."""
+
+    exchange: str
+    """The operator that reads it."""
+    partition: int
+    """Its place among the partitions: owners join pieces in this order."""
+    attempt: str
+    """Tells it from what another attempt made of the same partition."""
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A piece and the worker that keeps it."""
+
+    key: PieceKey
+    worker: int
+    segments: tuple[Segment, ...]
+    """In the order in which they were made, which is the order of the rows."""
+
+    def of(self, slot: int) -> list[Segment]:
+        return [segment for segment in self.segments if segment.slot == slot]

@@ -1,0 +1,127 @@
+"""The engine of workers that stay, in processes of this machine and without Spark."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from floodplain.clock import SystemClock, SystemRandomness
+from floodplain.errors import Unavailable
+from floodplain.plan.nodes import Plan
+from floodplain.runtime.binder import BoundPlan
+from floodplain.runtime.pieces import Piece, PieceKey
+from floodplain.runtime.staging import Staged
+from floodplain.runtime.task import Job, TaskReport
+from floodplain.store.write.task_writer import Ticket
+from floodplain.testing.local_engine import LocalEngine
+from floodplain.testing.process_launcher import ProcessLauncher, Serve, serve
+from floodplain.versions.records.edit import Assignment
+from floodplain.workers.channel import Credentials, new_secret
+from floodplain.workers.coordinator import Coordinator
+from floodplain.workers.kit import WorkerKit
+from floodplain.workers.pool import WorkerPool
+from floodplain.workers.pushing import BridgeOrder, Pusher
+
+PARTITIONS = 3
+"""Into which the rows of an epoch are cut: each is pushed on its own, as by a task of the bridge."""
+LOCAL = "127.0.0.1"
+
+
+class WorkersEngine(LocalEngine):
+    """Runs keyed operators in worker processes, all other steps in this one."""
+
+    keeps_rows = True
+    launcher: type[ProcessLauncher] = ProcessLauncher
+    bind = LOCAL
+    """Where the coordinator listens."""
+
+    def __init__(
+        self,
+        transforms: Sequence[Callable[[pa.Table], pa.Table]],
+        plan: Plan,
+        workers: int,
+        dumps: Callable[[Any], bytes],
+        load: Callable[[bytes], Any],
+        run: Serve = serve,
+    ) -> None:
+        """``dumps`` and ``load``: how operators travel. ``run``: what the processes of workers run."""
+        super().__init__(transforms, plan)
+        self._workers, self._dumps, self._load, self._serve = workers, dumps, load, run
+        self._credentials = Credentials(new_secret(SystemRandomness()))
+        self.coordinator: Coordinator | None = None
+        self._launcher: ProcessLauncher | None = None
+        self.pool: WorkerPool | None = None
+
+    def start(self, bound: BoundPlan) -> None:
+        """Launch the workers. Requires: the state is at a place that other processes can open."""
+        coordinator = Coordinator(self._credentials, (self.bind, 0), SystemClock(), SystemRandomness())
+        kit = WorkerKit(
+            address=self._address(coordinator.port),
+            credentials=self._credentials,
+            location=bound.place.location,
+            settings=bound.place.settings,
+            options=dict(bound.place.options),
+            operators={name: self._dumps(operator) for name, operator in bound.operators.items()},
+            checks={named: self._dumps(checks) for named, checks in bound.checks.items()},
+            load=self._load,
+        )
+        self.coordinator, self._launcher = coordinator, self.launcher(kit, coordinator, self._serve)
+        self.pool = WorkerPool(coordinator, SystemClock(), bound.place.settings.epoch_bytes)
+        coordinator.launch(self._launcher, self._workers)
+
+    def _address(self, port: int) -> tuple[str, int]:
+        """Where workers reach the coordinator, which listens at this port."""
+        return LOCAL, port
+
+    def close(self) -> None:
+        """End the workers. May be called again."""
+        coordinator, self.coordinator = self.coordinator, None
+        if coordinator is not None and self._launcher is not None:
+            coordinator.close()
+            self._launcher.close()
+            coordinator.disconnect()
+
+    def run(
+        self,
+        rows: pa.Table | Staged,
+        keys: Sequence[str],
+        assignment: Assignment,
+        job: Job,
+        row_bytes: float | None,  # noqa: ARG002
+    ) -> list[TaskReport]:
+        pool = self.pool
+        assert pool is not None, "start comes first"
+        nonce = pool.begin(job, assignment.version)
+        self.moved_slots = pool.moved_slots
+        if isinstance(rows, Staged):
+            return pool.run(job, rows.pieces, rows)
+        try:
+            pieces = self._push(pool, rows, keys, job, nonce)
+        except Unavailable as error:
+            raise pool.failed(error) from error
+        return pool.run(job, pieces)
+
+    def _push(self, pool: WorkerPool, rows: pa.Table, keys: Sequence[str], job: Job, nonce: str) -> list[Piece]:
+        order = BridgeOrder(
+            nonce=nonce,
+            exchange=job.operator.name,
+            keys=tuple(keys),
+            slots=job.slots,
+            key_groups=msgspec.msgpack.decode(job.work.ticket, type=Ticket).key_groups,
+            owners=tuple(pool.peers[pool.placement[slot]] for slot in range(len(job.slots))),
+            credentials=self._credentials,
+            rows=job.rows,
+        )
+        ends = [len(rows) * number // PARTITIONS for number in range(PARTITIONS + 1)]
+        pieces = []
+        # The last partition comes first: owners have to put them into their order.
+        for partition, (start, end) in reversed(list(enumerate(pairwise(ends)))):
+            key = PieceKey(order.exchange, partition, self._attempt(partition))
+            pieces += Pusher(order, key, SystemRandomness()).push(rows.slice(start, end - start).to_batches())
+        return pieces
+
+    def end_epoch(self) -> None:
+        if self.pool is not None:
+            self.pool.end_epoch()

@@ -1,0 +1,45 @@
+"""What a worker is launched with: the operators of its query, and where state and coordinator are."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from floodplain.operators.kernel.operator import KeyedOperator
+from floodplain.operators.kernel.traits import traits_of
+from floodplain.settings import StoreSettings
+from floodplain.sinks.row_checks import SinkCheck
+from floodplain.workers.channel import Credentials
+
+Point: TypeAlias = Literal["read", "pull", "serve", "take", "process", "answer"]
+
+
+def go_on(_: Point) -> None:
+    """Nothing happens there."""
+
+
+@dataclass(frozen=True)
+class WorkerKit:
+    """Shipped once, with the launch of a worker. Commands name operators; code never travels with them."""
+
+    address: tuple[str, int]
+    """The coordinator's."""
+    credentials: Credentials
+    location: str = field(repr=False)
+    settings: StoreSettings
+    options: Mapping[str, str] = field(repr=False)
+    operators: Mapping[str, bytes] = field(repr=False)
+    """By name, as ``load`` reads them."""
+    checks: Mapping[tuple[str, str], bytes] = field(repr=False)
+    """Operator and output → what its sinks ask of rows."""
+    load: Callable[[bytes], Any] = field(repr=False)
+    reach: Callable[["Point"], None] = go_on
+    """Called where the worker comes to a point of its work: where tests put faults."""
+
+    def operator(self, name: str, fixed: bytes = b"") -> KeyedOperator:
+        """A fresh copy, so that nothing that a try leaves in it reaches the next."""
+        operator: KeyedOperator = self.load(self.operators[name])
+        return replace(operator, process=traits_of(operator.process).with_fixed(fixed))
+
+    def checks_of(self, operator: str, output: str) -> tuple[SinkCheck, ...]:
+        made: tuple[SinkCheck, ...] = self.load(self.checks[operator, output])
+        return made

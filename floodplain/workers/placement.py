@@ -1,0 +1,37 @@
+"""Which worker owns which slots: a slot stays where it is unless workers come or go."""
+
+from collections.abc import Mapping, Sequence
+
+
+def placed(slots: int, workers: Sequence[int], before: Mapping[int, int]) -> dict[int, int]:
+    """Slot → worker: as evenly as slots divide, and with the fewest moves from ``before``. Requires: there is a worker."""
+    order = sorted(set(workers))
+    share, more = divmod(slots, len(order))
+    owned: dict[int, list[int]] = {worker: [] for worker in order}
+    for slot in range(slots):
+        if before.get(slot) in owned:
+            owned[before[slot]].append(slot)
+    # Those that own the most may keep one more than the others.
+    fullest = sorted(order, key=lambda worker: (-len(owned[worker]), worker))[:more]
+    room = {worker: share + (worker in fullest) for worker in order}
+    placement = {slot: worker for worker in order for slot in owned[worker][: room[worker]]}
+    homeless = iter([slot for slot in range(slots) if slot not in placement])
+    for worker in order:
+        for _ in range(room[worker] - min(len(owned[worker]), room[worker])):
+            placement[next(homeless)] = worker
+    return placement
+
+
+def moved(before: Mapping[int, int], after: Mapping[int, int]) -> int:
+    """How many slots another worker has now."""
+    return sum(after[slot] != before[slot] for slot in after.keys() & before.keys())
+
+
+def shared_out(sizes: Sequence[int], workers: Sequence[int]) -> dict[int, list[int]]:
+    """Worker → the numbers of what it gets, in their order: the largest first, each to the worker with the least by then."""
+    loads, shares = dict.fromkeys(workers, 0), dict[int, list[int]]()
+    for number in sorted(range(len(sizes)), key=lambda number: (-sizes[number], number)):
+        worker = min(loads, key=lambda worker: (loads[worker], worker))
+        loads[worker] += max(sizes[number], 1)
+        shares.setdefault(worker, []).append(number)
+    return {worker: sorted(numbers) for worker, numbers in shares.items()}

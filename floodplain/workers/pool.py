@@ -1,0 +1,173 @@
+"""Runs the operators of an epoch on workers: slots are placed, orders given, reports gathered. An epoch is tried, not patched."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from floodplain.clock import Clock
+from floodplain.errors import BadInput, FloodplainError, Unavailable
+from floodplain.runtime.engine import TryFailed
+from floodplain.runtime.pieces import Piece
+from floodplain.runtime.staging import Staged
+from floodplain.runtime.task import Job, TaskReport
+from floodplain.runtime.task_errors import FINAL
+from floodplain.sources.parquet import FileRange
+from floodplain.sources.scan import ParquetScan
+from floodplain.store.write.task_writer import Ticket
+from floodplain.workers.answers import Command, WorkerLost, failure_of
+from floodplain.workers.coordinator import Coordinator
+from floodplain.workers.messages import Begin, Done, Made, Peer, Read, Run
+from floodplain.workers.placement import moved, placed, shared_out
+
+CANCEL_S = 5.0
+"""How long a worker may go on with a try that was given up, before it is given up itself."""
+WAIT_S = 120.0
+"""How long an epoch waits for the first worker."""
+
+
+class WorkerPool:
+    """The workers of one query, as its engine uses them. For one thread."""
+
+    def __init__(self, coordinator: Coordinator, clock: Clock, budget_bytes: int) -> None:
+        """``budget_bytes``: what each worker may keep in memory of the rows between workers."""
+        self._coordinator, self._clock, self._budget_bytes = coordinator, clock, budget_bytes
+        self._nonce = ""
+        self._version = 0
+        """Of the assignment, in this try."""
+        self._peers: dict[int, Peer] = {}
+        self._placement: dict[int, int] = {}
+        self._committed: tuple[int, Mapping[int, int]] = 0, {}
+        """The version of the assignment and the placement of the last epoch that was committed."""
+        self.moved_slots = 0
+        """In this epoch: slots that another worker has than before, with the same assignment."""
+
+    @property
+    def peers(self) -> Mapping[int, Peer]:
+        """The workers of this try."""
+        return self._peers
+
+    @property
+    def placement(self) -> Mapping[int, int]:
+        """Slot → worker."""
+        return self._placement
+
+    def begin(self, job: Job, version: int) -> str:
+        """The workers know of the try that this job belongs to, and slots have their workers. Returns its nonce.
+
+        ``version``: of the assignment. Raises ``TryFailed``.
+        """
+        ticket = msgspec.msgpack.decode(job.work.ticket, type=Ticket)
+        nonce = f"{ticket.token}-{ticket.epoch}-{ticket.attempt}"
+        if nonce == self._nonce:
+            return nonce
+        try:
+            if not self._coordinator.await_one(WAIT_S):
+                raise TryFailed(Unavailable(f"no worker has come for {WAIT_S:g} s: see the executors in Spark's UI"))
+        except Unavailable as error:
+            raise TryFailed(error) from error
+        self._peers = self._coordinator.present()
+        self._place(len(job.slots), version)
+        self._nonce = nonce
+        self._ask(
+            (worker, Begin(self._coordinator.next_id(), nonce, job.work.ticket, job.manifest, job.times, self._budget_bytes))
+            for worker in self._peers
+        )
+        return nonce
+
+    def _place(self, slots: int, version: int) -> None:
+        before_version, before = self._committed
+        self._placement = placed(slots, list(self._peers), before)
+        self.moved_slots = moved(before, self._placement) if version == before_version else 0
+        self._version = version
+
+    def read(self, job: Job, keys: Sequence[str], scan: ParquetScan, ranges: Sequence[FileRange], *, combine: bool) -> list[Made]:
+        """Have the workers read the input, about the same number of bytes each. Requires: ``begin`` was called."""
+        answers = self._ask(
+            (
+                worker,
+                Read(
+                    id=self._coordinator.next_id(),
+                    nonce=self._nonce,
+                    operator=job.operator.name,
+                    scan=scan,
+                    ranges=tuple(ranges[number] for number in numbers),
+                    partitions=tuple(numbers),
+                    rows=job.rows,
+                    slots=job.slots,
+                    keys=tuple(keys),
+                    combine=combine,
+                ),
+            )
+            for worker, numbers in shared_out([each.end - each.start for each in ranges], list(self._peers)).items()
+        )
+        return [answer for answer in answers if isinstance(answer, Made)]
+
+    def run(self, job: Job, pieces: Sequence[Piece], staged: Staged | None = None) -> list[TaskReport]:
+        """One report per slot. Requires: ``begin`` was called. Raises ``TryFailed``, or at once an error that no retry mends.
+
+        ``pieces``: where the rows are. ``staged``: where they are instead, and what conditions they have to meet.
+        """
+        answers = self._ask((self._placement[slot], self._order(job, slot, pieces, staged)) for slot in range(len(job.slots)))
+        return [msgspec.msgpack.decode(answer.report, type=TaskReport) for answer in answers if isinstance(answer, Done)]
+
+    def _order(self, job: Job, slot: int, pieces: Sequence[Piece], staged: Staged | None) -> Run:
+        own = tuple(piece for piece in pieces if piece.of(slot))
+        return Run(
+            id=self._coordinator.next_id(),
+            nonce=self._nonce,
+            operator=job.operator.name,
+            slot=slot,
+            part=f"{slot}-{self._placement[slot]}",
+            rows=job.rows,
+            slots=job.slots,
+            outputs=dict(job.outputs),
+            kept=job.kept,
+            task_values=job.task_values[slot],
+            broadcast=job.broadcast,
+            fixed=job.operator.traits.fixed,
+            checks=tuple(job.checks),
+            pieces=tuple(Piece(piece.key, piece.worker, tuple(piece.of(slot))) for piece in own),
+            peers=tuple(self._peers[worker] for worker in sorted({piece.worker for piece in own})),
+            files=() if staged is None else staged.files,
+            where=() if staged is None else staged.where,
+        )
+
+    def _ask(self, commands: Iterable[tuple[int, Command]]) -> list[object]:
+        try:
+            answers = self._coordinator.ask(list(commands))
+        except WorkerLost as error:
+            self.abandon()
+            raise TryFailed(error) from error
+        except BadInput:
+            self.abandon()
+            raise
+        failure = failure_of(answers)
+        if isinstance(failure, FINAL):
+            self.abandon(wait=False)
+            raise failure
+        if failure is not None:
+            self.abandon()
+            raise TryFailed(failure)
+        return [answers[number] for number in sorted(answers)]
+
+    def abandon(self, *, wait: bool = True) -> None:
+        """Give the try up. A worker that does not let go of it is given up, too: a thread cannot be stopped, a process can.
+
+        ``wait``: another try may follow.
+        """
+        nonce, self._nonce = self._nonce, ""
+        self._coordinator.abandon(nonce)
+        if wait and (left := self._coordinator.await_idle(CANCEL_S)):
+            self._coordinator.lose(left, "it did not let go of a try that was given up")
+
+    def end_epoch(self) -> None:
+        """The epoch is committed: what workers keep of it is dropped."""
+        if self._nonce:
+            self._coordinator.abandon(self._nonce)
+            self._nonce = ""
+            self._committed = self._version, self._placement
+
+    def failed(self, error: FloodplainError) -> TryFailed:
+        """Gives the try up, because of an error outside the workers."""
+        self.abandon()
+        return TryFailed(error)

@@ -1,0 +1,142 @@
+"""Bugs by which workers or their coordinator take what belongs to another try or attempt, or wait for what never comes."""
+
+from tests.mutants.plant import Plant
+
+PLANTS = (
+    Plant(
+        "rows_of_a_try_that_was_given_up_are_kept",
+        "pieces",
+        """            if nonce != self._nonce:
+                raise NotKept("another try has begun")
+            piece = self._pieces.setdefault(key, _Kept())
+""",
+        """            if not nonce:
+                raise NotKept("another try has begun")
+            piece = self._pieces.setdefault(key, _Kept())
+""",
+        (
+            "workers_pieces::test_rows_of_other_tries_are_neither_taken_nor_given",
+            "workers_reader::test_what_is_pushed_is_kept_and_of_another_try_refused",
+        ),
+    ),
+    Plant(
+        "the_budget_of_rows_in_memory_is_ignored",
+        "pieces",
+        "at = MEMORY if length <= self._budget_bytes else DISK",
+        "at = MEMORY if length or self._budget_bytes else DISK",
+        ("workers_pieces::test_rows_stay_in_memory_up_to_the_budget_and_then_go_to_disk",),
+    ),
+    Plant(
+        "what_a_failed_write_left_moves_the_rows_after_it",
+        "pieces",
+        "            written = os.pwrite(fd, view, at)\n",
+        "            written = os.write(fd, view)\n",
+        ("workers_pieces::test_what_a_write_that_failed_has_left_moves_nothing",),
+    ),
+    Plant(
+        "pieces_are_read_in_the_order_in_which_they_came",
+        "piece_reader",
+        "for piece in sorted(pieces, key=lambda piece: piece.key.partition):",
+        "for piece in pieces:",
+        (
+            "workers_reader::test_rows_come_by_partition_and_in_each_in_their_order_however_they_are_named",
+            "workers_engine::test_what_workers_give_is_what_one_process_gives",
+        ),
+    ),
+    Plant(
+        "who_waits_for_rows_goes_on_waiting_when_the_try_is_given_up",
+        "piece_reader",
+        "                self._wait[1]()\n",
+        "                self._given_up = nonce\n",
+        ("workers_reader::test_who_waits_for_a_worker_that_answers_nothing_can_be_interrupted",),
+    ),
+    Plant(
+        "all_attempts_of_a_partition_share_a_piece",
+        "pieces",
+        """            piece = self._pieces.setdefault(key, _Kept())
+            at =""",
+        """            key = PieceKey(key.exchange, key.partition, "")
+            piece = self._pieces.setdefault(key, _Kept())
+            at =""",
+        ("workers_reader::test_what_one_attempt_pushed_is_not_read_for_another",),
+    ),
+    Plant(
+        "an_older_attempt_takes_the_place_of_a_newer",
+        "coordinator",
+        "if message.attempt <= member.attempt:",
+        "if message.attempt == member.attempt:",
+        ("workers_coordinator::test_an_older_attempt_that_comes_late_is_fenced_off_and_hears_of_the_query",),
+    ),
+    Plant(
+        "an_answer_counts_whoever_gives_it",
+        "coordinator",
+        "if self._requested.get(message.id) == worker:",
+        "if message.id in self._requested:",
+        ("workers_coordinator::test_an_answer_counts_once_and_only_from_who_owes_it",),
+    ),
+    Plant(
+        "a_silent_worker_is_not_missed",
+        "coordinator",
+        "if member.channel is not None and now_s - member.heard_s > SILENT_S",
+        "if member.channel is not None and now_s - member.heard_s > SILENT_S * 100",
+        ("workers_coordinator::test_a_worker_that_neither_reads_nor_speaks_is_lost_although_a_command_waits_to_be_sent",),
+    ),
+    Plant(
+        "a_lost_answer_is_waited_for",
+        "coordinator",
+        "if number <= seen and number not in open_:",
+        "if number < seen and number not in open_:",
+        ("workers_coordinator::test_a_command_or_an_answer_that_got_lost_fails_the_try",),
+    ),
+    Plant(
+        "a_beat_waits_for_a_worker_that_does_not_read",
+        "coordinator",
+        """                channel.offer(beat)
+""",
+        """                channel.send(beat)
+""",
+        ("workers_coordinator::test_a_worker_that_neither_reads_nor_speaks_is_lost_although_a_command_waits_to_be_sent",),
+    ),
+    Plant(
+        "an_operator_lives_on_from_one_command_to_the_next",
+        "worker_kit",
+        "        operator: KeyedOperator = self.load(self.operators[name])\n",
+        "        operator: KeyedOperator = vars(self).setdefault(name, self.load(self.operators[name]))\n",
+        ("workers_engine::test_what_workers_give_is_what_one_process_gives",),
+    ),
+    Plant(
+        "a_command_of_an_abandoned_try_is_run",
+        "commands",
+        "        if begin is None or begin.nonce != command.nonce:\n",
+        "        if begin is None:\n",
+        ("workers_worker::test_what_comes_late_of_another_try_is_not_run",),
+    ),
+    Plant(
+        "a_command_that_comes_late_is_taken",
+        "worker",
+        "            if number <= self._newest:\n                return False\n            self._newest = number\n",
+        "            self._newest = max(self._newest, number)\n",
+        ("workers_worker::test_what_comes_late_of_another_try_ends_not_the_present_one",),
+    ),
+    Plant(
+        "a_client_that_does_not_know_the_secret_is_let_in",
+        "channel",
+        """raise Disconnected("a process that does not know the secret")""",
+        """connection.settimeout(HANDSHAKE_S)""",
+        (
+            "workers_channel::test_a_client_that_does_not_know_the_secret_is_refused",
+            "workers_channel::test_a_recorded_handshake_cannot_be_replayed",
+        ),
+    ),
+    Plant(
+        "an_attempt_that_was_replaced_returns",
+        "coordinator",
+        """        self._fenced[channel] = worker, member.job
+        with suppress(Disconnected):
+            channel.offer(Fenced())
+""",
+        """        channel.close()
+""",
+        ("workers_coordinator::test_the_newest_attempt_has_the_place_and_the_older_one_waits_without_it",),
+    ),
+)

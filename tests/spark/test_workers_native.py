@@ -1,0 +1,128 @@
+"""Workers read the input themselves: the same results, times and progress as with Spark's own reader."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import floodplain as fp
+from floodplain.errors import BadInput
+from floodplain.settings import Workers
+from tests.spark.files import put_table
+
+ROWS = "user string, at timestamp, n int"
+WAYS = {"tasks": "tasks", "workers": Workers(count=2)}
+
+
+class Sums(fp.KeyedProcess):
+    """Sums per user, and a timer a minute after the newest row."""
+
+    total = fp.Value("long", default=0)
+    output = "user string, total long, fired boolean"
+
+    def process(self, key, rows, ctx):
+        for row in rows:
+            self.total.set(self.total.get() + row.n)
+            ctx.timer(ctx.event_time + 60_000)
+        yield key.user, self.total.get(), False
+
+    def on_timer(self, key, at, ctx):
+        yield key.user, int(at.timestamp() * 1000) if hasattr(at, "timestamp") else at, True
+
+
+def rows(numbers, minute=0):
+    at = [1_600_000_000_000_000 + (minute * 60 + n) * 1_000_000 for n in numbers]
+    users, amounts = [f"u{n % 5}" for n in numbers], [n % 90 for n in numbers]
+    return pa.table({"user": users, "at": pa.array(at, pa.timestamp("us", "UTC")), "n": pa.array(amounts, pa.int32())})
+
+
+def of_another_calendar(table):
+    """As Spark 2 would have written it, with a first row of the year 1800, which Spark moves to today's calendar."""
+    at = pa.chunked_array([pa.array([-5_364_662_400_000_000], table.field("at").type), table.column("at").combine_chunks()[1:]])
+    return table.set_column(1, "at", at).replace_schema_metadata({"org.apache.spark.version": "2.4.5"})
+
+
+class Counts(fp.KeyedProcess):
+    n = fp.Value("long", default=0)
+    output = "user string, n long"
+
+    def process(self, key, rows, ctx):
+        self.n.set(self.n.get() + len(list(rows)))
+        yield key.user, self.n.get()
+
+
+def query_of(spark, folder, engine, where="n < 70"):
+    stream = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1).parquet(str(folder / "in")).where(where)
+    flow = fp.stream(stream).watermark("at", "10 seconds").key_by("user").process(Sums(), name="sums")
+    return flow.write("memory").start(state=str(folder / engine), slots=3, engine=WAYS[engine])
+
+
+def way_of(query):
+    return query._driver._engine.input_ways()
+
+
+def told(query):
+    """Timers that are due fire in the next epoch, or in one of their own if the heartbeat comes first."""
+    return [(each.batch_id, each.rows, each.watermark_ms) for each in query.progress if each.has_input]
+
+
+def test_results_watermarks_and_progress_are_those_of_tasks(spark, tmp_path):
+    for number in range(4):
+        put_table(tmp_path / "in", number, rows(range(number * 100, number * 100 + 100), number))
+    found = {}
+    for engine in WAYS:
+        query = query_of(spark, tmp_path, engine)
+        query.process_all_available()
+        reports = [(each.batchId, each.numInputRows) for each in query._query.recentProgress if each.numInputRows]
+        found[engine] = told(query), reports, sorted(map(tuple, (row.values() for row in query.sink.table().to_pylist())))
+        ways = way_of(query)
+        query.stop()
+    assert ways[""].startswith("native: workers read the files")
+    assert found["workers"] == found["tasks"]
+
+
+def test_a_file_that_only_spark_reads_comes_over_the_bridge(spark, tmp_path):
+    put_table(tmp_path / "in", 0, of_another_calendar(rows(range(50))))
+    put_table(tmp_path / "in", 1, rows(range(50, 90)))
+    query = query_of(spark, tmp_path, "workers", "n >= 0")
+    query.process_all_available()
+    assert [(each.rows, each.tries) for each in query.progress if each.rows] == [(50, 2), (40, 1)]
+    query.stop()
+    totals = {row["user"]: row["total"] for row in fp.open(tmp_path / "workers").snapshot().table("sums").to_arrow().to_pylist()}
+    assert totals == {f"u{user}": sum(n for n in range(90) if n % 5 == user) for user in range(5)}
+
+
+def test_a_file_that_changed_since_it_was_listed_is_refused(spark, tmp_path):
+    put_table(tmp_path / "in", 0, rows(range(50)))
+    query = query_of(spark, tmp_path, "workers")
+    query.process_all_available()
+    engine = query._driver._engine
+    inputs = engine.inputs
+
+    def changed(*args):
+        given = inputs(*args)
+        pq.write_table(rows(range(7)), tmp_path / "in" / "0001.parquet")
+        return given
+
+    engine.inputs = changed
+    put_table(tmp_path / "in", 1, rows(range(50, 90)))
+    with pytest.raises(BadInput, match=r"0001\.parquet was listed as input of this batch"):
+        query.process_all_available()
+    assert fp.open(tmp_path / "workers").snapshot().epoch == 1
+
+
+def test_all_cores_may_be_workers_where_no_job_of_spark_runs(spark, tmp_path):
+    put_table(tmp_path / "in", 0, rows(range(50)))
+    stream = spark.readStream.schema(ROWS).parquet(str(tmp_path / "in"))
+
+    def start(stream, name):
+        flow = fp.stream(stream).key_by("user").process(Counts(), name="counts")
+        return flow.write("memory").start(state=str(tmp_path / name), slots=4, engine=Workers(count=4))
+
+    query = start(stream.select("user", "n"), "native")
+    query.process_all_available()
+    assert [each.rows for each in query.progress] == [50]
+    query.stop()
+    with pytest.raises(
+        BadInput, match="4 workers needs 5 free task slots, one of them for the jobs that bring rows; this Spark has 4"
+    ):
+        start(stream.where("n >= rand() - 1"), "bridged")

@@ -1,0 +1,118 @@
+"""A pipeline whose operators run in worker processes, on a state in a directory; and the faults that these processes meet."""
+
+import os
+import pickle
+import shutil
+import signal
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from floodplain.metrics import Counters
+from floodplain.testing.pipeline_kit import PipelineKit
+from floodplain.testing.process_launcher import ProcessLauncher, Serve, serve
+from floodplain.testing.workers_engine import WorkersEngine
+from floodplain.tiers.blobs import Blobs
+from floodplain.tiers.open import open_blobs
+from floodplain.workers.kit import Point, WorkerKit
+from floodplain.workers.worker import Launch
+from tests.waiting import wait_for
+from tests.workers.frame_proxy import FrameProxy, Plan
+
+
+class ProxiedEngine(WorkersEngine):
+    """Its workers may reach the coordinator through a proxy."""
+
+    proxy_plan: Plan | None = None
+    _proxy: FrameProxy | None = None
+
+    def _address(self, port: int) -> tuple[str, int]:
+        if self.proxy_plan is not None:
+            self._proxy = FrameProxy(port, self.proxy_plan)
+            port = self._proxy.port
+        return super()._address(port)
+
+    def close(self) -> None:
+        super().close()
+        if self._proxy is not None:
+            self._proxy.close()
+
+
+class WorkersKit(PipelineKit):
+    """``run``: what the processes run. ``workers``: how many there are. ``proxy``: what becomes of messages on their way."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *args: Any,
+        workers: int = 2,
+        run: Serve = serve,
+        proxy: Plan | None = None,
+        launcher: type[ProcessLauncher] = ProcessLauncher,
+        **more: Any,
+    ) -> None:
+        self._proxy, self._launcher = proxy, launcher
+        self.folder, self._location = folder, str(folder)
+        self._workers, self.run = workers, run
+        super().__init__(*args, **more)
+
+    engine_type = ProxiedEngine
+
+    def _blobs(self) -> Blobs:
+        return open_blobs(self._location, self._settings, clock=self._clock, randomness=self._randomness, counters=Counters())
+
+    def _new_engine(self) -> WorkersEngine:
+        self.engine = self.engine_type(self._transforms, self._plan, self._workers, pickle.dumps, pickle.loads, self.run)
+        self.engine.launcher, self.engine.proxy_plan = self._launcher, self._proxy
+        return self.engine
+
+    def ready(self) -> "WorkersKit":
+        """Once all workers have come."""
+        wait_for("workers", lambda: len(self.engine.coordinator.present()) == self._workers)
+        return self
+
+    def wipe(self) -> None:
+        self.close()
+        super().wipe()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A signal to itself that a worker's process sends where it comes to a point for the ``nth`` time, at most ``times`` in all.
+
+    Which processes met it stands in ``folder``.
+    """
+
+    point: Point
+    folder: Path
+    nth: int = 1
+    times: int = 1
+    worker: int | None = None
+    """Any, if it is None."""
+    signal: int = signal.SIGKILL
+
+    def __call__(self, kit: WorkerKit, launch: Launch) -> None:
+        """What the processes run: see ``ProcessLauncher``."""
+        reached = partial(self._reach, launch.worker, [0]) if self.worker in (None, launch.worker) else kit.reach
+        serve(replace(kit, reach=reached), launch)
+
+    def _reach(self, worker: int, count: list[int], point: Point) -> None:
+        count[0] += point == self.point
+        if point == self.point and count[0] >= self.nth and self._is_next(worker):
+            os.kill(os.getpid(), self.signal)
+
+    def _is_next(self, worker: int) -> bool:
+        for number in range(self.times):
+            try:
+                (self.folder / f"{self.point}-{number}").open("x").write(str(worker))
+            except FileExistsError:
+                continue
+            return True
+        return False
+
+    @property
+    def met(self) -> list[int]:
+        """The workers that met it, in their order."""
+        return [int(path.read_text()) for path in sorted(self.folder.glob(f"{self.point}-*"))]
