@@ -10,16 +10,19 @@ import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from floodplain.bench import worker_race
 from floodplain.bench.contenders import stock_spark
 from floodplain.bench.harness.frame import Bench, rounded
 from floodplain.bench.harness.lanes import CompactionWait, Entry, Files, Lane, paired, race
+from floodplain.bench.worker_race import TASK_SLOTS
 from floodplain.bench.workloads.counting import OUTPUT, ROWS, Count, counted_right, events
 from floodplain.clock import Clock
 from floodplain.errors import BadInput
@@ -32,8 +35,8 @@ MEMORY = "spark_memory"
 TRANSFORM = "transform_with_state"
 LARGE = "floodplain_large"
 
-SMALL_EPOCHS, SLOTS, GROWTH = "small_epochs", "slots", "growth"
-CHOICES = (STATELESS, ROCKSDB, MEMORY, TRANSFORM, SMALL_EPOCHS, SLOTS, GROWTH)
+SMALL_EPOCHS, SLOTS, GROWTH, WORKERS = "small_epochs", "slots", "growth", "workers"
+CHOICES = (STATELESS, ROCKSDB, MEMORY, TRANSFORM, SMALL_EPOCHS, SLOTS, GROWTH, WORKERS)
 """Arguments of ``--only``: contenders and further measurements. Floodplain always takes part."""
 
 TARGETS = {
@@ -43,6 +46,11 @@ TARGETS = {
     "vs_stateless": ("at least", 0.85),
     "small_epoch_vs_stateless": ("at most", 1.3),
     "epoch_growth": ("at most", 1.3),
+    "workers_vs_tasks": ("at least", 1.6),
+    "workers_vs_transform_with_state": ("at least", 220.0),
+    "bridge_vs_tasks": ("at least", 0.95),
+    "small_epoch_tasks_vs_workers": ("at least", 1.8),
+    "rss_growth": ("at most", 1.05),
 }
 
 
@@ -74,6 +82,7 @@ class Sizes:
     growth_rounds: int = 5
     fill_rows: int = 1_000_000
     """Rows per epoch while a state is filled."""
+    workers: worker_race.RaceSizes = worker_race.FULL
     only: tuple[str, ...] = ()
     """Some of ``CHOICES``; empty for all."""
 
@@ -96,6 +105,7 @@ QUICK = Sizes(
     other_slots=(2, 4),
     slot_rounds=2,
     growth_rounds=2,
+    workers=worker_race.QUICK,
 )
 """As many rounds as the full form against the pipeline without state, because that ratio is near 1; fewer against the others."""
 
@@ -107,10 +117,14 @@ def run(sizes: Sizes, clock: Clock, spark: Any = None) -> dict[str, Any]:
         home = Path(folder)
         if shutil.disk_usage(home).free < sizes.disk_bytes:
             raise BadInput(f"{home} has less than {sizes.disk_bytes >> 20} MB free: set TMPDIR to a directory with more space")
-        with nullcontext(spark) if spark is not None else stock_spark.local_session(home) as session:
-            _Counter(bench, sizes, home, session).run()
+        if sizes.only != (WORKERS,):
+            with nullcontext(spark) if spark is not None else stock_spark.local_session(home) as session:
+                _Counter(bench, sizes, home, session).run()
+        if sizes.includes(WORKERS):
+            with nullcontext(spark) if spark is not None else stock_spark.local_session(home, TASK_SLOTS) as session:
+                worker_race.WorkerRace(bench, sizes.workers, home, session).run()
     bench.judge({name: target for name, target in TARGETS.items() if name in bench.ratios})
-    bench.figures["sizes"] = asdict(sizes) | {"other_slots": list(sizes.other_slots), "only": list(sizes.only)}
+    bench.figures["sizes"] = msgspec.json.decode(msgspec.json.encode(sizes))
     bench.figures["machine"] = {"cores": os.cpu_count(), **{name: version(name) for name in ("pyspark", "duckdb", "pyarrow")}}
     return bench.result()
 

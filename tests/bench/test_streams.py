@@ -16,6 +16,7 @@ import pytest
 from floodplain.bench import counter, process, registry
 from floodplain.bench.harness import lanes
 from floodplain.bench.harness.frame import Bench
+from floodplain.bench.worker_race import RaceSizes
 from floodplain.bench.workloads.counting import Count, counted_right, events
 from floodplain.bench.workloads.visits import EPOCH_MS, Visits, closing, processed_right, window_end
 from floodplain.bench.workloads.visits import events as visits
@@ -40,6 +41,19 @@ TINY_COUNTER = counter.Sizes(
     factor=2,
     growth_rounds=1,
     fill_rows=600,
+    workers=RaceSizes(
+        keys=300,
+        rows=200,
+        block=1,
+        rounds=1,
+        slots=1,
+        small_rows=10,
+        small_block=1,
+        small_rounds=1,
+        resident_epochs=(0, 10, 10, 20),
+        transform_rows=0,
+        fill_rows=600,
+    ),
 )
 
 
@@ -212,9 +226,17 @@ def test_a_tiny_counter_on_spark(spark: Any, tmp_path: Path, monkeypatch: pytest
     result = counter.run(TINY_COUNTER, SystemClock(), spark)
     assert msgspec.json.decode(msgspec.json.encode(result)) == result
     assert result["checks"] == {
-        f"{name}_equals_duckdb": True for name in ("floodplain", "floodplain_large", "stateless", "spark_rocksdb", "spark_memory")
+        f"{name}_equals_duckdb": True
+        for name in (
+            *("floodplain", "floodplain_large", "stateless", "spark_rocksdb", "spark_memory"),
+            *("engine_tasks", "engine_workers", "engine_bridge"),
+        )
     }
-    assert set(counter.TARGETS) - {"vs_transform_with_state"} == set(result["figures"]["targets"]) <= set(result["ratios"])
+    assert (
+        set(counter.TARGETS) - {"vs_transform_with_state", "workers_vs_transform_with_state"}
+        == set(result["figures"]["targets"])
+        <= set(result["ratios"])
+    )
     assert set(result["figures"]["slots"]) == {"3"}
     assert not list(tmp_path.iterdir()), "the benchmark left files behind"
 

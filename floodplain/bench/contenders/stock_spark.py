@@ -54,8 +54,11 @@ MEMORY = {
 
 
 @contextmanager
-def local_session(home: Path) -> Iterator[SparkSession]:
-    """Spark on two cores of this machine. Idle queries poll for files only ten times a second, so that they use little CPU."""
+def local_session(home: Path, task_slots: int = CORES) -> Iterator[SparkSession]:
+    """Spark on two cores of this machine, or with more task slots than that.
+
+    Idle queries poll for files only ten times a second, so that they use little CPU.
+    """
     provide_java(home / "java")
     os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
     settings = {
@@ -74,7 +77,7 @@ def local_session(home: Path) -> Iterator[SparkSession]:
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.log.level": "ERROR",
     }
-    builder = SparkSession.builder.master(f"local[{CORES}]").appName("floodplain-bench")
+    builder = SparkSession.builder.master(f"local[{task_slots}]").appName("floodplain-bench")
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
