@@ -152,6 +152,7 @@ def test_a_batch_that_was_not_committed_is_read_again_with_its_number(rocks, tmp
     )
 
 
+@pytest.mark.soak
 def test_the_watermark_that_spark_had_noted_for_the_next_batch_goes_on(rocks, tmp_path):
     stock, ours = (flow(rocks, tmp_path, which) for which in ("spark", "ours"))
     stock.feed(0, [row("a", 1), row("b", 9)])
