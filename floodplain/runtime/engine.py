@@ -75,6 +75,9 @@ class Engine(Protocol):
     def end_epoch(self) -> None:
         """The epoch is committed: nothing of it is asked for any more."""
 
+    def give_up(self) -> None:
+        """How the running epoch ends does not matter any more: wait for nothing that runs it. For any thread."""
+
     def close(self) -> None:
         """After the last epoch: let go of what it holds. May be called again."""
 

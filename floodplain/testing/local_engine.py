@@ -58,6 +58,9 @@ class LocalEngine:
     def start(self, bound: BoundPlan) -> None:
         """Called once operators are bound, before the first epoch."""
 
+    def give_up(self) -> None:
+        """Its tasks run in the thread that asks for them, so there is nothing to wait for."""
+
     def close(self) -> None:
         """The processes of tasks end."""
         self.resources.close()
