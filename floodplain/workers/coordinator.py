@@ -278,7 +278,7 @@ class Coordinator:
             if self._closing.is_set():  # those that ``close`` tells of the end are all that have registered
                 return False
             member = self._members.get(worker)
-            if member is None or message.job != member.job or self._closing.is_set():
+            if member is None or message.job != member.job:
                 return False
             if message.attempt <= member.attempt:
                 channel.send(Fenced())
