@@ -49,6 +49,7 @@ TARGETS = {
     "workers_vs_tasks": ("at least", 1.6),
     "workers_vs_transform_with_state": ("at least", 220.0),
     "bridge_vs_tasks": ("at least", 0.95),
+    "bridge_vs_tasks_json": ("at least", 0.95),
     "small_epoch_tasks_vs_workers": ("at least", 1.8),
     "rss_growth": ("at most", 1.05),
 }

@@ -11,7 +11,7 @@ import numpy as np
 
 from floodplain.bench.contenders import stock_spark
 from floodplain.bench.harness.frame import Bench, rounded
-from floodplain.bench.harness.lanes import CompactionWait, Entry, Files, Lane, Laps, paired, race
+from floodplain.bench.harness.lanes import CompactionWait, Entry, Files, JsonFiles, Lane, Laps, paired, race
 from floodplain.bench.workloads.counting import OUTPUT, ROWS, Count, counted_right, events
 from floodplain.settings import Workers
 from floodplain.spark.runtime import stream
@@ -65,21 +65,37 @@ class WorkerRace:
     """Runs on a session that has ``TASK_SLOTS`` task slots."""
 
     def __init__(self, bench: Bench, sizes: RaceSizes, home: Path, session: Any) -> None:
-        self._bench, self._sizes, self._home = bench, sizes, home
+        self._bench, self._sizes, self._home, self._session = bench, sizes, home, session
         self._rows = stock_spark.files(session, ROWS)
         self._files = Files(home / "worker-files")
         self._rng = np.random.default_rng(13)
 
     def run(self) -> None:
         sizes = self._sizes
+        workers = Workers(count=sizes.slots)
         with ExitStack() as stack:
-            workers = Workers(count=sizes.slots)
             starts = {TASKS: ours(sizes.slots, "tasks"), WORKERS: ours(sizes.slots, workers), BRIDGE: bridged(sizes.slots)}
             lanes = {name: self._lane(stack, name, start) for name, start in starts.items()}
             settle = self._fill(lanes)
             self._large_epochs(lanes, settle)
             self._small_epochs(lanes, settle)
             self._resident_memory(lanes[WORKERS])
+            for lane in lanes.values():
+                self._check(lane)
+        self._json(workers)
+
+    def _json(self, workers: Workers) -> None:
+        """The same rows as JSON, which only Spark reads: with workers they come over the bridge."""
+        sizes = self._sizes
+        self._rows = stock_spark.files(self._session, ROWS, "json")
+        self._files = JsonFiles(self._home / "worker-json-files")
+        with ExitStack() as stack:
+            starts = {TASKS: ours(sizes.slots, "tasks"), BRIDGE: ours(sizes.slots, workers)}
+            lanes = {name: self._lane(stack, f"{name}_json", start) for name, start in starts.items()}
+            settle = self._fill(lanes)
+            laps = self._race("engines on JSON", lanes, settle, (sizes.block, sizes.rows), sizes.rounds)
+            self._ratio("bridge_vs_tasks_json", laps[TASKS], laps[BRIDGE])
+            self._bench.figures["engines_json"] = {name: lap.figures() for name, lap in laps.items()}
             for lane in lanes.values():
                 self._check(lane)
 

@@ -16,7 +16,7 @@ from floodplain.clock import SystemClock, SystemRandomness
 from floodplain.errors import BadInput, FloodplainError, NotNative
 from floodplain.eventtime.watermarks import SourceObservation, WatermarkRule
 from floodplain.operators.kernel.traits import Combiner
-from floodplain.plan.nodes import Input, Keyed, Node, Side, parents
+from floodplain.plan.nodes import Input, Keyed, Node, Plan, Side, parents
 from floodplain.plan.single_scan import OnePass
 from floodplain.runtime.binder import BoundPlan
 from floodplain.runtime.engine import TryFailed
@@ -118,7 +118,7 @@ class WorkersEngine(SparkEngine):
         plan = planned(self._context, self._options, slots, spare=0 if spark_free else 1)
         self._credentials = replace(self._credentials, certificates=plan.certificates)
         self._workers = plan.workers
-        way = NATIVE if isinstance(self._native, NativeInput) else f"{BRIDGE}; {self._native}"
+        way = _way(bound.plan, self._front) if isinstance(self._native, NativeInput) else f"{BRIDGE}; {self._native}"
         self._input_ways = {node.tag: BROADCAST if node.tag else way for node in bound.plan.nodes if isinstance(node, Input)}
         clock, place = SystemClock(), bound.place
         operators = {name: _dumps(operator) for name, operator in bound.operators.items()}
@@ -285,6 +285,19 @@ class WorkersEngine(SparkEngine):
     def end_epoch(self) -> None:
         if self._pool is not None:
             self._pool.end_epoch()
+
+
+def _way(plan: Plan, front: Node | None) -> str:
+    """Which way the rows of an input take that workers can read: steps of Spark do not read it through them."""
+    readers = [node for node in plan.nodes if front in parents(node)]
+    steps = [type(node).__name__.lower() for node in readers if not isinstance(node, Keyed)]
+    steps += ["a sink" for outlet in plan.outlets if outlet.node is front]
+    if not steps:
+        return NATIVE
+    named = ", ".join(dict.fromkeys(steps))
+    if any(isinstance(node, Keyed) for node in readers):
+        return f"{NATIVE}; Spark reads them again for {named}"
+    return f"{BRIDGE}; its rows go through {named} first"
 
 
 def _frame(rows: DataFrame | NativeRows) -> DataFrame:

@@ -107,9 +107,12 @@ class Channel:
         except (OSError, ValueError) as error:
             raise Disconnected(str(error)) from error
 
-    def offer(self, message: Message) -> bool:
-        """Send a small message unless that would have to wait; whether it was sent. Raises ``Disconnected``."""
-        if not self._sending.acquire(blocking=False):
+    def offer(self, message: Message, patience_s: float = 0.0) -> bool:
+        """Send a small message unless that would have to wait; whether it was sent. Raises ``Disconnected``.
+
+        ``patience_s``: how long it may wait for what another thread is sending.
+        """
+        if not self._sending.acquire(timeout=patience_s):
             return False
         try:
             poll = select.poll()

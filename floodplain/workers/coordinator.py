@@ -36,6 +36,8 @@ BEAT_S = 1.0
 LOOK_S = 0.25
 IDLE_S = 1.0
 """At the end: how long a worker may go on with a try that was given up, before it is ended in the middle of it."""
+PATIENCE_S = 0.1
+"""How long a message that a worker must get may wait for another one that is being sent."""
 PAUSED_S = 1.0
 """A look that comes so late was late because this process was stopped: workers are not to blame for that."""
 
@@ -147,7 +149,8 @@ class Coordinator:
             while len(self._answers) < len(commands) and failure_of(self._answers) is None:
                 self._check_given_up()
                 if self._lost:
-                    raise WorkerLost(next(iter(self._lost.values())))
+                    number, why = next(iter(self._lost.items()))
+                    raise WorkerLost(why, self._requested[number])
                 self._changed.wait(LOOK_S)
             return dict(self._answers)
 
@@ -162,12 +165,12 @@ class Coordinator:
             member = self._members.get(worker)
             channel = None if member is None else member.channel
         if member is None or channel is None:
-            raise WorkerLost(f"worker {worker} is not there")
+            raise WorkerLost(f"worker {worker} is not there", worker)
         try:
             channel.send(message)
         except Disconnected as error:
             self._lose(worker, channel, f"its connection broke ({error})")
-            raise WorkerLost(f"worker {worker} is lost: {error}") from error
+            raise WorkerLost(f"worker {worker} is lost: {error}", worker) from error
         if isinstance(message, Begin | Read | Run):
             with self._changed:
                 member.sent = max(member.sent, message.id)
@@ -183,8 +186,7 @@ class Coordinator:
                 member = self._members[worker]
                 channel = member.channel
             if channel is not None:
-                with suppress(Disconnected):
-                    channel.offer(End(at_once=True))
+                _insist(channel, End(at_once=True))
                 self._lose(worker, channel, why)
 
     def await_idle(self, seconds: float) -> set[int]:
@@ -226,8 +228,7 @@ class Coordinator:
             busy = {self._members[worker].channel for worker in left}
             channels = self._channels()
         for channel in channels:
-            with suppress(Disconnected):
-                channel.offer(End(at_once=channel in busy))
+            _insist(channel, End(at_once=channel in busy))
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -299,8 +300,7 @@ class Coordinator:
         if channel is None:
             return
         self._fenced[channel] = worker, member.job
-        with suppress(Disconnected):
-            channel.offer(Fenced())
+        _insist(channel, Fenced())
 
     def _listen(self, worker: int, channel: Channel) -> None:
         try:
@@ -403,8 +403,7 @@ class Coordinator:
             member.relaunched(job + 1, self._clock.monotonic_s())
             duplicates = [channel for channel, launch in self._fenced.items() if launch == (worker, job)]
         for channel in duplicates:
-            with suppress(Disconnected):
-                channel.offer(End(at_once=True))
+            _insist(channel, End(at_once=True))
         self._launcher.cancel(worker, job)
         self._launch(worker, job + 1)
 
@@ -415,3 +414,13 @@ class Coordinator:
         except Exception as error:
             _log.exception("worker %s cannot be launched", worker)
             self.launch_ended(worker, job, f"{type(error).__name__}: {error}")
+
+
+def _insist(channel: Channel, message: Message) -> None:
+    """Tell a worker what it must know. One that cannot be told is cut off, and ends by itself."""
+    try:
+        sent = channel.offer(message, PATIENCE_S)
+    except Disconnected:
+        return
+    if not sent:
+        channel.close()

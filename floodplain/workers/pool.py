@@ -133,11 +133,12 @@ class WorkerPool:
         )
 
     def _ask(self, commands: Iterable[tuple[int, Command]]) -> list[object]:
+        requested = list(commands)
         try:
-            answers = self._coordinator.ask(list(commands))
+            answers = self._coordinator.ask(requested)
         except WorkerLost as error:
             self.abandon()
-            raise TryFailed(error) from error
+            raise TryFailed(error.while_asked(requested)) from error
         except BadInput:
             self.abandon()
             raise

@@ -57,9 +57,9 @@ TINY_COUNTER = counter.Sizes(
 )
 
 
-def counted(tmp_path: Path) -> tuple[list[Path], list[pa.Table]]:
+def counted(tmp_path: Path, form: type[lanes.Files] = lanes.Files) -> tuple[list[Path], list[pa.Table]]:
     """Three epochs, and what our process function makes of them."""
-    files, rng = lanes.Files(tmp_path / "files"), np.random.default_rng(1)
+    files, rng = form(tmp_path / "files"), np.random.default_rng(1)
     kit = ProcessKit(Count(), rows="key string, amount long", keys=["key"])
     fed, made = [], []
     for _ in range(3):
@@ -84,8 +84,10 @@ def changed(rows: pa.Table, column: str) -> pa.Table:
     return rows.set_column(rows.column_names.index(column), column, pa.array([values[0] + 1, *values[1:]]))
 
 
-def test_what_our_counter_publishes_is_right_and_every_other_output_wrong(tmp_path: Path) -> None:
-    fed, made = counted(tmp_path)
+@pytest.mark.parametrize("form", [lanes.Files, lanes.JsonFiles])
+def test_what_our_counter_publishes_is_right_and_every_other_output_wrong(tmp_path: Path, form: type[lanes.Files]) -> None:
+    fed, made = counted(tmp_path, form)
+    assert [lanes._rows_in(path) for path in fed] == [40, 40, 40]
     assert counted_right(fed, published(tmp_path, made), stateful=True)
     last = made[-1]
     wrong = {
@@ -229,7 +231,7 @@ def test_a_tiny_counter_on_spark(spark: Any, tmp_path: Path, monkeypatch: pytest
         f"{name}_equals_duckdb": True
         for name in (
             *("floodplain", "floodplain_large", "stateless", "spark_rocksdb", "spark_memory"),
-            *("engine_tasks", "engine_workers", "engine_bridge"),
+            *("engine_tasks", "engine_workers", "engine_bridge", "engine_tasks_json", "engine_bridge_json"),
         )
     }
     assert (

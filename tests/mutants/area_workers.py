@@ -132,11 +132,24 @@ PLANTS = (
         "an_attempt_that_was_replaced_returns",
         "coordinator",
         """        self._fenced[channel] = worker, member.job
-        with suppress(Disconnected):
-            channel.offer(Fenced())
+        _insist(channel, Fenced())
 """,
         """        channel.close()
 """,
         ("workers_coordinator::test_the_newest_attempt_has_the_place_and_the_older_one_waits_without_it",),
+    ),
+    Plant(
+        "what_a_worker_must_know_is_dropped_where_a_beat_is_being_sent",
+        "coordinator",
+        """    if not sent:
+        channel.close()
+""",
+        """    if sent is None:
+        channel.close()
+""",
+        (
+            "workers_coordinator::test_a_duplicate_that_cannot_be_told_to_end_is_cut_off",
+            "workers_coordinator::test_an_attempt_that_cannot_be_told_that_it_is_fenced_off_is_cut_off",
+        ),
     ),
 )

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from floodplain.sinks.files import ParquetSink
 from floodplain.spark.driver import Driver
 from floodplain.spark.engine import SparkEngine
+from floodplain.spark.workers_engine import WorkersEngine
 from floodplain.store.write.epoch import Epoch
 from tests.spark.fault_pipeline import start
 from tests.spark.fault_processes import Fault
@@ -50,14 +51,14 @@ class Plan:
         wait_for("go", (self._folder / "go").exists)
 
 
-def watch_jobs(plan: Plan) -> None:
-    inner = SparkEngine.run
+def watch_jobs(plan: Plan, engine: type[SparkEngine]) -> None:
+    inner = engine.run
 
     def run(self: Any, rows: Any, keys: Any, assignment: Any, job: Any, *args: Any) -> Any:
         plan.reach("before_first_job" if job.operator.name == "first" else "before_second_job")
         return inner(self, rows, keys, assignment, job, *args)
 
-    SparkEngine.run = run  # type: ignore[method-assign]
+    engine.run = run  # type: ignore[method-assign]
 
 
 def watch_commits(plan: Plan) -> None:
@@ -111,13 +112,14 @@ def kill_during(fault: Fault) -> None:
 
 def main(folder: Path, *, point: str, epochs: int, act: str, fault: dict[str, Any] | None, **options: Any) -> None:
     plan = Plan(folder, point, epochs, act)
-    for watch in (watch_jobs, watch_commits, watch_publishing, watch_batches):
+    watch_jobs(plan, WorkersEngine if options.get("engine") == "workers" else SparkEngine)
+    for watch in (watch_commits, watch_publishing, watch_batches):
         watch(plan)
     faults = [Fault(**fault)] if fault else []
     if faults and act == "kill":
         kill_during(faults[0])
     spark = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master("local[4]" if options.get("engine") == "workers" else "local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from floodplain.settings import RetentionSettings, StoreSettings
+from floodplain.settings import RetentionSettings, StoreSettings, Workers
 from floodplain.spark.runtime import Query, stream
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.store import Store
@@ -41,8 +41,9 @@ def start(
     inline_bytes: int = 0,
     force: bool = False,
     forever: bool = False,
+    engine: str = "tasks",
 ) -> Query:
-    """Process what is there. By default each task stores its runs itself."""
+    """Process what is there. By default each task stores its runs itself. With workers there are as many as slots."""
     settings = StoreSettings(
         key_groups=SETTINGS.key_groups, lease_ms=SETTINGS.lease_ms, retention=SETTINGS.retention, inline_bytes=inline_bytes
     )
@@ -59,7 +60,8 @@ def start(
         second = between.key_by("bucket").process(Second(state, [fault for fault in faults if fault.operator == "second"]))
         output = output.also(second.write("parquet", path=str(folder / "second"), name="second"))
     trigger = {"processingTime": "0 seconds"} if forever else {"availableNow": True}
-    return output.start(state=state, slots=slots, trigger=trigger, settings=settings, force=force)
+    of_engine = Workers(count=slots) if engine == "workers" else engine
+    return output.start(state=state, slots=slots, trigger=trigger, settings=settings, force=force, engine=of_engine)
 
 
 def check(folder: Path, epochs: int, operators: int = 2) -> None:

@@ -169,3 +169,20 @@ def test_a_function_that_gives_something_else_each_time_and_fails_now_and_then(c
     cluster.finish(tmp_path)
     assert sum(len(one.arrivals()) > 1 for one in faults) > epochs
     check(tmp_path, epochs)
+
+
+def test_workers_that_die_with_their_process_or_their_executor_leave_no_trace(cluster, tmp_path):
+    """One worker on each executor. What Spark starts in the place of a worker that is lost takes its slots over."""
+    write_input(tmp_path, 3)
+    kills = [fault(tmp_path, "first", 1, "kill"), fault(tmp_path, "second", 2, "exit", point="staged")]
+    held = fault(tmp_path, "second", 3, "hold")
+    cluster.start(tmp_path, *kills, held, engine="workers")
+    wait_for("a worker to be held", held.arrivals)
+    os.kill(held.arrivals()[0]["executor"], signal.SIGKILL)
+    cluster.finish(tmp_path)
+    for one in (*kills, held):
+        arrived = one.arrivals()
+        assert arrived[0]["worker"] not in {other["worker"] for other in arrived[1:]}, "its process is gone"
+        assert len(arrived) >= 2, f"{one.act} of {one.operator} in epoch {one.epoch}: tried again"
+    assert held.arrivals()[0]["executor"] not in {other["executor"] for other in held.arrivals()[1:]}
+    check(tmp_path, 3)

@@ -13,6 +13,7 @@ from floodplain.errors import StoreNotFound
 from floodplain.spark.java import java_home
 from floodplain.store.store import Store
 from floodplain.versions.records.manifest import Manifest
+from tests.engines import ENGINES
 from tests.spark.cluster import environment
 from tests.spark.driver_process import POINTS
 from tests.spark.fault_pipeline import check, start, write_input
@@ -33,8 +34,8 @@ def java(tmp_path_factory):
 class Drivers:
     """Driver processes on one folder, one after the other."""
 
-    def __init__(self, folder: Path, java: Path, operators: int = 2) -> None:
-        self.folder, self._environment, self._operators = folder, environment(java), operators
+    def __init__(self, folder: Path, java: Path, operators: int = 2, engine: str = "tasks") -> None:
+        self.folder, self._environment, self._operators, self._engine = folder, environment(java), operators, engine
         self._lives = 0
 
     def start(
@@ -46,7 +47,7 @@ class Drivers:
         if point == "during_task":
             fault = Fault(str(self.folder / f"task-{self._lives}"), "first", self.head().epoch + epochs + 1, "hold", slot=0)
         plan = {"point": point, "act": act, "epochs": epochs, "slots": slots, "operators": self._operators}
-        plan |= {"fault": vars(fault) if fault else None, **options}
+        plan |= {"fault": vars(fault) if fault else None, "engine": self._engine, **options}
         with self._log().open("wb") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.driver_process", str(self.folder), json.dumps(plan)],
@@ -96,7 +97,8 @@ def check_place(drivers: Drivers, point: str, before: Manifest, head: Manifest, 
         assert not (drivers.folder / "state" / "checkpoint" / "commits" / str(head.source.batch_id)).exists()
 
 
-def test_a_driver_killed_at_six_points_of_an_epoch_loses_and_repeats_nothing(java, tmp_path):
+@pytest.mark.parametrize("engine", ["tasks", pytest.param("workers", marks=pytest.mark.soak)])
+def test_a_driver_killed_at_six_points_of_an_epoch_loses_and_repeats_nothing(java, tmp_path, engine):
     """Each of the drivers goes on where the one before was killed, some of them with other slots."""
     lives = [
         ("before_first_job", 0, 2),
@@ -107,7 +109,7 @@ def test_a_driver_killed_at_six_points_of_an_epoch_loses_and_repeats_nothing(jav
         ("after_publish", 0, 2),
     ]
     write_input(tmp_path, 6)
-    drivers = Drivers(tmp_path, java)
+    drivers = Drivers(tmp_path, java, engine=engine)
     before = Manifest("", 0)
     for point, epochs, slots in lives:
         head = drivers.live(point, epochs, slots)
@@ -122,11 +124,12 @@ def test_a_driver_killed_at_six_points_of_an_epoch_loses_and_repeats_nothing(jav
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("operators", [1, 2])
 @pytest.mark.parametrize("point", POINTS)
-def test_a_driver_killed_again_and_again_at_any_point(java, tmp_path, point, operators):
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_driver_killed_again_and_again_at_any_point(java, tmp_path, point, operators, engine):
     if operators == 1 and point == "before_second_job":
         pytest.skip("there is no second job")
     write_input(tmp_path, 8)
-    drivers = Drivers(tmp_path, java, operators)
+    drivers = Drivers(tmp_path, java, operators, engine)
     before = Manifest("", 0)
     for epochs, slots in [(0, 2), (0, 2), (1, 3), (0, 2), (2, 4)]:
         head = drivers.live(point, epochs, slots)

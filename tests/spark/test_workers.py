@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from socket import create_connection
 from threading import Thread
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.processes import ByCount, Count, Grumpy, Held, Picky, Stuck, Whereabo
 from tests.spark.test_dataflow import put_file, rows_of, users
 from tests.spark.test_runtime import ONCE, expected, source, state_of, write_inputs
 from tests.waiting import wait_for
+from tests.workers.certificates import certificates
 
 pytestmark = pytest.mark.spark
 FAST = StoreSettings(lease_ms=3000)
@@ -253,3 +255,22 @@ def test_a_worker_that_waits_for_a_core_is_a_warning_and_the_others_run_its_slot
     wanted = r"1 of 2 workers have waited up to \d+ s for a core of Spark: the others run their slots meanwhile"
     assert [re.match(wanted, warning) is not None for warning in query.progress[0].warnings] == [True]
     assert re.search("of 2 workers have waited", caplog.text) and state_of(tmp_path) == expected(rows)
+
+
+@pytest.mark.parametrize("way", ["native", "bridge"])
+def test_with_certificates_nothing_is_said_in_clear_text(spark, tmp_path, way, caplog):
+    rows, folder = write_inputs(tmp_path, 2), tmp_path / "certificates"
+    folder.mkdir()
+    made = certificates(folder)
+    engine = fp.Workers(count=2, certificate=made.certificate, key=made.key, authority=made.authority)
+    stream = fp.stream(source(spark, tmp_path))
+    if way == "bridge":
+        stream = stream.transform(lambda df: df.where("amount >= rand() - 1"))
+    counted = stream.key_by("user").process(Count()).key_by("n").process(ByCount()).write("memory")
+    query = counted.start(state=tmp_path / "state", slots=4, settings=FAST, engine=engine)
+    query.process_all_available()
+    with create_connection(("127.0.0.1", query._driver._engine._coordinator.port), 10) as stranger:
+        stranger.sendall(b"as without certificates")
+        wait_for("the refusal", lambda: "WRONG_VERSION_NUMBER" in caplog.text)
+    query.stop()
+    assert f"input, {way}" in query.explain() and state_of(tmp_path) == expected(rows)

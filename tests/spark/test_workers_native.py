@@ -1,12 +1,16 @@
 """Workers read the input themselves: the same results, times and progress as with Spark's own reader."""
 
+import re
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import floodplain as fp
 from floodplain.errors import BadInput
+from floodplain.plan.nodes import Input
 from floodplain.settings import Workers
+from floodplain.spark.workers_engine import _way
 from tests.spark.files import put_table
 
 ROWS = "user string, at timestamp, n int"
@@ -126,3 +130,31 @@ def test_all_cores_may_be_workers_where_no_job_of_spark_runs(spark, tmp_path):
         BadInput, match="4 workers needs 5 free task slots, one of them for the jobs that bring rows; this Spark has 4"
     ):
         start(stream.where("n >= rand() - 1"), "bridged")
+
+
+class Same(fp.KeyedProcess):
+    output = "user string"
+
+    def process(self, key, rows, ctx):
+        yield (key.user,)
+
+
+WAYS_OF_ROWS = {
+    "operators only": (lambda stream: stream.key_by("user").process(Same()).write("memory"), "native: .* themselves$"),
+    "a step of Spark first": (
+        lambda stream: stream.transform(lambda rows: rows).key_by("user").process(Same()).write("memory"),
+        "bridge: .*; its rows go through transform first$",
+    ),
+    "both": (
+        lambda stream: stream.key_by("user").process(Same()).write("memory").also(stream.write("memory", name="all")),
+        "native: .*; Spark reads them again for a sink$",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WAYS_OF_ROWS)
+def test_explain_says_which_way_rows_take_that_workers_could_read(case):
+    build, told = WAYS_OF_ROWS[case]
+    plan = fp.PipelineKit(build, rows=ROWS, transforms=[lambda rows: rows] if "step" in case else [])._plan
+    (front,) = [node for node in plan.nodes if isinstance(node, Input)]
+    assert re.match(told, _way(plan, front))

@@ -1,9 +1,6 @@
-import shutil
 import socket
 import struct
-import subprocess
 import threading
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,7 +10,6 @@ from floodplain.errors import BadInput
 from floodplain.workers.channel import (
     MOST_DATA_BYTES,
     MOST_MESSAGE_BYTES,
-    Certificates,
     Channel,
     Credentials,
     Disconnected,
@@ -21,6 +17,7 @@ from floodplain.workers.channel import (
     connect,
 )
 from floodplain.workers.messages import Abandon, Beat, Done, End, encoded
+from tests.workers.certificates import certificates
 
 SECRET = Credentials(b"s" * 32)
 OTHER = Credentials(b"o" * 32)
@@ -154,27 +151,9 @@ def test_an_offer_never_waits_and_closing_frees_who_does(pair):
     assert len(failures) == 1
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
-    """Of two authorities."""
-    if shutil.which("openssl") is None:
-        warnings.warn("TLS is not tested: there is no openssl", stacklevel=2)
-        pytest.skip("there is no openssl")
-    return [_certificates(tmp_path_factory.mktemp(name)) for name in ("ours", "theirs")]
-
-
-def _certificates(folder):
-    def openssl(*arguments):
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", "-x509", *curve, "-subj", "/CN=authority", "-days", "2", "-keyout", "authority.key", "-out", "authority.pem")
-    openssl("req", *curve, "-subj", "/CN=query", "-keyout", "query.key", "-out", "query.csr")
-    signed = ("-CA", "authority.pem", "-CAkey", "authority.key", "-CAcreateserial", "-days", "2")
-    openssl("x509", "-req", "-in", "query.csr", *signed, "-out", "query.pem")
-    made = Certificates(*(str(folder / name) for name in ("query.pem", "query.key", "authority.pem")))
-    made.check()
-    return made
+@pytest.fixture(scope="module", name="certificates")
+def certificates_of_two_authorities(tmp_path_factory):
+    return [certificates(tmp_path_factory.mktemp(name)) for name in ("ours", "theirs")]
 
 
 def test_many_threads_use_one_tls_connection_both_ways(certificates):

@@ -11,7 +11,7 @@ from floodplain.errors import Unavailable
 from floodplain.eventtime.times import EpochTimes
 from floodplain.workers.answers import WorkerLost
 from floodplain.workers.channel import Credentials, Disconnected, connect
-from floodplain.workers.coordinator import SILENT_S, Coordinator
+from floodplain.workers.coordinator import PATIENCE_S, SILENT_S, Coordinator
 from floodplain.workers.members import MOST_LAUNCHES, WAITING_S
 from floodplain.workers.messages import Abandon, Beat, Begin, Done, End, Fenced, Peer, Register, Welcome
 from tests.waiting import wait_for
@@ -116,6 +116,52 @@ def test_an_older_attempt_that_comes_late_is_fenced_off_and_hears_of_the_query(s
     assert older.next(End).at_once  # its launch is over: another is under way
     wait_for("another launch", lambda: launches.launched == [(0, 0), (0, 1)])
     assert launches.cancelled == [(0, 0)]
+
+
+def _is_cut_off(process):
+    with pytest.raises(Disconnected):
+        process.next(End)
+    return True
+
+
+def test_a_duplicate_that_cannot_be_told_to_end_is_cut_off(scene):
+    """Another thread is sending it something, such as a sign of life."""
+    coordinator, launches = scene
+    newer = Scripted(coordinator, attempt=4).keep_beating()
+    newer.next(Welcome)
+    older = Scripted(coordinator, attempt=3)
+    older.next(Fenced)
+    (channel,) = wait_for("the duplicate", lambda: list(coordinator._fenced))
+    with channel._sending:
+        newer.channel.close()
+        assert _is_cut_off(older)
+    wait_for("another launch", lambda: launches.launched == [(0, 0), (0, 1)])
+
+
+def test_an_attempt_that_cannot_be_told_that_it_is_fenced_off_is_cut_off(scene):
+    coordinator, _ = scene
+    older = Scripted(coordinator, attempt=3)
+    older.next(Welcome)
+    place = wait_for("its place", lambda: coordinator._members[0].channel)
+    with place._sending:
+        newer = Scripted(coordinator, attempt=4)
+        assert _is_cut_off(older)
+    newer.next(Welcome)
+
+
+def test_what_must_be_told_waits_for_what_is_being_sent(scene):
+    coordinator, _ = scene
+    newer = Scripted(coordinator, attempt=4).keep_beating()
+    newer.next(Welcome)
+    older = Scripted(coordinator, attempt=3)
+    older.next(Fenced)
+    (channel,) = wait_for("the duplicate", lambda: list(coordinator._fenced))
+    channel._sending.acquire()
+    thread = threading.Timer(PATIENCE_S / 3, channel._sending.release)
+    thread.start()
+    newer.channel.close()
+    assert older.next(End).at_once
+    thread.join()
 
 
 def test_a_process_of_a_launch_that_was_given_up_is_told_to_end(scene):

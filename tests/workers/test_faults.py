@@ -62,13 +62,29 @@ def test_a_worker_that_is_killed_at_a_point_of_its_work(started, tmp_path, point
     assert kit.engine.coordinator.losses >= 1
 
 
+@pytest.mark.parametrize(("point", "nth"), [("read", 2), *_soak(("read", 1), ("read", 5), ("pull", 2), ("answer", 1))])
+def test_a_worker_that_is_killed_while_it_reads_its_input(started, tmp_path, point, nth):
+    fault = Fault(point, tmp_path, nth)
+    kit = started(fault, reads=True)
+    _same_as_without(kit)
+    assert len(fault.met) == 1
+    assert sum(progress.tries for progress in kit.progress) > EPOCHS
+
+
+def test_an_epoch_that_no_worker_survives_names_what_they_were_reading(started, tmp_path):
+    kit = started(Fault("read", tmp_path, times=100), workers=1, reads=True)
+    with pytest.raises(Unavailable, match=r"worker 0 is lost: .*; it was asked for ranges .*\.parquet from byte 0 to \d+, "):
+        kit.epoch(batches(1)[0])
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(40))
 def test_several_workers_that_are_killed_somewhere(started, tmp_path, seed):
     chance = random.Random(seed)
-    point = chance.choice(["take", "serve", "pull", "process", "answer"])
+    reads = chance.random() < 0.5
+    point = chance.choice(["read" if reads else "take", "serve", "pull", "process", "answer"])
     fault = Fault(point, tmp_path, chance.randrange(1, 9), chance.randrange(1, MOST_TRIES), signal=signal.SIGKILL)
-    kit = started(fault, workers=chance.choice([2, 3]))
+    kit = started(fault, workers=chance.choice([2, 3]), reads=reads)
     _same_as_without(kit)
     assert fault.met
 
@@ -90,7 +106,7 @@ def test_a_worker_that_dies_in_every_try_ends_the_query_with_its_name_and_the_st
     kit.run = replace(fault, nth=1)
     kit.restart()
     kit.ready()
-    with pytest.raises(Unavailable, match="worker 0"):
+    with pytest.raises(Unavailable, match=r"worker 0 is lost: .*; it was asked for slots (numbered|gathered) 0, .* 3$"):
         kit.epoch(script[1])
     assert kit.store.head.epoch == 1
     kit.run = Fault("process", tmp_path / "none", worker=99)
@@ -146,11 +162,12 @@ def test_commands_that_get_lost_or_come_twice(started, plan):
 
 
 @pytest.mark.soak
-def test_a_driver_that_is_killed_at_any_step(tmp_path):
+@pytest.mark.parametrize("reads", [False, True], ids=["bridge", "reads"])
+def test_a_driver_that_is_killed_at_any_step(tmp_path, reads):
     kits = []
 
     def make():
-        kits.append(WorkersKit(tmp_path / f"state{len(kits)}", build, rows=ROWS, slots=SLOTS))
+        kits.append(WorkersKit(tmp_path / f"state{len(kits)}", build, rows=ROWS, slots=SLOTS, reads=reads))
         return kits[-1]
 
     try:

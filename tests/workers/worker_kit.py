@@ -4,18 +4,28 @@ import os
 import pickle
 import shutil
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from floodplain.metrics import Counters
+from floodplain.runtime.pieces import Piece
+from floodplain.runtime.task import Job
+from floodplain.sources.parquet import InputFile, file_ranges
+from floodplain.sources.scan import ParquetScan, encoded_schema
 from floodplain.testing.pipeline_kit import PipelineKit
 from floodplain.testing.process_launcher import ProcessLauncher, Serve, serve
-from floodplain.testing.workers_engine import WorkersEngine
+from floodplain.testing.workers_engine import PARTITIONS, WorkersEngine
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.open import open_blobs
 from floodplain.workers.kit import Point, WorkerKit
+from floodplain.workers.pool import WorkerPool
 from floodplain.workers.worker import Launch
 from tests.waiting import wait_for
 from tests.workers.frame_proxy import FrameProxy, Plan
@@ -39,8 +49,34 @@ class ProxiedEngine(WorkersEngine):
             self._proxy.close()
 
 
+class ReadingEngine(ProxiedEngine):
+    """Its workers read the rows of an epoch from Parquet files, as those on Spark do where the source is Parquet."""
+
+    folder: Path
+
+    def _push(self, pool: WorkerPool, rows: pa.Table, keys: Sequence[str], job: Job, nonce: str) -> list[Piece]:
+        names = tuple(rows.column_names)
+        schema = encoded_schema(rows.schema)
+        scan = ParquetScan(schema, names, (), names, schema)
+        ends = [len(rows) * number // PARTITIONS for number in range(PARTITIONS + 1)]
+        files = [self._written(rows.slice(start, end - start), f"{nonce}-{start}") for start, end in pairwise(ends)]
+        made = pool.read(job, keys, scan, file_ranges(files, PARTITIONS), combine=False)
+        assert sum(each.rows for each in made) == len(rows)
+        return [piece for each in made for piece in each.pieces]
+
+    def _written(self, rows: pa.Table, name: str) -> InputFile:
+        self.folder.mkdir(exist_ok=True)
+        path = self.folder / f"{name}.parquet"
+        pq.write_table(rows, path)
+        found = path.stat()
+        return InputFile(str(path), found.st_size, found.st_mtime_ns // 1_000_000)
+
+
 class WorkersKit(PipelineKit):
-    """``run``: what the processes run. ``workers``: how many there are. ``proxy``: what becomes of messages on their way."""
+    """``run``: what the processes run. ``workers``: how many there are. ``proxy``: what becomes of messages on their way.
+    ``reads``: whether they read their input from files, instead of getting it as from tasks of the bridge."""
+
+    engine_type = ProxiedEngine
 
     def __init__(
         self,
@@ -50,21 +86,23 @@ class WorkersKit(PipelineKit):
         run: Serve = serve,
         proxy: Plan | None = None,
         launcher: type[ProcessLauncher] = ProcessLauncher,
+        reads: bool = False,
         **more: Any,
     ) -> None:
         self._proxy, self._launcher = proxy, launcher
+        self._engine_type = ReadingEngine if reads else self.engine_type
         self.folder, self._location = folder, str(folder)
         self._workers, self.run = workers, run
         super().__init__(*args, **more)
-
-    engine_type = ProxiedEngine
 
     def _blobs(self) -> Blobs:
         return open_blobs(self._location, self._settings, clock=self._clock, randomness=self._randomness, counters=Counters())
 
     def _new_engine(self) -> WorkersEngine:
-        self.engine = self.engine_type(self._transforms, self._plan, self._workers, pickle.dumps, pickle.loads, self.run)
+        self.engine = self._engine_type(self._transforms, self._plan, self._workers, pickle.dumps, pickle.loads, self.run)
         self.engine.launcher, self.engine.proxy_plan = self._launcher, self._proxy
+        if isinstance(self.engine, ReadingEngine):
+            self.engine.folder = self.folder.with_name(f"{self.folder.name}-input")
         return self.engine
 
     def ready(self) -> "WorkersKit":

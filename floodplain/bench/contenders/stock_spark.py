@@ -67,6 +67,7 @@ def local_session(home: Path, task_slots: int = CORES) -> Iterator[SparkSession]
         "spark.driver.memory": "6g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.default.parallelism": str(CORES),
         "spark.local.dir": str(home / "local"),
         "spark.sql.warehouse.dir": str(home / "warehouse"),
         "spark.sql.shuffle.partitions": str(CORES),
@@ -88,9 +89,9 @@ def local_session(home: Path, task_slots: int = CORES) -> Iterator[SparkSession]
         session.stop()
 
 
-def files(spark: SparkSession, schema: str) -> Callable[[Path], DataFrame]:
+def files(spark: SparkSession, schema: str, format: str = "parquet") -> Callable[[Path], DataFrame]:  # noqa: A002 — Spark's word
     """Reads the files of a folder as a stream, one per epoch."""
-    return lambda folder: spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
+    return lambda folder: spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).format(format).load(str(folder))
 
 
 def aggregation(settings: Mapping[str, str]) -> Callable[[DataFrame, Path], StreamingQuery]:

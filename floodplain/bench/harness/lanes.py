@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -38,17 +39,40 @@ Start = Callable[[Any, Path], Any]
 class Files:
     """Input files in a folder, one per epoch. Spark reads them in the order in which they were written."""
 
+    suffix = "parquet"
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True)
         self._count = 0
 
     def write(self, rows: pa.Table) -> Path:
-        path = self._folder / f"{self._count:06d}.parquet"
-        pq.write_table(rows, path, row_group_size=max(-(-len(rows) // GROUPS_PER_FILE), 1))
+        path = self._folder / f"{self._count:06d}.{self.suffix}"
+        self._write(rows, path)
         os.utime(path, (FIRST_MTIME_S + self._count,) * 2)
         self._count += 1
         return path
+
+    def _write(self, rows: pa.Table, path: Path) -> None:
+        pq.write_table(rows, path, row_group_size=max(-(-len(rows) // GROUPS_PER_FILE), 1))
+
+
+class JsonFiles(Files):
+    """A JSON object in each line."""
+
+    suffix = "json"
+
+    def _write(self, rows: pa.Table, path: Path) -> None:
+        frame: Any = polars.from_arrow(rows)
+        frame.write_ndjson(path)
+
+
+def _rows_in(path: Path) -> int:
+    if path.suffix == ".json":
+        with path.open("rb") as lines:
+            return sum(1 for _ in lines)
+    rows: int = pq.read_metadata(path).num_rows
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +262,7 @@ def race(bench: Bench, what: str, entries: Sequence[Entry], rounds: int, *, warm
                 block = replace(block, seconds=block.seconds + entry.after())
             busy_s[entry.name] += block.seconds
             if counts:
-                laps[entry.name].add(block, sum(pq.read_metadata(path).num_rows for path in files))
+                laps[entry.name].add(block, sum(map(_rows_in, files)))
         counted += counts
         medians = ", ".join(f"{name} {lap.epoch_ms:g} ms" for name, lap in laps.items() if lap.blocks)
         bench.say(f"{what}, {f'round {counted} of {rounds}: {medians}' if counts else f'warm-up, round {number + 1}'}")

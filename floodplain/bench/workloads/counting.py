@@ -43,12 +43,14 @@ def events(ids: np.ndarray, rng: np.random.Generator) -> pa.Table:
 def counted_right(fed: Sequence[Path], output: Path, *, stateful: bool) -> bool:
     """Whether the Parquet files in ``output`` equal the result of DuckDB on the input files, each of which was one epoch.
 
+    Input is Parquet or JSON, all alike.
+
     Every epoch must emit one row for each of its keys. The result of a stateful contender is the newest row of each key, the one
     with the largest count; that of one without state is the sum of the rows of each key.
     """
     newest = "max(n) as n, arg_max(total, n) as total" if stateful else "sum(n) as n, sum(total) as total"
     with duckdb.connect() as connection:
-        connection.read_parquet([str(path) for path in fed], filename=True).create_view("fed")
+        _read(connection, fed).create_view("fed")
         connection.read_parquet(str(output / "*.parquet")).create_view("out")
         connection.execute(
             "create table wanted as select key, count(*)::hugeint as n, sum(amount) as total from fed group by key"
@@ -61,3 +63,13 @@ def counted_right(fed: Sequence[Path], output: Path, *, stateful: bool) -> bool:
             "select 1 from wanted full join found using (key) "
             "where wanted.n is distinct from found.n or wanted.total is distinct from found.total limit 1"
         ).fetchall()
+
+
+def _read(connection: Any, files: Sequence[Path]) -> duckdb.DuckDBPyRelation:
+    names = [str(path) for path in files]
+    made: duckdb.DuckDBPyRelation
+    if files[0].suffix == ".json":
+        made = connection.read_json(names, filename=True, columns={"key": "varchar", "amount": "bigint"})
+    else:
+        made = connection.read_parquet(names, filename=True)
+    return made
