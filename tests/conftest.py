@@ -104,12 +104,8 @@ def s3_server() -> Iterator[S3Server]:
             _skip(f"no S3 server: {reason}; its log ends: {(home / 'log').read_text(errors='replace')[-500:]}")
         yield server
     finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()  # what it has is of no use any more
+        process.wait()
         shutil.rmtree(home, ignore_errors=True)
 
 

@@ -98,8 +98,7 @@ class FaultyBlobs(Blobs):
     def __init__(self, inner: Blobs, plan: Plan | None = None) -> None:
         self.inner = inner
         self.plan = plan or Plan()
-        self.tier = inner.tier
-        self.url = inner.url
+        self.tier, self.url, self.answers_at_once = inner.tier, inner.url, inner.answers_at_once
         self.ops: list[Op] = []
         self.dead = False
         self._lock = threading.Lock()

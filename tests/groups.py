@@ -8,7 +8,11 @@ OWN_SPARK = "own-spark"
 """Tests that start a Spark or a cluster themselves: one after the other, or they would race for two cores."""
 
 
-LONGEST = ("spark", OWN_SPARK, "kafka", "s3_server")
+DROP_IN = "spark-drop-in"
+"""Half of the tests that share a Spark, by time: each half has a Spark of its own, or they would be the longest chain."""
+DROP_IN_FOLDERS = ("tests/spark/transform_with_state/", "tests/spark/state_reader/")
+
+LONGEST = (DROP_IN, "spark", OWN_SPARK, "kafka", "s3_server")
 """Groups that begin first, or one process would still work on one of them when the others have nothing left."""
 
 
@@ -24,6 +28,8 @@ def assign(items: list[pytest.Item]) -> None:
 def _shared(item: pytest.Item) -> Iterator[str]:
     """What the test shares with others, the slowest to start first."""
     names = getattr(item, "fixturenames", ())
+    if "spark" in names and item.nodeid.startswith(DROP_IN_FOLDERS):
+        yield DROP_IN
     yield from (name for name in ("spark", "kafka", "s3_server") if name in names)
     if item.get_closest_marker("spark") is not None:
         yield OWN_SPARK

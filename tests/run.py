@@ -8,7 +8,7 @@ import sys
 
 from tests import java_archive
 
-PROCESSES = 3
+PROCESSES = 4
 COMMAND = [sys.executable, "-m", "pytest", "-m", "not soak", "-n", str(PROCESSES), "--dist", "loadgroup"]
 
 

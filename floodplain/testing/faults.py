@@ -78,7 +78,7 @@ class CountedBlobs(Blobs):
 
     def __init__(self, inner: Blobs, steps: Steps) -> None:
         self._inner, self._steps = inner, steps
-        self.tier, self.url = inner.tier, inner.url
+        self.tier, self.url, self.answers_at_once = inner.tier, inner.url, inner.answers_at_once
 
     def create(self, name: str, data: Writable) -> None:
         self._steps.take(f"create {name}", lambda: self._inner.create(name, data))

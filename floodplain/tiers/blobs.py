@@ -55,6 +55,8 @@ class Blobs(ABC):
     """The label of this tier in counters: ``memory``, ``disk``, ``tmpfs``, ``object``, ``directory``."""
     url: str
     """Where it is, for messages; carries no credentials."""
+    answers_at_once: bool = False
+    """Whether nothing is waited for, so that asking in several threads only costs."""
 
     @abstractmethod
     def create(self, name: str, data: Writable) -> None:

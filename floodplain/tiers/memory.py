@@ -25,6 +25,7 @@ class MemoryBlobs(Blobs):
     """Gone with the process. Keeps a copy of what it is given, so a caller may reuse its buffer."""
 
     tier = "memory"
+    answers_at_once = True
 
     def __init__(self, url: str, counters: Counters, space: Space | None = None) -> None:
         self.url = url

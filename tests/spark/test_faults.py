@@ -159,7 +159,8 @@ def chaos(folder: Path, seed: int, epochs: int, slots: int) -> list[Fault]:
     return found
 
 
-@pytest.mark.parametrize("seed", [1, *[pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 10)]])
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1, 10))
 def test_a_function_that_gives_something_else_each_time_and_fails_now_and_then(cluster, tmp_path, seed):
     epochs, slots = 2, 2 + seed % 3
     write_input(tmp_path, epochs)

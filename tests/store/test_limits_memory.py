@@ -14,6 +14,7 @@ from floodplain.settings import StoreSettings
 from floodplain.store.rows.definition import list_table, value_table
 from floodplain.store.store import Store
 from floodplain.versions.records.schema import TableSchema
+from tests.short_form import some
 
 LIMIT = 1 << 20
 ROWS_BYTES = 48 << 20
@@ -57,6 +58,7 @@ READ = """
 import sys
 import pyarrow as pa
 from tests.store.test_limits_memory import read
+from tests.short_form import some
 read(sys.argv[1], int(sys.argv[2]))
 print(pa.default_memory_pool().max_memory())
 """
@@ -86,7 +88,7 @@ def peak_bytes(location: Path, window_bytes: int) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.parametrize("shape", TABLES)
+@pytest.mark.parametrize("shape", some(TABLES, "strings", "one_key"))
 def test_memory_follows_the_limit(shape: str, tmp_path: Path) -> None:
     """And without it, as a control, memory follows the table."""
     store = Store.open(tmp_path, create=True, settings=SETTINGS)

@@ -121,7 +121,7 @@ def test_the_program_ends_with_two_if_it_has_no_tests():
 def test_a_hanging_and_an_ending_test_fail_and_the_others_go_on(tmp_path, sources):
     environment = _environment(tmp_path / "home", sources)
     names = listed_tests(environment)
-    answers = run_side("stock", names, environment, Limits(time.monotonic() + 300, 20), tmp_path)
+    answers = run_side("stock", names, environment, Limits(time.monotonic() + 300, 12), tmp_path)
     told = answers.summary(names)
     first = f"{MODULES[0]}.test_"
     assert (told["passed"], told["skipped"], told["not_run"]) == (1, [f"{first}skipped"], [])

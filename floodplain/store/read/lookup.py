@@ -1,7 +1,6 @@
 """Multi-get: all keys of an epoch in one pass over the runs, newest first."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -21,8 +20,10 @@ from floodplain.store.rows.resolve import Rules, resolve
 from floodplain.store.rows.row_classes import starts_of
 from floodplain.store.run.lookup_keys import LookupKeys, Source, candidates
 from floodplain.store.run.reader import FETCH_BYTES, Hits
+from floodplain.tiers.fan_out import fan_out
 from floodplain.versions.records.schema import Field, TableSchema
 
+_CONCURRENT_FETCHES = 8
 _UNEVEN = 4
 """How much larger rows that are looked up may be than the mean of the chunk with the largest."""
 
@@ -275,9 +276,9 @@ def _prefetch(lookup_keys: LookupKeys, pending: np.ndarray, sources: Sequence[So
     sizes = (int(sources[age].reader.decoded_bytes[chunks].sum()) for age, chunks in wanted.items())
     if len(wanted) < 2 or sum(sizes) > FETCH_BYTES:
         return {}
-    with ThreadPoolExecutor(min(8, len(wanted))) as pool:
-        fetched = pool.map(lambda age: sources[age].reader.fetch(wanted[age]), wanted)
-        return dict(zip(wanted, fetched, strict=True))
+    ages, blobs = list(wanted), sources[next(iter(wanted))].reader.blobs
+    fetched = fan_out(blobs, lambda age: sources[age].reader.fetch(wanted[age]), ages, _CONCURRENT_FETCHES)
+    return dict(zip(ages, fetched, strict=True))
 
 
 def _chunks_wanted(source: Source, lookup_keys: LookupKeys, pending: np.ndarray) -> list[int]:

@@ -3,7 +3,6 @@
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from floodplain.errors import NotFound
 from floodplain.metrics import Counters
@@ -12,6 +11,7 @@ from floodplain.store.run.chunk_cache import ChunkCache
 from floodplain.store.run.lookup_keys import Source
 from floodplain.store.run.reader import FETCH_BYTES, RunReader, open_run
 from floodplain.tiers.blobs import Blobs
+from floodplain.tiers.fan_out import fan_out
 from floodplain.versions.records.edit import GroupRanges, RunRef
 from floodplain.versions.records.groups import intersect
 from floodplain.versions.records.manifest import Manifest
@@ -119,8 +119,7 @@ class OpenRuns:
             if reader is not None:
                 reader.check_length()
         if len(missing) > 1 and self._far(missing[0][0].object):
-            with ThreadPoolExecutor(_CONCURRENT_OPENS) as pool:
-                opened = list(pool.map(lambda pair: self._open_one(pair, key_groups), missing))
+            opened = fan_out(self._blobs, lambda pair: self._open_one(pair, key_groups), missing, _CONCURRENT_OPENS)
         else:
             opened = [self._open_one(pair, key_groups) for pair in missing]
         fresh = {_key(pair[0]): reader for pair, reader in zip(missing, opened, strict=True)}

@@ -59,7 +59,7 @@ class RunReader:
         self._key_groups = key_groups
         self._schema = _checked_schema(ref, footer, table)
         self._body = body
-        self._blobs = blobs
+        self.blobs = blobs
         self._cache = cache
         self._fetch_bytes = min(fetch_bytes, FETCH_BYTES)
         self.first, self.first_sub = footer.column("first"), footer.column("first_sub")
@@ -145,7 +145,7 @@ class RunReader:
 
     def check_length(self) -> None:
         """Raises ``Corrupt`` if the mapped file no longer has its length: a touch behind its end would end the process."""
-        mapped_bytes = self._blobs.mapped_bytes(self.ref.object) if self.mapped else None
+        mapped_bytes = self.blobs.mapped_bytes(self.ref.object) if self.mapped else None
         if mapped_bytes is not None and mapped_bytes != self.ref.object_size:
             raise damaged(self.ref, f"{self.ref.object_size} bytes", f"{mapped_bytes} bytes")
 
@@ -170,7 +170,7 @@ class RunReader:
         if self._body is not None:
             return [self._body.slice(offset, length) for offset, length in ranges]
         try:
-            return self._blobs.get_ranges(self.ref.object, [(self.ref.offset + offset, length) for offset, length in ranges])
+            return self.blobs.get_ranges(self.ref.object, [(self.ref.offset + offset, length) for offset, length in ranges])
         except NotFound as error:
             raise damaged(self.ref, "the file", "no such file") from error
 
@@ -181,7 +181,7 @@ class RunReader:
         except Corrupt:
             if self.mapped:
                 raise
-            self._blobs.forget([self.ref.object])
+            self.blobs.forget([self.ref.object])
             return self._decode(chunk, self._read([(int(self._offset[chunk]), int(self._length[chunk]))])[0])
 
     def _decode(self, chunk: int, data: pa.Buffer) -> pa.RecordBatch:

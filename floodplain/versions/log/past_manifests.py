@@ -2,11 +2,12 @@
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from floodplain.errors import Corrupt, NotFound
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import BlobInfo, Blobs, Data
+from floodplain.tiers.fan_out import fan_out
 from floodplain.versions.log import manifests
 from floodplain.versions.log.history import History
 from floodplain.versions.log.replay import fold
@@ -77,9 +78,7 @@ def _fetched(blobs: Blobs, names: Sequence[str]) -> Iterator[Data | None]:
         return
     for first in range(0, len(names), _WINDOW):
         # Not across the yield: whoever lets go of this generator half way would wait for threads wherever it is collected.
-        with ThreadPoolExecutor(_THREADS) as pool:
-            objects = list(pool.map(lambda name: _get(blobs, name), names[first : first + _WINDOW]))
-        yield from objects
+        yield from fan_out(blobs, partial(_get, blobs), names[first : first + _WINDOW], _THREADS)
 
 
 def _get(blobs: Blobs, name: str) -> Data | None:

@@ -1,13 +1,14 @@
 """Log replay: folds stored edits over a manifest."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 
 from floodplain.errors import Corrupt, NotFound
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs, Data
+from floodplain.tiers.fan_out import fan_out
 from floodplain.versions.records.edit import Edit
 from floodplain.versions.records.frame import Kind, checksum, decode
 from floodplain.versions.records.manifest import BrokenHistory, Manifest, apply
@@ -75,8 +76,7 @@ def _fetched(blobs: Blobs, positions: list[int]) -> Iterator[tuple[int, Data | N
     for first in range(0, len(positions), _WINDOW):
         window = positions[first : first + _WINDOW]
         # Not across the yield: whoever lets go of this generator half way would wait for threads wherever it is collected.
-        with ThreadPoolExecutor(_THREADS) as pool:
-            objects = list(pool.map(lambda position: _get(blobs, position), window))
+        objects = fan_out(blobs, partial(_get, blobs), window, _THREADS)
         yield from zip(window, objects, strict=True)
 
 

@@ -64,7 +64,7 @@ class Vouched(Blobs):
     """
 
     def __init__(self, inner: Blobs, sums: Mapping[str, FileSum], last_good_epoch: int) -> None:
-        self.tier, self.url = inner.tier, inner.url
+        self.tier, self.url, self.answers_at_once = inner.tier, inner.url, inner.answers_at_once
         self._inner, self._sums, self._last_good_epoch = inner, dict(sums), last_good_epoch
         self._held: dict[str, tuple[pa.Buffer, bool]] = {}
         self._held_bytes = 0

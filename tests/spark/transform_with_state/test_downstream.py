@@ -10,6 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
 
 import floodplain as fp
+from tests.short_form import some
 from tests.spark.transform_with_state.downstream_programs import ROWS, Counted, Echo, Frames, Totals
 from tests.spark.transform_with_state.flows import NO_DATA, ROCKS, SIDES, conf
 
@@ -160,12 +161,7 @@ PROGRAMS = {
 }
 
 
-def some(programs, *short):
-    """These, and the others only in the long form."""
-    return [pytest.param(name, marks=() if name in short else pytest.mark.soak) for name in programs]
-
-
-@pytest.mark.parametrize("program", some(PROGRAMS, "a processor", "windows", "dropDuplicates"))
+@pytest.mark.parametrize("program", some(PROGRAMS, "a processor", "windows"))
 def test_what_comes_downstream_of_a_processor(spark, tmp_path, program):
     compare(spark, tmp_path, PROGRAMS[program], steps(1), restart_after=1)
 

@@ -1,6 +1,7 @@
 """``lastProgress`` and ``recentProgress``: the numbers of the drop-in are those of Spark for the same programs."""
 
 import random
+from itertools import product
 
 import pytest
 from pyspark.sql.streaming.listener import StateOperatorProgress, StreamingQueryProgress
@@ -61,9 +62,11 @@ def progress_of(flow, given):
     return query, recent
 
 
-@pytest.mark.parametrize("pandas", [False, True])
-@pytest.mark.parametrize("ttl", [False, True])
-@pytest.mark.parametrize("seed", [1, 2])
+SEEDED = [(1, True, False), (2, False, True)]
+OTHERS = [each for each in product((1, 2), (False, True), (False, True)) if each not in SEEDED]
+
+
+@pytest.mark.parametrize(("seed", "ttl", "pandas"), [*SEEDED, *(pytest.param(*each, marks=pytest.mark.soak) for each in OTHERS)])
 def test_state_operators_have_the_numbers_of_spark(spark, tmp_path, seed, ttl, pandas):
     given = steps(seed, (*OPS, *TTL_OPS) if ttl else OPS)
     sides = {}
