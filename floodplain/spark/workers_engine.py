@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
@@ -35,13 +34,11 @@ from floodplain.spark.native_input import NativeInput, native_input, observe
 from floodplain.spark.worker_jobs import SparkLauncher
 from floodplain.spark.worker_settings import check_settings, free_task_slots, hold, planned, release
 from floodplain.store.rows.layout import HASH
-from floodplain.store.write.task_writer import Ticket
 from floodplain.versions.records.edit import Assignment, SourcePosition
 from floodplain.workers.channel import Credentials, new_secret
 from floodplain.workers.coordinator import Coordinator
 from floodplain.workers.kit import WorkerKit
 from floodplain.workers.pool import WorkerPool
-from floodplain.workers.pushing import BridgeOrder
 
 BRIDGE = "bridge: Spark computes the rows, and its tasks hand them to the workers"
 NATIVE = "native: workers read the files of each batch themselves"
@@ -120,23 +117,12 @@ class WorkersEngine(SparkEngine):
         self._workers = plan.workers
         way = _way(bound.plan, self._front) if isinstance(self._native, NativeInput) else f"{BRIDGE}; {self._native}"
         self._input_ways = {node.tag: BROADCAST if node.tag else way for node in bound.plan.nodes if isinstance(node, Input)}
-        clock, place = SystemClock(), bound.place
-        operators = {name: _dumps(operator) for name, operator in bound.operators.items()}
-        checks = {named: _dumps(checks) for named, checks in bound.checks.items()}
+        clock = SystemClock()
         coordinator = Coordinator(self._credentials, plan.bind, clock, SystemRandomness())
-        kit = WorkerKit(
-            address=(plan.host, coordinator.port),
-            credentials=self._credentials,
-            location=place.location,
-            settings=place.settings,
-            options=dict(place.options),
-            operators=operators,
-            checks=checks,
-            load=_loads,
-        )
+        kit = WorkerKit.of(bound, (plan.host, coordinator.port), self._credentials, _dumps, _loads)
         self._coordinator = coordinator
         self._launcher = SparkLauncher(self._context, kit, name, coordinator)
-        self._pool = WorkerPool(coordinator, clock, place.settings.epoch_bytes)
+        self._pool = WorkerPool(coordinator, clock, bound.place.settings.epoch_bytes)
         hold(self._credentials.secret, plan.workers)
         coordinator.launch(self._launcher, plan.workers)
 
@@ -221,7 +207,7 @@ class WorkersEngine(SparkEngine):
         row_bytes: float | None,
     ) -> list[TaskReport]:
         pool = self._running
-        nonce = pool.begin(job, assignment.version)
+        pool.begin(job, assignment.version)
         self.moved_slots = pool.moved_slots
         if isinstance(rows, Staged):
             return pool.run(job, rows.pieces, rows)
@@ -233,7 +219,7 @@ class WorkersEngine(SparkEngine):
         frame = _frame(rows)
         row_bytes = None if self._has_python(job.operator.name, frame) else row_bytes
         frame = frame if HASH in schema.names else hashed(frame, keys)
-        return pool.run(job, self._over_bridge(frame, keys, job, nonce, row_bytes))
+        return pool.run(job, self._over_bridge(frame, keys, job, row_bytes))
 
     def _natively(self, rows: NativeRows, keys: Sequence[str], job: Job) -> list[Piece]:
         pool = self._running
@@ -247,23 +233,14 @@ class WorkersEngine(SparkEngine):
         rows.read.rows, rows.read.event_times = sum(each.rows for each in made), merged(each.event_times for each in made)
         return [piece for each in made for piece in each.pieces]
 
-    def _over_bridge(self, rows: DataFrame, keys: Sequence[str], job: Job, nonce: str, row_bytes: float | None) -> list[Piece]:
+    def _over_bridge(self, rows: DataFrame, keys: Sequence[str], job: Job, row_bytes: float | None) -> list[Piece]:
         pool = self._running
         if free_task_slots(self._context) < 1:
             raise BadInput(
                 "these rows come from jobs of Spark, and workers hold all of its task slots: start with fewer workers in "
                 "Workers(count=…), or with a larger master"
             )
-        order = BridgeOrder(
-            nonce=nonce,
-            exchange=job.operator.name,
-            keys=tuple(keys),
-            slots=job.slots,
-            key_groups=msgspec.msgpack.decode(job.work.ticket, type=Ticket).key_groups,
-            owners=tuple(pool.peers[pool.placement[slot]] for slot in range(len(job.slots))),
-            credentials=self._credentials,
-            rows=job.rows,
-        )
+        order = pool.bridge(job, keys, self._credentials)
         try:
             with self._to_python.sending(rows.sparkSession, row_bytes):
                 return bridged(rows, order)

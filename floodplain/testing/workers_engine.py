@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from floodplain.clock import SystemClock, SystemRandomness
@@ -14,7 +13,6 @@ from floodplain.runtime.binder import BoundPlan
 from floodplain.runtime.pieces import Piece, PieceKey
 from floodplain.runtime.staging import Staged
 from floodplain.runtime.task import Job, TaskReport
-from floodplain.store.write.task_writer import Ticket
 from floodplain.testing.local_engine import LocalEngine
 from floodplain.testing.process_launcher import ProcessLauncher, Serve, serve
 from floodplain.versions.records.edit import Assignment
@@ -22,7 +20,7 @@ from floodplain.workers.channel import Credentials, new_secret
 from floodplain.workers.coordinator import Coordinator
 from floodplain.workers.kit import WorkerKit
 from floodplain.workers.pool import WorkerPool
-from floodplain.workers.pushing import BridgeOrder, Pusher
+from floodplain.workers.pushing import Pusher
 
 PARTITIONS = 3
 """Into which the rows of an epoch are cut: each is pushed on its own, as by a task of the bridge."""
@@ -57,16 +55,7 @@ class WorkersEngine(LocalEngine):
     def start(self, bound: BoundPlan) -> None:
         """Launch the workers. Requires: the state is at a place that other processes can open."""
         coordinator = Coordinator(self._credentials, (self.bind, 0), SystemClock(), SystemRandomness())
-        kit = WorkerKit(
-            address=self._address(coordinator.port),
-            credentials=self._credentials,
-            location=bound.place.location,
-            settings=bound.place.settings,
-            options=dict(bound.place.options),
-            operators={name: self._dumps(operator) for name, operator in bound.operators.items()},
-            checks={named: self._dumps(checks) for named, checks in bound.checks.items()},
-            load=self._load,
-        )
+        kit = WorkerKit.of(bound, self._address(coordinator.port), self._credentials, self._dumps, self._load)
         self.coordinator, self._launcher = coordinator, self.launcher(kit, coordinator, self._serve)
         self.pool = WorkerPool(coordinator, SystemClock(), bound.place.settings.epoch_bytes)
         coordinator.launch(self._launcher, self._workers)
@@ -93,27 +82,18 @@ class WorkersEngine(LocalEngine):
     ) -> list[TaskReport]:
         pool = self.pool
         assert pool is not None, "start comes first"
-        nonce = pool.begin(job, assignment.version)
+        pool.begin(job, assignment.version)
         self.moved_slots = pool.moved_slots
         if isinstance(rows, Staged):
             return pool.run(job, rows.pieces, rows)
         try:
-            pieces = self._push(pool, rows, keys, job, nonce)
+            pieces = self._push(pool, rows, keys, job)
         except Unavailable as error:
             raise pool.failed(error) from error
         return pool.run(job, pieces)
 
-    def _push(self, pool: WorkerPool, rows: pa.Table, keys: Sequence[str], job: Job, nonce: str) -> list[Piece]:
-        order = BridgeOrder(
-            nonce=nonce,
-            exchange=job.operator.name,
-            keys=tuple(keys),
-            slots=job.slots,
-            key_groups=msgspec.msgpack.decode(job.work.ticket, type=Ticket).key_groups,
-            owners=tuple(pool.peers[pool.placement[slot]] for slot in range(len(job.slots))),
-            credentials=self._credentials,
-            rows=job.rows,
-        )
+    def _push(self, pool: WorkerPool, rows: pa.Table, keys: Sequence[str], job: Job) -> list[Piece]:
+        order = pool.bridge(job, keys, self._credentials)
         ends = [len(rows) * number // PARTITIONS for number in range(PARTITIONS + 1)]
         pieces = []
         # The last partition comes first: owners have to put them into their order.

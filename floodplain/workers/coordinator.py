@@ -1,15 +1,14 @@
 """The driver's side of workers: who is there, what they are told, and who is lost."""
 
 import logging
-import socket
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from floodplain.clock import Clock, Randomness
 from floodplain.errors import Conflict, Unavailable
-from floodplain.workers.answers import Answer, Command, WorkerLost, failure_of
-from floodplain.workers.channel import Channel, Credentials, Disconnected, accept
+from floodplain.workers.answers import Answer, Command, WorkerLost
+from floodplain.workers.channel import Channel, Credentials, Disconnected
 from floodplain.workers.launcher import Launcher
 from floodplain.workers.members import MOST_LAUNCHES, Member, missing
 from floodplain.workers.messages import (
@@ -28,6 +27,8 @@ from floodplain.workers.messages import (
     Run,
     Welcome,
 )
+from floodplain.workers.reception import Reception
+from floodplain.workers.requests import Requests
 
 SILENT_S = 3.0
 """A worker of which nothing was heard for so long is lost."""
@@ -49,15 +50,10 @@ class Coordinator:
 
     def __init__(self, credentials: Credentials, address: tuple[str, int], clock: Clock, randomness: Randomness) -> None:
         """``address``: where to listen; port 0 is any that is free."""
-        self._credentials, self._clock, self._randomness = credentials, clock, randomness
-        self._listening = socket.create_server(address)
+        self._clock = clock
         self._changed = threading.Condition()
         self._members: dict[int, Member] = {}
-        self._answers: dict[int, Answer] = {}
-        self._requested: dict[int, int] = {}
-        """Command → the worker that owes the answer."""
-        self._lost: dict[int, str] = {}
-        """Commands whose worker is lost, and why."""
+        self._requests = Requests()
         self._fenced: dict[Channel, tuple[int, int]] = {}
         """Processes without a place → the worker and the launch that they are duplicates of."""
         self._number = 0
@@ -66,13 +62,12 @@ class Coordinator:
         self._given_up = False
         self.losses = 0
         """Workers that were lost since the query started."""
-        for target in (self._accept, self._watch):
-            threading.Thread(target=target, name="floodplain-coordinator", daemon=True).start()
+        self._reception = Reception(address, credentials, randomness, self._receive)
+        threading.Thread(target=self._watch, name="floodplain-coordinator", daemon=True).start()
 
     @property
     def port(self) -> int:
-        port: int = self._listening.getsockname()[1]
-        return port
+        return self._reception.port
 
     def launch(self, launcher: Launcher, workers: int) -> None:
         """Have so many workers launched, and launched again when they are lost."""
@@ -140,19 +135,14 @@ class Coordinator:
         Raises ``WorkerLost`` as soon as one of the workers is lost, and ``Conflict`` once ``give_up`` was called.
         """
         with self._changed:
-            self._answers.clear()
-            self._lost.clear()
-            self._requested = {command.id: worker for worker, command in commands}
+            self._requests.begin(commands)
         for worker, command in commands:
             self._tell(worker, command)
         with self._changed:
-            while len(self._answers) < len(commands) and failure_of(self._answers) is None:
+            while (answers := self._requests.result()) is None:
                 self._check_given_up()
-                if self._lost:
-                    number, why = next(iter(self._lost.items()))
-                    raise WorkerLost(why, self._requested[number])
                 self._changed.wait(LOOK_S)
-            return dict(self._answers)
+            return answers
 
     def tell_all(self, message: Message) -> None:
         """Send it to all that are registered. A worker that is lost meanwhile is taken for lost."""
@@ -201,7 +191,8 @@ class Coordinator:
             return owing
 
     def _owing(self) -> set[int]:
-        return {worker for worker, member in self._members.items() if member.channel is not None and self._unanswered(worker)}
+        there = [worker for worker, member in self._members.items() if member.channel is not None]
+        return {worker for worker in there if self._requests.owed_by(worker)}
 
     def launch_ended(self, worker: int, job: int, error: str) -> None:
         """The launcher says that this launch is over. ``error``: why, if it did not end well."""
@@ -229,9 +220,7 @@ class Coordinator:
             channels = self._channels()
         for channel in channels:
             _insist(channel, End(at_once=channel in busy))
-        with suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
+        self._reception.close()
 
     def disconnect(self) -> None:
         """Close what is still open. Workers that are in the middle of something end at once."""
@@ -243,31 +232,11 @@ class Coordinator:
     def _channels(self) -> list[Channel]:
         return [*self._fenced, *(member.channel for member in self._members.values() if member.channel is not None)]
 
-    def _accept(self) -> None:
-        while not self._closing.is_set():
-            try:
-                connection, _ = self._listening.accept()
-            except OSError:  # closed, or out of files for now
-                self._closing.wait(LOOK_S)
-                continue
-            threading.Thread(target=self._serve, args=(connection,), name="floodplain-coordinator", daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        try:
-            channel = accept(connection, self._credentials, self._randomness)
-        except Disconnected as error:
-            _log.warning("a connection to the coordinator was refused: %s", error)
-            return
-        try:
-            message, _ = channel.receive()
-            if isinstance(message, Register) and self._register(message, channel):
-                self._listen(message.peer.worker, channel)
-            else:
-                channel.offer(End())
-        except Disconnected as error:
-            _log.warning("a process that has not registered is gone: %s", error)
-        finally:
-            channel.close()
+    def _receive(self, message: Message, channel: Channel) -> None:
+        if isinstance(message, Register) and self._register(message, channel):
+            self._listen(message.peer.worker, channel)
+        else:
+            channel.offer(End())
 
     def _register(self, message: Register, channel: Channel) -> bool:
         """Give this process its worker's place, which that of the newest attempt at the newest launch has, or fence it off.
@@ -320,21 +289,11 @@ class Coordinator:
     def _take(self, worker: int, message: Message) -> None:
         """Requires: the lock is held."""
         match message:
-            case Made() | Done() | Failed() if self._requested.get(message.id) == worker:
-                self._answers.setdefault(message.id, message)
-                self._changed.notify_all()
-            case Beat(seen=seen, open=open_):
-                for number in self._unanswered(worker):
-                    if number <= seen and number not in open_:
-                        self._lost[number] = f"worker {worker} and the driver disagree: a command or its answer got lost"
-                        self._changed.notify_all()
-
-    def _unanswered(self, worker: int) -> list[int]:
-        return [
-            number
-            for number, owner in self._requested.items()
-            if owner == worker and number not in self._answers and number not in self._lost
-        ]
+            case Made() | Done() | Failed():
+                self._requests.take(worker, message)
+            case Beat():
+                self._requests.compare(worker, message)
+        self._changed.notify_all()
 
     def _watch(self) -> None:
         """Waits for nothing that a worker does: it is what finds out that one does nothing."""
@@ -390,8 +349,7 @@ class Coordinator:
     def _vacate(self, worker: int, member: Member, why: str) -> Channel | None:
         """What was requested of the process that has this place is lost. Returns its connection. Requires: the lock is held."""
         channel, member.channel = member.channel, None
-        for number in self._unanswered(worker):
-            self._lost[number] = f"worker {worker} is lost: {why}"
+        self._requests.lose(worker, why)
         self._changed.notify_all()
         return channel
 

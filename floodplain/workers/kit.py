@@ -6,10 +6,12 @@ from typing import Any, Literal, TypeAlias
 
 from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.traits import traits_of
+from floodplain.runtime.binder import BoundPlan
 from floodplain.settings import StoreSettings
 from floodplain.sinks.row_checks import SinkCheck
 from floodplain.workers.channel import Credentials
 
+Dumps: TypeAlias = Callable[[Any], bytes]
 Point: TypeAlias = Literal["read", "pull", "serve", "take", "process", "answer"]
 
 
@@ -34,6 +36,23 @@ class WorkerKit:
     load: Callable[[bytes], Any] = field(repr=False)
     reach: Callable[["Point"], None] = go_on
     """Called where the worker comes to a point of its work: where tests put faults."""
+
+    @classmethod
+    def of(
+        cls, bound: BoundPlan, address: tuple[str, int], credentials: Credentials, dumps: Dumps, load: Callable[[bytes], Any]
+    ) -> "WorkerKit":
+        """For the operators of a plan. ``dumps``: how they travel; ``load``: how they are read again."""
+        place = bound.place
+        return cls(
+            address=address,
+            credentials=credentials,
+            location=place.location,
+            settings=place.settings,
+            options=dict(place.options),
+            operators={name: dumps(operator) for name, operator in bound.operators.items()},
+            checks={named: dumps(checks) for named, checks in bound.checks.items()},
+            load=load,
+        )
 
     def operator(self, name: str, fixed: bytes = b"") -> KeyedOperator:
         """A fresh copy, so that nothing that a try leaves in it reaches the next."""

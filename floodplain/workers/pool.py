@@ -15,9 +15,11 @@ from floodplain.sources.parquet import FileRange
 from floodplain.sources.scan import ParquetScan
 from floodplain.store.write.task_writer import Ticket
 from floodplain.workers.answers import Command, WorkerLost, failure_of
+from floodplain.workers.channel import Credentials
 from floodplain.workers.coordinator import Coordinator
 from floodplain.workers.messages import Begin, Done, Made, Peer, Read, Run
 from floodplain.workers.placement import moved, placed, shared_out
+from floodplain.workers.pushing import BridgeOrder
 
 CANCEL_S = 5.0
 """How long a worker may go on with a try that was given up, before it is given up itself."""
@@ -51,15 +53,15 @@ class WorkerPool:
         """Slot → worker."""
         return self._placement
 
-    def begin(self, job: Job, version: int) -> str:
-        """The workers know of the try that this job belongs to, and slots have their workers. Returns its nonce.
+    def begin(self, job: Job, version: int) -> None:
+        """The workers know of the try that this job belongs to, and slots have their workers.
 
         ``version``: of the assignment. Raises ``TryFailed``.
         """
         ticket = msgspec.msgpack.decode(job.work.ticket, type=Ticket)
         nonce = f"{ticket.token}-{ticket.epoch}-{ticket.attempt}"
         if nonce == self._nonce:
-            return nonce
+            return
         try:
             if not self._coordinator.await_one(WAIT_S):
                 raise TryFailed(Unavailable(f"no worker has come for {WAIT_S:g} s: see the executors in Spark's UI"))
@@ -72,7 +74,6 @@ class WorkerPool:
             (worker, Begin(self._coordinator.next_id(), nonce, job.work.ticket, job.manifest, job.times, self._budget_bytes))
             for worker in self._peers
         )
-        return nonce
 
     def _place(self, slots: int, version: int) -> None:
         before_version, before = self._committed
@@ -101,6 +102,19 @@ class WorkerPool:
             for worker, numbers in shared_out([each.end - each.start for each in ranges], list(self._peers)).items()
         )
         return [answer for answer in answers if isinstance(answer, Made)]
+
+    def bridge(self, job: Job, keys: Sequence[str], credentials: Credentials) -> BridgeOrder:
+        """What tasks need to push rows of this try to the workers. Requires: ``begin`` was called."""
+        return BridgeOrder(
+            nonce=self._nonce,
+            exchange=job.operator.name,
+            keys=tuple(keys),
+            slots=job.slots,
+            key_groups=msgspec.msgpack.decode(job.work.ticket, type=Ticket).key_groups,
+            owners=tuple(self._peers[self._placement[slot]] for slot in range(len(job.slots))),
+            credentials=credentials,
+            rows=job.rows,
+        )
 
     def run(self, job: Job, pieces: Sequence[Piece], staged: Staged | None = None) -> list[TaskReport]:
         """One report per slot. Requires: ``begin`` was called. Raises ``TryFailed``, or at once an error that no retry mends.

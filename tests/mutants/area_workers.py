@@ -69,9 +69,9 @@ PLANTS = (
     ),
     Plant(
         "an_answer_counts_whoever_gives_it",
-        "coordinator",
-        "if self._requested.get(message.id) == worker:",
-        "if message.id in self._requested:",
+        "requests",
+        "if self._workers.get(answer.id) == worker:",
+        "if answer.id in self._workers:",
         ("workers_coordinator::test_an_answer_counts_once_and_only_from_who_owes_it",),
     ),
     Plant(
@@ -83,9 +83,9 @@ PLANTS = (
     ),
     Plant(
         "a_lost_answer_is_waited_for",
-        "coordinator",
-        "if number <= seen and number not in open_:",
-        "if number < seen and number not in open_:",
+        "requests",
+        "if number <= beat.seen and number not in beat.open:",
+        "if number < beat.seen and number not in beat.open:",
         ("workers_coordinator::test_a_command_or_an_answer_that_got_lost_fails_the_try",),
     ),
     Plant(

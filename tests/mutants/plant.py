@@ -35,6 +35,7 @@ FILES = {
     "readers": "floodplain/store/run/open_runs.py",
     "renewal": "floodplain/versions/log/renewal.py",
     "replay": "floodplain/versions/log/replay.py",
+    "requests": "floodplain/workers/requests.py",
     "requirements": "floodplain/versions/log/requirements.py",
     "retention": "floodplain/versions/retention/policy.py",
     "scan": "floodplain/store/read/scan.py",

@@ -54,19 +54,19 @@ class ReadingEngine(ProxiedEngine):
 
     folder: Path
 
-    def _push(self, pool: WorkerPool, rows: pa.Table, keys: Sequence[str], job: Job, nonce: str) -> list[Piece]:
+    def _push(self, pool: WorkerPool, rows: pa.Table, keys: Sequence[str], job: Job) -> list[Piece]:
         names = tuple(rows.column_names)
         schema = encoded_schema(rows.schema)
         scan = ParquetScan(schema, names, (), names, schema)
         ends = [len(rows) * number // PARTITIONS for number in range(PARTITIONS + 1)]
-        files = [self._written(rows.slice(start, end - start), f"{nonce}-{start}") for start, end in pairwise(ends)]
+        files = [self._written(rows.slice(start, end - start)) for start, end in pairwise(ends)]
         made = pool.read(job, keys, scan, file_ranges(files, PARTITIONS), combine=False)
         assert sum(each.rows for each in made) == len(rows)
         return [piece for each in made for piece in each.pieces]
 
-    def _written(self, rows: pa.Table, name: str) -> InputFile:
+    def _written(self, rows: pa.Table) -> InputFile:
         self.folder.mkdir(exist_ok=True)
-        path = self.folder / f"{name}.parquet"
+        path = self.folder / f"{len(list(self.folder.iterdir()))}.parquet"
         pq.write_table(rows, path)
         found = path.stat()
         return InputFile(str(path), found.st_size, found.st_mtime_ns // 1_000_000)
