@@ -11,6 +11,8 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
     offset: int
     length: int
     rows: int
+    checksum: int
+    """xxh3-64 of these bytes, by who made them: whoever uses them compares."""
 
 
 class PieceKey(msgspec.Struct, frozen=True, array_like=True):

@@ -1,7 +1,8 @@
 """Framed, authenticated connections.
 
 Both sides prove that they know the secret before a message is read. A frame is the lengths of a message and of the bytes that
-follow it, then both. Without certificates what follows the proof is clear text.
+follow it, the checksum of the message, then both. The message vouches for the bytes. Without certificates what follows the proof
+is clear text.
 """
 
 import hashlib
@@ -18,12 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from floodplain.clock import Randomness
 from floodplain.errors import BadInput
 from floodplain.workers.messages import Message, decoded, encoded
 from floodplain.workers.tls import TlsSocket
 
-_HEAD = struct.Struct(">IQ")
+_HEAD = struct.Struct(">IQQ")
 _CHALLENGE_BYTES = 32
 MOST_MESSAGE_BYTES = 1 << 28
 """Broadcast rows, task values and the manifest travel in messages."""
@@ -94,7 +97,7 @@ class Channel:
                 f"{type(message).__name__} for a worker has {len(body)} bytes, and at most {MOST_MESSAGE_BYTES} can be sent: "
                 "broadcast rows and task values travel in it. Join what is larger as a stream"
             )
-        head = _HEAD.pack(len(body), sum(memoryview(part).nbytes for part in data))
+        head = _head(body, sum(memoryview(part).nbytes for part in data))
         try:
             with self._sending:
                 if fds:
@@ -120,7 +123,7 @@ class Channel:
             if not poll.poll(0):
                 return False
             body = encoded(message)
-            self._socket.sendall(_HEAD.pack(len(body), 0) + body)
+            self._socket.sendall(_head(body) + body)
         except (OSError, ValueError) as error:
             raise Disconnected(str(error)) from error
         finally:
@@ -150,10 +153,13 @@ class Channel:
                 head += bytes(self._exactly(_HEAD.size - len(head)))
             else:
                 head = bytes(self._exactly(_HEAD.size))
-            size, length = _HEAD.unpack(head)
+            size, length, checksum = _HEAD.unpack(head)
             if size > MOST_MESSAGE_BYTES or length > MOST_DATA_BYTES:
                 raise Disconnected(f"a message of {size} bytes, with {length} bytes behind it")
-            return decoded(bytes(self._exactly(size))), length, fds
+            body = bytes(self._exactly(size))
+            if xxhash.xxh3_64_intdigest(body) != checksum:
+                raise Disconnected(f"a message of {size} bytes was damaged on its way")
+            return decoded(body), length, fds
         except (OSError, ValueError, Disconnected) as error:
             _close(fds)
             raise Disconnected(str(error)) from error
@@ -174,6 +180,10 @@ class Channel:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+
+def _head(body: bytes, length: int = 0) -> bytes:
+    return _HEAD.pack(len(body), length, xxhash.xxh3_64_intdigest(body))
 
 
 def accept(connection: socket.socket, credentials: Credentials, randomness: Randomness) -> Channel:

@@ -20,7 +20,7 @@ from floodplain.workers.kit import WorkerKit
 from floodplain.workers.messages import Begin, Done, Made, Read, Run
 from floodplain.workers.partitioning import Partitioner, by_slot
 from floodplain.workers.piece_reader import PieceReader
-from floodplain.workers.pieces import PieceStore, stream_of
+from floodplain.workers.pieces import PieceStore, RowStream
 
 
 class CommandRunner:
@@ -76,7 +76,7 @@ class CommandRunner:
             for rows in reader:
                 made = partitioner.hashed(rows if combiner is None else combiner(rows)).select(schema.names).cast(schema)
                 for slot, own in partitioner.split(made):
-                    segments.append(self._pieces.add(order.nonce, key, slot, len(own), [stream_of(own)]))
+                    segments.append(self._pieces.add(order.nonce, key, slot, RowStream.of(own)))
             pieces.append(Piece(key, self._worker, tuple(segments)))
             count, times = count + reader.rows, times.merged(reader.event_times)
         return Made(order.id, tuple(pieces), count, times)
@@ -129,7 +129,7 @@ class _Keeper:
         order = self._order
         key = PieceKey(f"{order.operator}.{output}", order.slot, order.part)
         segments = tuple(
-            self._pieces.add(order.nonce, key, slot, len(part), [stream_of(part)])
+            self._pieces.add(order.nonce, key, slot, RowStream.of(part))
             for slot, part in by_slot(rows, split.of(rows), split.slots)
         )
         return Piece(key, self._worker, segments)

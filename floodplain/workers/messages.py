@@ -176,6 +176,8 @@ class Push(msgspec.Struct, frozen=True, tag=True):
     key: PieceKey
     slot: int
     rows: int
+    checksum: int
+    """Of the stream, as of a ``Segment``."""
 
 
 class Pushed(msgspec.Struct, frozen=True, tag=True):

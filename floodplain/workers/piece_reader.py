@@ -14,7 +14,7 @@ from floodplain.runtime.pieces import Piece, PieceKey, Segment
 from floodplain.workers.channel import Channel, Credentials, Disconnected, connect
 from floodplain.workers.kit import Point, go_on
 from floodplain.workers.messages import Fetch, Fetched, Peer
-from floodplain.workers.pieces import NotKept, PieceStore, mapped, part_of, rows_of
+from floodplain.workers.pieces import NotKept, PieceStore, checksum_of, mapped, part_of, rows_of
 
 _FILES = 2
 
@@ -41,13 +41,14 @@ class PieceReader:
 
     def rows(self, nonce: str, pieces: Sequence[Piece], peers: Mapping[int, Peer], slot: int) -> Iterator[pa.RecordBatch]:
         """The rows of a slot, by partition, and in each partition in their order. Raises ``Unavailable``, which names the worker,
-        if one is gone."""
+        if one is gone or its rows are damaged."""
         self._forget_replaced(peers)
         for piece in sorted(pieces, key=lambda piece: piece.key.partition):
             segments = piece.of(slot)
             if not segments:
                 continue
-            for data in self._segments(nonce, piece, segments, peers):
+            for segment, data in zip(segments, self._segments(nonce, piece, segments, peers), strict=True):
+                _check(piece, segment, data)
                 yield from rows_of(data)
 
     def interrupt(self, nonce: str) -> None:
@@ -155,6 +156,16 @@ class PieceReader:
         gone = self._channels.pop(peer, None)
         if gone is not None:
             gone[0].close()
+
+
+def _check(piece: Piece, segment: Segment, data: pa.Buffer) -> None:
+    actual = checksum_of(data)
+    if actual != segment.checksum:
+        raise Unavailable(
+            f"rows of partition {piece.key.partition} of {piece.key.exchange}, which worker {piece.worker} keeps, are damaged: "
+            f"{segment.length} bytes with checksum {segment.checksum:016x} were expected, and {actual:016x} was found. They are "
+            "made anew in the next try. If this comes again, look at the memory, the network and the disk (TMPDIR) of its host"
+        )
 
 
 def _shut(connection: socket.socket) -> None:

@@ -13,7 +13,7 @@ from floodplain.runtime.pieces import PieceKey
 from floodplain.workers.channel import Channel, Credentials, Disconnected, accept
 from floodplain.workers.kit import Point, go_on
 from floodplain.workers.messages import Attach, Fetch, Fetched, Kept, Peer, Push, Pushed
-from floodplain.workers.pieces import NotKept, PieceStore, mapped, part_of
+from floodplain.workers.pieces import NotKept, PieceStore, RowStream, mapped, part_of
 
 _WAITING = 128
 """Connections that may wait to be accepted."""
@@ -98,9 +98,9 @@ class PieceServer:
                     self._give_files(channel, message)
                 case Fetch():
                     self._give_segment(channel, message)
-                case Push(nonce=nonce, key=key, slot=slot, rows=rows):
+                case Push(nonce=nonce, key=key, slot=slot):
                     try:
-                        self._pieces.add(nonce, key, slot, rows, [data])
+                        self._pieces.add(nonce, key, slot, RowStream(data, message.rows, message.checksum))
                     except (NotKept, FloodplainError) as error:
                         refused = str(error)
                 case Pushed(nonce=nonce, key=key):

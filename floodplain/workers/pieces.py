@@ -9,9 +9,10 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+import xxhash
 
 from floodplain.runtime.pieces import PieceKey, Segment
 from floodplain.tiers.files.errors import no_space_as_ours
@@ -22,6 +23,26 @@ MEMORY, DISK = 0, 1
 
 class NotKept(Exception):
     """Rows that are asked for, or come, for a try that this worker does not work at."""
+
+
+class RowStream(NamedTuple):
+    """Rows as an Arrow stream, and what vouches for its bytes wherever they go."""
+
+    data: Any
+    rows: int
+    checksum: int
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> "RowStream":
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as stream:
+            stream.write_table(rows)
+        data = sink.getvalue()
+        return cls(data, len(rows), checksum_of(data))
+
+
+def checksum_of(data: Any) -> int:
+    return xxhash.xxh3_64_intdigest(data)
 
 
 @dataclass
@@ -67,9 +88,9 @@ class PieceStore:
         self._pieces.clear()
         self.spilled_bytes = 0
 
-    def add(self, nonce: str, key: PieceKey, slot: int, rows: int, data: Sequence[Any]) -> Segment:
-        """Append an Arrow stream with rows of a slot. Raises ``NotKept``."""
-        length = sum(memoryview(part).nbytes for part in data)
+    def add(self, nonce: str, key: PieceKey, slot: int, stream: RowStream) -> Segment:
+        """Append rows of a slot. Raises ``NotKept``."""
+        length = memoryview(stream.data).nbytes
         with self._lock, no_space_as_ours("rows between workers"):
             if nonce != self._nonce:
                 raise NotKept("another try has begun")
@@ -82,8 +103,8 @@ class PieceStore:
             fd = piece.files[at]
             if fd is None:
                 fd = piece.files[at] = _memory() if at == MEMORY else _disk()
-            segment = Segment(slot, at, piece.sizes[at], length, rows)
-            _write(fd, data, segment.offset)
+            segment = Segment(slot, at, piece.sizes[at], length, stream.rows, stream.checksum)
+            _write(fd, stream.data, segment.offset)
             piece.sizes[at] += length
             piece.segments.append(segment)
             return segment
@@ -129,13 +150,6 @@ def rows_of(data: pa.Buffer) -> Iterator[pa.RecordBatch]:
         yield from stream
 
 
-def stream_of(rows: pa.Table) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_table(rows)
-    return sink.getvalue()
-
-
 def _memory() -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create("floodplain-rows", os.MFD_CLOEXEC)
@@ -147,10 +161,9 @@ def _disk() -> int:
         return os.dup(file.fileno())
 
 
-def _write(fd: int, data: Sequence[Any], at: int) -> None:
+def _write(fd: int, data: Any, at: int) -> None:
     """At an offset: what an earlier write that failed has left is overwritten."""
-    for part in data:
-        view = memoryview(part).cast("B")
-        while len(view):
-            written = os.pwrite(fd, view, at)
-            view, at = view[written:], at + written
+    view = memoryview(data).cast("B")
+    while len(view):
+        written = os.pwrite(fd, view, at)
+        view, at = view[written:], at + written

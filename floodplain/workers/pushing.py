@@ -14,7 +14,7 @@ from floodplain.versions.records.edit import GroupRanges
 from floodplain.workers.channel import Channel, Credentials, Disconnected, connect
 from floodplain.workers.messages import Kept, Peer, Push, Pushed
 from floodplain.workers.partitioning import Partitioner
-from floodplain.workers.pieces import stream_of
+from floodplain.workers.pieces import RowStream
 
 PUSHED_ROWS = 1 << 16
 """Rows that a task gathers before it splits and sends them."""
@@ -49,8 +49,9 @@ class Pusher:
         try:
             for rows in in_tables(batches, PUSHED_ROWS):
                 for slot, own in split(rows.cast(schema)):
-                    message = Push(order.nonce, self._key, slot, len(own))
-                    self._channel(order.owners[slot]).send(message, [stream_of(own)])
+                    stream = RowStream.of(own)
+                    message = Push(order.nonce, self._key, slot, stream.rows, stream.checksum)
+                    self._channel(order.owners[slot]).send(message, [stream.data])
             return [Piece(self._key, worker, self._kept(channel)) for worker, channel in sorted(self._channels.items())]
         except Disconnected as error:
             raise Unavailable(f"a worker that owns slots of {order.exchange} does not take rows: {error}") from error

@@ -29,8 +29,8 @@ PLANTS = (
     Plant(
         "what_a_failed_write_left_moves_the_rows_after_it",
         "pieces",
-        "            written = os.pwrite(fd, view, at)\n",
-        "            written = os.write(fd, view)\n",
+        "        written = os.pwrite(fd, view, at)\n",
+        "        written = os.write(fd, view)\n",
         ("workers_pieces::test_what_a_write_that_failed_has_left_moves_nothing",),
     ),
     Plant(
@@ -151,5 +151,29 @@ PLANTS = (
             "workers_coordinator::test_a_duplicate_that_cannot_be_told_to_end_is_cut_off",
             "workers_coordinator::test_an_attempt_that_cannot_be_told_that_it_is_fenced_off_is_cut_off",
         ),
+    ),
+    Plant(
+        "rows_that_were_damaged_are_used",
+        "piece_reader",
+        "    if actual != segment.checksum:\n",
+        "    if actual < 0:\n",
+        (
+            "workers_reader::test_a_bit_that_changes_where_rows_are_kept_is_found_and_named",
+            "workers_faults::test_rows_that_are_damaged_where_a_worker_keeps_them_are_made_anew",
+        ),
+    ),
+    Plant(
+        "who_keeps_rows_vouches_for_them",
+        "pieces",
+        "length, stream.rows, stream.checksum)",
+        "length, stream.rows, checksum_of(stream.data))",
+        ("workers_reader::test_a_bit_that_changes_on_the_way_from_a_task_is_found",),
+    ),
+    Plant(
+        "a_message_that_was_damaged_is_read",
+        "channel",
+        "            if xxhash.xxh3_64_intdigest(body) != checksum:\n",
+        "            if not checksum:\n",
+        ("workers_channel::test_a_message_of_which_any_bit_was_changed_on_its_way_is_not_read",),
     ),
 )

@@ -89,6 +89,7 @@ TESTS = {
     "workers_channel": "tests/workers/test_channel.py",
     "workers_coordinator": "tests/workers/test_coordinator.py",
     "workers_engine": "tests/workers/test_engine.py",
+    "workers_faults": "tests/workers/test_faults.py",
     "workers_pieces": "tests/workers/test_pieces.py",
     "workers_reader": "tests/workers/test_piece_reader.py",
     "workers_worker": "tests/workers/test_worker.py",

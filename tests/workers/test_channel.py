@@ -13,6 +13,7 @@ from floodplain.workers.channel import (
     Channel,
     Credentials,
     Disconnected,
+    _head,
     accept,
     connect,
 )
@@ -106,14 +107,14 @@ def test_a_recorded_handshake_cannot_be_replayed():
 @pytest.mark.parametrize(
     "frame",
     [
-        struct.pack(">IQ", 5, 0) + b"\xc1\xc1\xc1\xc1\xc1",
-        struct.pack(">IQ", 3, 0) + b"\x81\xa4type",
-        struct.pack(">IQ", 0, 0),
-        struct.pack(">IQ", MOST_MESSAGE_BYTES + 1, 0),
-        struct.pack(">IQ", len(encoded(End())), MOST_DATA_BYTES + 1) + encoded(End()),
-        struct.pack(">IQ", len(encoded(End())), (1 << 64) - 1) + encoded(End()),
+        _head(b"\xc1" * 5) + b"\xc1" * 5,
+        _head(b"\x81\xa4type") + b"\x81\xa4type",
+        _head(b""),
+        struct.pack(">IQQ", MOST_MESSAGE_BYTES + 1, 0, 0),
+        _head(encoded(End()), MOST_DATA_BYTES + 1) + encoded(End()),
+        _head(encoded(End()), (1 << 64) - 1) + encoded(End()),
         b"GET / HTTP/1.1\r\n\r\n",
-        struct.pack(">IQ", 5, 0) + b"ab",
+        _head(b"abcde") + b"ab",
         b"",
     ],
 )
@@ -123,6 +124,19 @@ def test_a_frame_that_is_malformed_or_cut_ends_the_connection(pair, frame):
     raw.shutdown(socket.SHUT_WR)
     with pytest.raises(Disconnected):
         channel.receive()
+
+
+def test_a_message_of_which_any_bit_was_changed_on_its_way_is_not_read(pair):
+    channel, raw = pair
+    body = encoded(Abandon("nonce-1"))
+    for bit in range(len(body) * 8):
+        damaged = bytearray(body)
+        damaged[bit // 8] ^= 1 << bit % 8
+        raw.sendall(_head(body) + damaged)
+        with pytest.raises(Disconnected, match=f"a message of {len(body)} bytes was damaged"):
+            channel.receive()
+    raw.sendall(_head(body) + body)
+    assert channel.receive()[0] == Abandon("nonce-1")
 
 
 def test_a_message_that_no_worker_takes_is_refused_where_it_is_sent(pair):

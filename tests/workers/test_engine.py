@@ -92,19 +92,25 @@ def test_epochs_leave_no_files_and_no_threads_behind(kits):
     script = batches(12)
     for rows in script[:3]:
         kit.epoch(rows)
-    held = {pid: _files_of(pid) for pid in kit.engine.coordinator.pids.values()}
+    held = _settled(kit)
     threads, files = threading.active_count(), _open_files()
     for rows in script[3:]:
         kit.epoch(rows)
-    wait_for("files of workers", lambda: {pid: _files_of(pid) for pid in held} == held, 10)
+    wait_for("files of workers", lambda: _settled(kit) == held, 10)
     wait_for("threads", lambda: threading.active_count() <= threads, 10)
     wait_for("files", lambda: _open_files() <= files, 10)
 
 
-def _files_of(pid):
-    """Sockets and files without a name. Runs of the state are opened and closed as the state changes."""
-    targets = [_target(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
-    return sum(target.startswith(("socket:", "/memfd:", "/tmp/floodplain-rows")) for target in targets)
+def _settled(kit):
+    """Process of a worker → its sockets, once it has heard that the epoch is over and keeps no rows any more. Runs of the state
+    are opened and closed as the state changes."""
+    pids = list(kit.engine.coordinator.pids.values())
+    wait_for("rows to be dropped", lambda: not any(_files_of(pid, "/memfd:", "/tmp/floodplain-rows") for pid in pids), 10)
+    return {pid: _files_of(pid, "socket:") for pid in pids}
+
+
+def _files_of(pid, *kinds):
+    return sum(_target(path).startswith(kinds) for path in Path(f"/proc/{pid}/fd").iterdir())
 
 
 def _target(path):

@@ -16,7 +16,7 @@ from floodplain.testing.process_launcher import ProcessLauncher
 from tests.waiting import wait_for
 from tests.workers.frame_proxy import Delayed, Doubled, Dropped
 from tests.workers.pipelines import ROWS, batches, build, control, shown, state_of
-from tests.workers.worker_kit import Fault, WorkersKit
+from tests.workers.worker_kit import Damage, Fault, WorkersKit
 
 EPOCHS = 3
 SLOTS = 4
@@ -60,6 +60,16 @@ def test_a_worker_that_is_killed_at_a_point_of_its_work(started, tmp_path, point
     assert len(fault.met) == 1
     assert sum(progress.tries for progress in kit.progress) > EPOCHS
     assert kit.engine.coordinator.losses >= 1
+
+
+@pytest.mark.parametrize("nth", [1, *_soak(6, 11)])
+def test_rows_that_are_damaged_where_a_worker_keeps_them_are_made_anew(started, tmp_path, nth):
+    damage = Damage(tmp_path, nth)
+    kit = started(damage)
+    _same_as_without(kit)
+    assert len(damage.met) == 1
+    assert [progress.tries for progress in kit.progress].count(2) == 1
+    assert kit.engine.coordinator.losses == 0
 
 
 @pytest.mark.parametrize(("point", "nth"), [("read", 2), *_soak(("read", 1), ("read", 5), ("pull", 2), ("answer", 1))])

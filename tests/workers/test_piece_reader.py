@@ -1,3 +1,4 @@
+import os
 import socket
 import threading
 from dataclasses import dataclass
@@ -11,10 +12,10 @@ from floodplain.clock import SystemRandomness
 from floodplain.errors import Unavailable
 from floodplain.runtime.pieces import Piece, PieceKey, Segment
 from floodplain.workers.channel import Credentials, accept, connect
-from floodplain.workers.messages import Kept, Peer, Push, Pushed
+from floodplain.workers.messages import Fetched, Kept, Peer, Push, Pushed
 from floodplain.workers.piece_reader import PieceReader
 from floodplain.workers.piece_server import PieceServer
-from floodplain.workers.pieces import PieceStore, stream_of
+from floodplain.workers.pieces import PieceStore, RowStream
 from tests.waiting import wait_for
 
 SECRET = Credentials(b"s" * 32)
@@ -38,8 +39,8 @@ class Keeping:
         """A piece of rows for slot 0, each part a stream of its own, with rows of slot 1 in between."""
         key, segments = PieceKey("op", partition, "a"), []
         for part in parts:
-            segments.append(self.pieces.add("one", key, 0, len(part), [_stream(part)]))
-            segments.append(self.pieces.add("one", key, 1, 1, [_stream([-1])]))
+            segments.append(self.pieces.add("one", key, 0, _stream(part)))
+            segments.append(self.pieces.add("one", key, 1, _stream([-1])))
         return Piece(key, self.server.peer.worker, tuple(segments))
 
     def close(self):
@@ -48,7 +49,12 @@ class Keeping:
 
 
 def _stream(numbers):
-    return stream_of(pa.table({"n": pa.array(numbers, pa.int64())}))
+    return RowStream.of(pa.table({"n": pa.array(numbers, pa.int64())}))
+
+
+def _push(channel, nonce, key, numbers):
+    made = _stream(numbers)
+    channel.send(Push(nonce, key, 0, made.rows, made.checksum), [made.data])
 
 
 @pytest.fixture
@@ -115,7 +121,7 @@ def test_rows_of_another_try_are_not_given(workers, reader, local):
 @pytest.mark.parametrize("local", [True, False])
 def test_what_a_piece_does_not_have_is_not_given(workers, reader, local):
     piece = workers[0].keep(0, [1])
-    beyond = msgspec.structs.replace(piece, segments=(Segment(0, 0, 1 << 20, 8, 1),))
+    beyond = msgspec.structs.replace(piece, segments=(Segment(0, 0, 1 << 20, 8, 1, 0),))
     with pytest.raises(Unavailable, match="worker 0"):
         _numbers(reader.rows("one", [beyond], _peers(workers, local=local), 0))
     assert _numbers(reader.rows("one", [piece], _peers(workers, local=local), 0)) == [1]
@@ -129,6 +135,64 @@ def test_a_worker_that_is_gone_is_named(workers, reader, local):
         _numbers(reader.rows("one", [piece], peers, 0))
 
 
+def _flip(store, key, at):
+    """A bit of a piece changes where it is kept."""
+    fds = store.files("one", key)
+    for fd in fds:
+        os.pwrite(fd, bytes([byte ^ 4 for byte in os.pread(fd, 1, at)]), at)
+        os.close(fd)
+
+
+@pytest.mark.parametrize("budget", [1 << 20, 0], ids=["memory", "disk"])
+@pytest.mark.parametrize("where", ["same process", "same host", "other host"])
+def test_a_bit_that_changes_where_rows_are_kept_is_found_and_named(reader, where, budget):
+    worker = Keeping.as_worker(ME if where == "same process" else 0, budget)
+    if where == "same process":
+        reader._own = worker.pieces
+    piece, peers = worker.keep(5, [1, 2, 3]), _peers([worker], local=where == "same host")
+    told = f"partition 5 of op, which worker {piece.worker} keeps, are damaged: {piece.segments[0].length} bytes with checksum"
+    for at in range(0, piece.segments[0].length, 7):
+        _flip(worker.pieces, piece.key, at)
+        with pytest.raises(Unavailable, match=told):
+            list(reader.rows("one", [piece], peers, 0))
+        _flip(worker.pieces, piece.key, at)
+    assert _numbers(reader.rows("one", [piece], peers, 0)) == [1, 2, 3]
+    worker.close()
+
+
+def test_a_bit_that_changes_on_the_way_to_the_owner_is_found(reader):
+    made = _stream([1, 2, 3])
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def give():
+            channel = accept(listening.accept()[0], SECRET, SystemRandomness())
+            channel.receive()
+            data = bytearray(made.data)
+            data[-30] ^= 1
+            channel.send(Fetched(), [data])
+
+        giving = threading.Thread(target=give, daemon=True)
+        giving.start()
+        piece = Piece(PieceKey("op", 0, "a"), 0, (Segment(0, 0, 0, made.data.size, made.rows, made.checksum),))
+        with pytest.raises(Unavailable, match="partition 0 of op, which worker 0 keeps, are damaged"):
+            list(reader.rows("one", [piece], {0: Peer(0, "127.0.0.1", listening.getsockname()[1])}, 0))
+        giving.join()
+
+
+def test_a_bit_that_changes_on_the_way_from_a_task_is_found(workers, reader):
+    """Who made the rows vouches for them, not who keeps them."""
+    peer, key, made = workers[0].server.peer, PieceKey("op", 0, "bridge-1"), _stream([1, 2])
+    channel = connect((peer.host, peer.port), SECRET, SystemRandomness())
+    data = bytearray(made.data)
+    data[-30] ^= 1
+    channel.send(Push("one", key, 0, made.rows, made.checksum), [data])
+    channel.send(Pushed("one", key))
+    kept = channel.receive()[0].segments
+    channel.close()
+    with pytest.raises(Unavailable, match="partition 0 of op, which worker 0 keeps, are damaged"):
+        list(reader.rows("one", [Piece(key, 0, kept)], _peers(workers, local=True), 0))
+
+
 def test_connections_to_workers_that_were_replaced_are_closed(reader):
     sockets = _sockets()
     for _ in range(5):
@@ -140,7 +204,7 @@ def test_connections_to_workers_that_were_replaced_are_closed(reader):
 
 def _interrupted(reader, peer, waits):
     """That a read which waits for this peer ends when its try is given up."""
-    piece = Piece(PieceKey("op", 0, "a"), peer.worker, (Segment(0, 0, 0, 8, 1),))
+    piece = Piece(PieceKey("op", 0, "a"), peer.worker, (Segment(0, 0, 0, 8, 1, 0),))
     ended = threading.Event()
 
     def read():
@@ -183,12 +247,12 @@ def test_what_is_pushed_is_kept_and_of_another_try_refused(workers, reader):
     peer, key = workers[0].server.peer, PieceKey("op", 0, "bridge-1")
     channel = connect((peer.host, peer.port), SECRET, SystemRandomness())
     for numbers in ([1, 2], [3]):
-        channel.send(Push("one", key, 0, len(numbers)), [_stream(numbers)])
+        _push(channel, "one", key, numbers)
     channel.send(Pushed("one", key))
     kept, _ = channel.receive()
     assert isinstance(kept, Kept)
     assert _numbers(reader.rows("one", [Piece(key, 0, kept.segments)], _peers(workers, local=True), 0)) == [1, 2, 3]
-    channel.send(Push("zero", key, 0, 1), [_stream([9])])
+    _push(channel, "zero", key, [9])
     channel.send(Pushed("one", key))
     assert channel.receive()[0].refused
     channel.close()
@@ -199,7 +263,7 @@ def test_what_one_attempt_pushed_is_not_read_for_another(workers, reader):
     kept = {}
     for attempt, numbers in (("bridge-1", [1, 2]), ("bridge-2", [1, 2, 3])):
         channel, key = connect((peer.host, peer.port), SECRET, SystemRandomness()), PieceKey("op", 0, attempt)
-        channel.send(Push("one", key, 0, len(numbers)), [_stream(numbers)])
+        _push(channel, "one", key, numbers)
         channel.send(Pushed("one", key))
         kept[attempt] = Piece(key, 0, channel.receive()[0].segments)
         channel.close()

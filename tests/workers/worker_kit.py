@@ -4,7 +4,7 @@ import os
 import pickle
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -24,6 +24,7 @@ from floodplain.testing.process_launcher import ProcessLauncher, Serve, serve
 from floodplain.testing.workers_engine import PARTITIONS, WorkersEngine
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.open import open_blobs
+from floodplain.workers import pieces
 from floodplain.workers.kit import Point, WorkerKit
 from floodplain.workers.pool import WorkerPool
 from floodplain.workers.worker import Launch
@@ -114,6 +115,32 @@ class WorkersKit(PipelineKit):
         self.close()
         super().wipe()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A bit of the ``nth`` rows that a worker's process keeps, of worker 0, is another than was written, once."""
+
+    folder: Path
+    nth: int = 1
+
+    def __call__(self, kit: WorkerKit, launch: Launch) -> None:
+        """What the processes run: see ``ProcessLauncher``."""
+        if launch.worker == 0:
+            pieces._write = partial(self._write, pieces._write, [0])
+        serve(kit, launch)
+
+    def _write(self, write: Callable[[int, Any, int], None], count: list[int], fd: int, data: Any, at: int) -> None:
+        count[0] += 1
+        if count[0] == self.nth and not self.met:
+            (self.folder / "damaged").touch()
+            data = bytearray(data)
+            data[len(data) // 2] ^= 1
+        write(fd, data, at)
+
+    @property
+    def met(self) -> list[Path]:
+        return list(self.folder.glob("damaged"))
 
 
 @dataclass(frozen=True)
