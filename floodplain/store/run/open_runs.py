@@ -4,6 +4,8 @@ import threading
 import weakref
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from floodplain.errors import NotFound
 from floodplain.metrics import Counters
 from floodplain.store.run import validation
@@ -57,6 +59,7 @@ class OpenRuns:
         self._mapped = mapped
         self._cache = ChunkCache(memory_bytes)
         self._open: dict[tuple[str, int], RunReader] = {}
+        self._members: dict[tuple[str, int], tuple[GroupRanges, np.ndarray]] = {}
         self._uses: weakref.WeakSet[Use] = weakref.WeakSet()
         self._lock = threading.Lock()
 
@@ -100,9 +103,18 @@ class OpenRuns:
         schemas = [validation.schema_of(ref, manifest) for ref in refs]
         readers = self._readers(list(zip(refs, schemas, strict=True)), manifest.key_groups)
         return [
-            Source(reader, schema, validation.membership(ref, manifest.key_groups))
+            Source(reader, schema, self._member(ref, manifest.key_groups))
             for reader, schema, ref in zip(readers, schemas, refs, strict=True)
         ]
+
+    def _member(self, ref: RunRef, key_groups: int) -> np.ndarray:
+        """``validation.membership``, kept for as long as the run is open."""
+        groups, member = self._members.get(_key(ref), (None, None))
+        if member is None or groups != ref.groups:
+            member = validation.membership(ref, key_groups)
+            with self._lock:
+                self._members[_key(ref)] = ref.groups, member
+        return member
 
     def keep_only(self, refs: Iterable[RunRef]) -> None:
         """Unmap every run that is not among ``refs``."""
@@ -110,6 +122,7 @@ class OpenRuns:
         keys, runs = {_key(ref) for ref in wanted}, {ref.id for ref in wanted}
         with self._lock:
             self._open = {key: reader for key, reader in self._open.items() if key in keys}
+            self._members = {key: member for key, member in self._members.items() if key in keys}
         self._cache.drop_all_but(runs)
 
     def _readers(self, wanted: Sequence[tuple[RunRef, TableSchema]], key_groups: int) -> list[RunReader]:

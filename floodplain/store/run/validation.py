@@ -4,7 +4,6 @@ Checksums show that bytes are those that were written, not that their writer was
 """
 
 import struct
-from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -43,9 +42,8 @@ def schema_of(ref: RunRef, manifest: Manifest) -> TableSchema:
     return schema
 
 
-@lru_cache(maxsize=4096)
 def membership(ref: RunRef, key_groups: int) -> np.ndarray:
-    """Per key group, whether the manifest still reads the run for it. Cached and shared: read-only."""
+    """Per key group, whether the manifest still reads the run for it. May be shared: read-only."""
     member = np.zeros(key_groups, bool)
     for low, high in ref.groups:
         if not 0 <= low < high <= key_groups:
