@@ -63,6 +63,7 @@ from floodplain.operators.kernel.event_order import in_order
 from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess
 from floodplain.operators.kernel.row_cursor import Row
 from floodplain.operators.kernel.segments import Groups
+from floodplain.prices import Prices
 from floodplain.settings import CacheSettings, RetentionSettings, RetrySettings, StoreSettings, Workers
 from floodplain.sinks.base import Sink
 from floodplain.sinks.row_checks import RowCheck
@@ -153,6 +154,7 @@ __all__ = [
     "NotNative",
     "OpenContext",
     "PipelineKit",
+    "Prices",
     "ProcessKit",
     "Query",
     "Reducing",

@@ -3,6 +3,9 @@
 import threading
 from collections import Counter
 
+from floodplain.clock import Clock, SystemClock
+from floodplain.tier_use import UseTally, count_use
+
 TIER_HITS = "tier_hits"
 TIER_MISSES = "tier_misses"
 TIER_REQUESTS = "tier_requests"
@@ -19,13 +22,21 @@ LOOKUP_ROWS = "lookup_rows"
 class Counters:
     """Adds up by (metric name, label). Safe from several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        """``clock``: what waits are measured by."""
         self._counts: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()
+        self.clock: Clock = clock or SystemClock()
+        self.tally = UseTally()
+        """What is asked for outside any ``tallied`` block."""
 
     def add(self, name: str, label: str, by: int = 1) -> None:
         with self._lock:
             self._counts[name, label] += by
+
+    def use(self, tier: str, what: str, by: int) -> None:
+        """Count for whoever asks: ``what`` is a field of ``TierUse``."""
+        count_use(self.tally, tier, what, by)
 
     def get(self, name: str, label: str) -> int:
         return self._counts[name, label]

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from floodplain.errors import BadInput
+from floodplain.prices import Prices
 
 LEAST_CLOCK_AHEAD_MS = 2_000
 Compression = Literal["auto", "none", "lz4", "zstd"]
@@ -101,6 +102,8 @@ class StoreSettings:
     tmpfs: CacheSettings | None = None
     """A second cache above ``cache``, in memory. Refused if the file system is smaller (containers often have 64 MB)."""
     retention: RetentionSettings = field(default_factory=RetentionSettings)
+    prices: Prices | None = None
+    """What requests and storage cost, for ``cost`` of progress and queries. None: list prices of the object store's provider."""
 
     def __post_init__(self) -> None:
         if self.mode is not None:

@@ -11,8 +11,22 @@ PACKAGE = Path(__file__).parents[1] / "floodplain"
 
 ORDER = (
     *("cli", "dashboard", "bench", "testing", "spark", "workers", "sources", "query", "elasticity", "load"),
-    *("pipeline", "runtime", "plan", "sinks", "operators", "eventtime", "state", "expressions", "store", "versions", "tiers"),
-    *("metrics", "equality", "keys", "lossless", "structs", "xxh64", "settings", "errors", "scratch", "host", "clock"),
+    *(
+        "pipeline",
+        "runtime",
+        "plan",
+        "sinks",
+        "operators",
+        "eventtime",
+        "state",
+        "expressions",
+        "cost",
+        "store",
+        "versions",
+        "tiers",
+    ),
+    *("metrics", "equality", "keys", "lossless", "structs", "xxh64", "settings", "prices", "tier_use"),
+    *("errors", "scratch", "host", "clock"),
 )
 """Rooms from top to bottom. A module imports from its own folder and from what is further down."""
 HERE = ""

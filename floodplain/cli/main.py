@@ -7,6 +7,7 @@ import typer
 
 from floodplain.cli.bench import bench
 from floodplain.cli.compact import compact
+from floodplain.cli.cost import cost
 from floodplain.cli.gc import gc
 from floodplain.cli.inspect import inspect
 from floodplain.cli.rollback import rollback
@@ -37,6 +38,12 @@ app.command(epilog=_examples("floodplain scrub /srv/state", "floodplain scrub s3
 app.command(epilog=_examples("floodplain inspect /srv/state", "floodplain inspect /srv/state --json | jq .tables[].name"))(
     inspect
 )
+app.command(
+    epilog=_examples(
+        "floodplain cost s3://bucket/state --every 1s",
+        "floodplain cost s3://bucket/state --prices prices.toml --json | jq .cost_per_month",
+    )
+)(cost)
 app.command(
     epilog=_examples(
         "floodplain compact /srv/state",

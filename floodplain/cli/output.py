@@ -7,9 +7,10 @@ import msgspec
 import typer
 from rich.console import Console
 
-from floodplain.cli import render
+from floodplain.cli import render, render_cost
 from floodplain.cli.inspection import Inspection
 from floodplain.cli.totals import CompactionTotals
+from floodplain.cost.report import CostReport
 from floodplain.errors import FloodplainError
 from floodplain.store.rollback import RolledBack
 from floodplain.store.verify import Verdict
@@ -35,6 +36,9 @@ class Output(ABC):
 
     @abstractmethod
     def rollback(self, location: str, done: RolledBack) -> None: ...
+
+    @abstractmethod
+    def cost(self, report: CostReport) -> None: ...
 
     @abstractmethod
     def bench(self, result: dict[str, Any]) -> None: ...
@@ -63,6 +67,9 @@ class TextOutput(Output):
     def rollback(self, location: str, done: RolledBack) -> None:
         render.rollback(self._console, location, done)
 
+    def cost(self, report: CostReport) -> None:
+        render_cost.cost(self._console, report)
+
     def bench(self, result: dict[str, Any]) -> None:
         render.bench(self._console, result)
 
@@ -85,6 +92,9 @@ class JsonOutput(Output):
 
     def rollback(self, location: str, done: RolledBack) -> None:
         self._print({"location": location, **msgspec.to_builtins(done)})
+
+    def cost(self, report: CostReport) -> None:
+        self._print(report)
 
     def bench(self, result: dict[str, Any]) -> None:
         self._print(result)

@@ -22,6 +22,7 @@ from floodplain.runtime.task_store import Work
 from floodplain.sinks.row_checks import SinkCheck
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.write.epoch import Epoch
+from floodplain.tier_use import Uses, uses_sum
 from floodplain.versions.records.assignment import groups_of
 from floodplain.versions.records.edit import Assignment
 
@@ -45,6 +46,8 @@ class EpochPlan:
         """By operator."""
         self.reports_of: dict[str, list[TaskReport]] = {}
         """Of the tasks of each stateful operator."""
+        self.used: Uses = {}
+        """What tasks asked tiers for, by operator, or by output where there is none."""
         self._bound, self._epoch, self._times, self._assignment, self._inputs = bound, epoch, times, assignment, inputs
         place, self._plan, self._engine = bound.place, bound.plan, bound.engine
         self._head = place.store.head
@@ -184,6 +187,7 @@ class EpochPlan:
         self.reports += reports
         self.dropped[name] = total_dropped(report.dropped for report in reports)
         for report in reports:
+            self.used = uses_sum(self.used, {name: report.tiers})
             for output, file in report.outputs.items():
                 self._files.setdefault((name, output), []).append(file)
             for output, piece in report.kept.items():

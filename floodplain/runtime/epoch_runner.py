@@ -4,12 +4,15 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
+from floodplain.cost.report import CostReport, cost_of
 from floodplain.errors import Conflict
 from floodplain.eventtime.times import NONE_MS, EpochTimes, known_ms, late_cutoff_ms
 from floodplain.operators.kernel.operator import DroppedRows, added_up
 from floodplain.plan.nodes import Node, Plan
+from floodplain.prices import Prices, prices_at
 from floodplain.runtime import dropped_rows
 from floodplain.runtime.binder import Binder, BoundPlan
 from floodplain.runtime.compatibility.migration import NO_CHANGES, Migration, StartChanges, migrate
@@ -20,9 +23,11 @@ from floodplain.runtime.publisher import Publisher
 from floodplain.runtime.task import TaskReport
 from floodplain.runtime.watermark_clock import WatermarkClock
 from floodplain.state.descriptors import EVENT_TIME
+from floodplain.state.durations import interval_s
 from floodplain.state.tables import SEPARATOR
 from floodplain.store.processing_time import Moment
 from floodplain.store.write.task_writer import conflict_before_damage
+from floodplain.tier_use import COMMIT, UseCursor, tallied
 from floodplain.tiers.redact import without_credentials
 from floodplain.versions.log.requirements import RequireLease
 from floodplain.versions.records.assignment import checked_slots, even
@@ -54,6 +59,9 @@ class EpochRunner:
         self.front: Node | None = None
         """The step that rows of the pipeline's own input are computed up to when they come, if they do not come as they are."""
         self._concern = concern
+        tally = place.store.counters.tally
+        self._unrecorded, self._unshown = UseCursor(tally), UseCursor(tally)
+        self._prices = prices_at(place.store.history.blobs.url, place.settings.prices)
 
     def rescale(self, slots: int) -> None:
         """Use this many slots from the next epoch on. No state moves."""
@@ -136,9 +144,11 @@ class EpochRunner:
         at = self.moment(timestamp_ms)
         published, files = self.publisher.unrecorded(), self.publisher.published_files()
         watermarks = {**self.time.before(at), **_event_time(watermark_ms), **(moved or {})}
-        epoch = self.writer.epoch(at=at, watermarks=watermarks)
-        epoch.commit([], source=position, also=published)
-        self.store.history.blobs.delete(files)
+        with tallied(self.store.counters.tally, COMMIT):
+            epoch = self.writer.epoch(at=at, watermarks=watermarks)
+            epoch.commit([], source=position, also=published, used=self._unrecorded.new())
+            self._unrecorded.take()
+            self.store.history.blobs.delete(files)
         self.publisher.publish()
 
     def run(
@@ -158,7 +168,8 @@ class EpochRunner:
         """
         for tried in range(1, MOST_TRIES + 1):
             try:
-                self._try(inputs, position, timestamp_ms, watermark_ms, fire_ms, ends=ends, tries=tried)
+                with tallied(self.store.counters.tally, COMMIT):
+                    self._try(inputs, position, timestamp_ms, watermark_ms, fire_ms, ends=ends, tries=tried)
                 return
             except TryFailed as failed:
                 _log.warning("epoch %s, try %s of %s: %s", self.store.head.epoch + 1, tried, MOST_TRIES, failed)
@@ -189,13 +200,14 @@ class EpochRunner:
             ends=ends,
         )
         epoch = self.writer.epoch(at=at, watermarks={**before, **_event_time(watermark_ms)})
-        assignment, changes = self._assignment()
+        assignment, also = self._assignment()
         done = self.publisher.published_files()
-        changes += self.publisher.unrecorded()
+        also += self.publisher.unrecorded()
         timed = self.time.timed(inputs, at.now_ms) or self.bound.empty
         run = EpochPlan(self.bound, epoch, times, assignment, timed, None if inputs is None else self.front)
         with conflict_before_damage(self.store.history, [RequireLease(self.writer.token)]):
             run.run()
+        self.store.counters.tally.add_all(run.used)
         files = sorted((file for output in self.publisher.staged_as for file in run.files(output)), key=lambda file: file.name)
         outputs, sums = [file.name for file in files], [file.sum for file in files]
         moved = self.time.advance(epoch, at)
@@ -203,13 +215,17 @@ class EpochRunner:
         run.dropped[dropped_rows.INPUT] = DroppedRows(ignored=self.time.ignored)
         counts = dropped_rows.counts(run.dropped)
         commits_s = clock.monotonic_s()
-        epoch.commit(states, source=position, watermarks=moved, outputs=outputs, sums=sums, counts=counts, also=changes)
+        new = self._unrecorded.new()
+        epoch.commit(states, source=position, watermarks=moved, outputs=outputs, sums=sums, counts=counts, used=new, also=also)
+        self._unrecorded.take()
         commit_ms = int((clock.monotonic_s() - commits_s) * 1000)
         operators = {name: self._operator_progress(name, reports) for name, reports in run.reports_of.items()}
         self.store.history.blobs.delete(sorted(run.staged().difference(outputs).union(done)))
         self.bound.engine.end_epoch()
         self.publisher.publish()
         duration_ms = int((clock.monotonic_s() - started_s) * 1000)
+        used = self._unshown.new()
+        self._unshown.take()
         self.progress.add(
             EpochProgress(
                 epoch=run.number,
@@ -228,6 +244,8 @@ class EpochRunner:
                 operators=operators,
                 tries=tries,
                 moved_slots=self.bound.engine.moved_slots,
+                used=used,
+                cost=self._prices.of_uses(used),
             )
         )
 
@@ -253,6 +271,13 @@ class EpochRunner:
         version = head.assignment.version + 1 if head.assignment else 1
         assignment = even(self._wanted_slots, head.key_groups, version)
         return assignment, [SetAssignment(assignment)]
+
+    def cost(self, prices: Prices | None = None, every: str | timedelta | None = None) -> CostReport:
+        """``prices``: instead of those of the settings. ``every``: as if an epoch came so often."""
+        place = self.bound.place
+        return cost_of(
+            place.store, place.location, prices=prices, interval_s=None if every is None else interval_s(every, "every")
+        )
 
     def close(self) -> None:
         """Let go of the state, whatever else fails. Raises nothing if another driver has it by now."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from floodplain.operators.kernel.operator import DroppedRows, total_dropped
 from floodplain.runtime import dropped_rows
 from floodplain.store.store import Store
+from floodplain.tier_use import TierUse, Uses, tiers_sum
 
 KEPT_EPOCHS = 100
 
@@ -52,6 +53,17 @@ class EpochProgress:
     moved_slots: int | None = None
     """How many slots another worker had than in the epoch before, without a rescale. None with ``engine="tasks"``: there Spark
     places each task anew."""
+    used: Uses = field(default_factory=dict)
+    """An operator, or what the driver does (``driver.commit``, ``driver.publish``, ``driver.upkeep``, ``driver.other``) → tier →
+    what it was asked for since the epoch before: requests by kind, bytes, waits, hits of caches. Without tasks whose result did
+    not count."""
+    cost: float = 0.0
+    """Of these requests, by the prices of the settings. Storage is not in it."""
+
+    @property
+    def tiers(self) -> dict[str, TierUse]:
+        """What each tier was asked for, over all of ``used``."""
+        return tiers_sum(self.used)
 
     @property
     def late(self) -> int:

@@ -9,6 +9,7 @@ from floodplain.runtime.compatibility.inherited_output import unpublished, vouch
 from floodplain.runtime.engine import StateLocation
 from floodplain.sinks.row_checks import SinkCheck
 from floodplain.store.write.task_writer import conflict_before_damage
+from floodplain.tier_use import PUBLISH, tallied
 from floodplain.tiers import paths
 from floodplain.versions.log.commit import commit
 from floodplain.versions.log.requirements import RequireLease
@@ -60,6 +61,10 @@ class Publisher:
         Raises ``Fenced`` if another driver took over, also if that one has published it: Spark must not note the batch as ours.
         Raises ``Corrupt`` if a staged file of any sink is not what the edit vouches for, before a sink is given one.
         """
+        with tallied(self.store.counters.tally, PUBLISH):
+            self._publish()
+
+    def _publish(self) -> None:
         head = self.store.history.refresh()
         RequireLease(self.writer.token).check(head)
         if max(head.published, self._published) >= head.epoch:

@@ -27,9 +27,10 @@ def dry_schemas(plan: Plan, engine: Engine, empty: Mapping[str, Any]) -> dict[st
     dry = copy(plan)
     dry.outlets = tuple(replace(outlet, sink=MemorySink()) for outlet in plan.outlets)
     settings, where = StoreSettings(key_groups=1), "memory://dry"
-    blobs = MemoryBlobs(where, Counters(), Space())
+    counters = Counters()
+    blobs = MemoryBlobs(where, counters, Space())
     history = History.create(blobs, settings.key_groups, settings=settings, clock=ManualClock(0), randomness=SeededRandomness(7))
-    store = Store(history, Counters())
+    store = Store(history, counters)
     epochs = EpochRunner(StateLocation(store, store.writer("dry"), where, settings, {}, blobs), dry, engine, 1)
     epochs.prepare(empty)
     return {outlet.name: epochs.bound.schema_of(outlet) for outlet in dry.outlets}

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from floodplain.errors import Conflict, NoSpace, Unavailable
 from floodplain.store.store import Store
+from floodplain.tier_use import UPKEEP, tallied
 from floodplain.versions.records.manifest import Manifest
 
 COLLECT_EVERY = 64
@@ -89,6 +90,10 @@ class StoreUpkeep:
 
     def round(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """What is due now. Raises nothing. Once ``stopped`` says so, no further step of a compaction begins but small ones."""
+        with tallied(self._store.counters.tally, UPKEEP):
+            self._round(stopped)
+
+    def _round(self, stopped: Callable[[], bool]) -> None:
         self._compaction.do(lambda: self._compact(stopped))
         if self._store.head.position - self._collected >= COLLECT_EVERY:
             self._collection.do(self._collect)

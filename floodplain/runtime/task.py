@@ -25,6 +25,7 @@ from floodplain.runtime.task_store import OpenStore, Work, open_for
 from floodplain.sinks.row_checks import SinkCheck, check_rows
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.write.task_writer import Report, TaskWriter, Ticket
+from floodplain.tier_use import TierUse, UseTally, carried_tally, tallied, tiers_sum
 from floodplain.versions.log.history import Format, History
 from floodplain.versions.records.assignment import slot_of_each_group
 from floodplain.versions.records.edit import GroupRanges
@@ -53,6 +54,8 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     busy_ms: int = 0
     measures: dict[str, int] = {}
     """What a caller of its own has counted, by name."""
+    tiers: dict[str, TierUse] = {}
+    """What it asked tiers for."""
     failure: Failure | None = None
     """What the task ended with instead of all the rest, where trying it again would not help."""
 
@@ -111,6 +114,13 @@ def run_task(
 ) -> TaskReport:
     """One task of an operator. ``part`` tells it from every other attempt at the same slot. ``resources``: those of the process
     that it runs in. ``keep`` takes the outputs that are not staged."""
+    tally = UseTally()
+    with tallied(tally, job.operator.name):
+        report = _run_task(job, slot, part, batches, resources, keep)
+    return msgspec.structs.replace(report, tiers=tiers_sum(tally.uses()))
+
+
+def _run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch], resources: Resources, keep: Keep) -> TaskReport:
     ticket = msgspec.msgpack.decode(job.work.ticket, type=Ticket)
     place = open_for(job.work)
     started_s = place.clock.monotonic_s()
@@ -183,7 +193,7 @@ class __BackgroundWriter:
             write()
             return
         self._settle()
-        self._running = self._pool.submit(write)
+        self._running = self._pool.submit(carried_tally(write))
 
     def _settle(self) -> None:
         if self._running is not None:
@@ -236,6 +246,13 @@ def _snapshot(job: Job, ticket: Ticket, place: OpenStore) -> Snapshot:
 
 def stage_task(job: StageJob, slot: int, part: str, batches: Iterable[pa.RecordBatch]) -> TaskReport:
     """Stage the rows of one partition."""
+    tally = UseTally()
+    with tallied(tally, job.name):
+        report = _stage_task(job, slot, part, batches)
+    return msgspec.structs.replace(report, tiers=tiers_sum(tally.uses()))
+
+
+def _stage_task(job: StageJob, slot: int, part: str, batches: Iterable[pa.RecordBatch]) -> TaskReport:
     ticket = msgspec.msgpack.decode(job.work.ticket, type=Ticket)
     place = open_for(job.work)
     started_s = place.clock.monotonic_s()

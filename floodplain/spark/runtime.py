@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 from pyspark.sql.streaming.query import StreamingQuery
 
+from floodplain.cost.report import CostReport
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import time_ms
 from floodplain.pipeline.explain.graph import About
@@ -19,6 +20,7 @@ from floodplain.pipeline.explain.running import explain_running
 from floodplain.pipeline.explain.text import Form
 from floodplain.pipeline.stream import SOURCE, StartOptions, Stream
 from floodplain.plan.nodes import Input, Plan
+from floodplain.prices import Prices
 from floodplain.runtime.checkpoint import spark_checkpoint
 from floodplain.runtime.engine import StateLocation
 from floodplain.runtime.lease_takeover import take_over
@@ -317,6 +319,11 @@ class Query:
         """Operator → drop reason → rows dropped since the state was created, over all restarts. Reasons: ``late``, and
         ``ignored`` as in ``progress.ignored_by``."""
         return self._driver.epochs.progress.totals
+
+    def cost(self, prices: Prices | None = None, every: str | timedelta | None = None) -> CostReport:
+        """What the retained epochs have cost: requests, bytes and waits by operator and tier, per epoch and month, and what would
+        lower it. Lists what is stored. ``prices``: not those of the settings. ``every``: as if an epoch came so often."""
+        return self._driver.epochs.cost(prices, every)
 
     @property
     def exception(self) -> Exception | None:

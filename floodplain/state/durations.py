@@ -30,6 +30,14 @@ MAX_MS = (1 << 62) - 1
 """Can be added to any point in time without overflow."""
 
 
+def interval_s(duration: str | timedelta, what: str) -> float:
+    """As ``to_ms``, in seconds and more than nothing."""
+    interval_ms = to_ms(duration, what)
+    if not interval_ms:
+        raise BadInput(f"{what} {duration!r} is not possible: it must be longer than nothing")
+    return interval_ms / 1000
+
+
 def to_ms(duration: str | timedelta, what: str = "duration") -> int:
     """``"1 hour"``, ``"1 hour 30 minutes"``, ``"500 ms"`` or a ``timedelta`` as whole milliseconds, 0 or more.
 

@@ -181,11 +181,12 @@ class PipelineKit:
     def _begin(self) -> None:
         self.close()
         self.steps.revive()
+        self._counters = Counters()
         blobs = CountedBlobs(self._blobs(), self.steps)
         history = History.create(
             blobs, self._settings.key_groups, settings=self._settings, clock=self._clock, randomness=self._randomness
         )
-        self.store = Store(history, Counters())
+        self.store = Store(history, self._counters)
         writer = self.store.writer(f"kit_{self._randomness.nonce()}", force=True)
         place = StateLocation(self.store, writer, self._location, self._settings, {}, blobs)
         self._engine = self._new_engine()
@@ -205,7 +206,7 @@ class PipelineKit:
 
     def _blobs(self) -> Blobs:
         """Where the state is."""
-        return MemoryBlobs("memory://kit", Counters(), self._space)
+        return MemoryBlobs("memory://kit", self._counters, self._space)
 
     def _do(self, work: Callable[[], Any]) -> Any:
         """Run work that is replayed to the next driver if this one crashes."""

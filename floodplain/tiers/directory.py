@@ -18,7 +18,7 @@ from floodplain.tiers.files.folders import Folders
 from floodplain.tiers.files.modes import AS_UMASK, Modes
 from floodplain.tiers.files.plain import check_folders, check_kind
 from floodplain.tiers.files.reserve import Reserve
-from floodplain.tiers.meter import Meter
+from floodplain.tiers.meter import DELETE, GET, HEAD, LIST, PUT, Meter
 from floodplain.tiers.paths import TEMPS, checked_blob, checked_prefix
 from floodplain.tiers.ranges import EMPTY, checked_ranges
 from floodplain.tiers.walk import walk
@@ -122,14 +122,14 @@ class DirectoryBlobs(Blobs):
             return None
 
     def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
-        self._meter.count_requests()
+        self._meter.count_requests(kind=LIST)
         with as_ours(f"listing {checked_prefix(prefix)!r} at {self.url}"):
             check_folders(self._root, self._root / prefix.rpartition("/")[0])
             for name, size in walk(self._root, prefix, after):
                 yield BlobInfo(name, size)
 
     def top(self) -> Iterable[str]:
-        self._meter.count_requests()
+        self._meter.count_requests(kind=LIST)
         with as_ours(f"listing {self.url}"):
             try:
                 return os.listdir(self._root)  # noqa: PTH208 — names are wanted
@@ -144,8 +144,7 @@ class DirectoryBlobs(Blobs):
         touched = set()
         for name in names:
             path = self._root / checked_blob(name)
-            self._meter.count_requests()
-            with as_ours(f"deleting {name} at {self.url}"):
+            with self._meter.asking(DELETE), as_ours(f"deleting {name} at {self.url}"):
                 check_folders(self._root, path.parent)
                 try:
                     path.unlink()
@@ -157,11 +156,11 @@ class DirectoryBlobs(Blobs):
                 self._folders.sync(folder)
 
     def size(self, name: str) -> int:
-        with self._opened(name) as fd:
+        with self._opened(name, HEAD) as fd:
             return os.fstat(fd).st_size
 
     def modified_ms(self, name: str) -> int | None:
-        with self._opened(name) as fd:
+        with self._opened(name, HEAD) as fd:
             return os.fstat(fd).st_mtime_ns // 1_000_000
 
     def forget(self, names: Iterable[str]) -> None:
@@ -202,8 +201,7 @@ class DirectoryBlobs(Blobs):
     def _store(self, name: str, data: Writable, publish: Callable[[Path, Path], None]) -> None:
         path = self._root / checked_blob(name)
         views = [memoryview(part).cast("B") for part in (data.parts if isinstance(data, Gathered) else [data]) if len(part)]
-        self._meter.count_requests()
-        with as_ours(f"writing {name} at {self.url}"):
+        with self._meter.asking(PUT), as_ours(f"writing {name} at {self.url}"):
             try:
                 self._store_once(path, views, publish)
             except FileNotFoundError:
@@ -244,10 +242,9 @@ class DirectoryBlobs(Blobs):
         return temp
 
     @contextmanager
-    def _opened(self, name: str) -> Iterator[int]:
+    def _opened(self, name: str, kind: str = GET) -> Iterator[int]:
         path = self._root / checked_blob(name)
-        self._meter.count_requests()
-        with as_ours(f"reading {name} at {self.url}"):
+        with self._meter.asking(kind), as_ours(f"reading {name} at {self.url}"):
             check_folders(self._root, path.parent)
             self._folders.settle(path.parent)
             try:

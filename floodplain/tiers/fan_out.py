@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from floodplain.tier_use import carried_tally
 from floodplain.tiers.blobs import Blobs
 
 T = TypeVar("T")
@@ -15,4 +16,4 @@ def fan_out(blobs: Blobs, ask: Callable[[T], R], items: Sequence[T], most: int) 
     if len(items) < 2 or blobs.answers_at_once:
         return [ask(item) for item in items]
     with ThreadPoolExecutor(min(most, len(items))) as pool:
-        return list(pool.map(ask, items))
+        return list(pool.map(carried_tally(ask), items))

@@ -8,7 +8,7 @@ import pyarrow as pa
 from floodplain.errors import AlreadyExists, NotFound
 from floodplain.metrics import Counters
 from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range, Writable
-from floodplain.tiers.meter import Meter
+from floodplain.tiers.meter import DELETE, GET, HEAD, LIST, PUT, Meter
 from floodplain.tiers.paths import checked_blob, checked_prefix
 from floodplain.tiers.ranges import checked_ranges
 
@@ -36,7 +36,7 @@ class MemoryBlobs(Blobs):
 
     def create(self, name: str, data: Writable) -> None:
         copy = pa.py_buffer(bytes(data))
-        self._meter.count_requests()
+        self._meter.count_requests(kind=PUT)
         with self._lock:
             if self._held.setdefault(checked_blob(name), copy) is not copy:
                 raise AlreadyExists(f"{name} exists at {self.url}")
@@ -44,7 +44,7 @@ class MemoryBlobs(Blobs):
 
     def put(self, name: str, data: Data) -> None:
         copy = pa.py_buffer(bytes(data))
-        self._meter.count_requests()
+        self._meter.count_requests(kind=PUT)
         with self._lock:
             self._held[checked_blob(name)] = copy
         self._meter.wrote(copy.size)
@@ -66,7 +66,7 @@ class MemoryBlobs(Blobs):
 
     def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
         checked_prefix(prefix)
-        self._meter.count_requests()
+        self._meter.count_requests(kind=LIST)
         with self._lock:
             blobs = sorted((name, held.size) for name, held in self._held.items() if name.startswith(prefix) and name > after)
         for name, size in blobs:
@@ -74,16 +74,16 @@ class MemoryBlobs(Blobs):
 
     def delete(self, names: Iterable[str]) -> None:
         checked = [checked_blob(name) for name in names]
-        self._meter.count_requests(bool(checked))
+        self._meter.count_requests(bool(checked), DELETE)
         with self._lock:
             for name in checked:
                 self._held.pop(name, None)
 
     def size(self, name: str) -> int:
-        return int(self._find(name).size)
+        return int(self._find(name, HEAD).size)
 
-    def _find(self, name: str) -> pa.Buffer:
-        self._meter.count_requests()
+    def _find(self, name: str, kind: str = GET) -> pa.Buffer:
+        self._meter.count_requests(kind=kind)
         with self._lock:
             held = self._held.get(checked_blob(name))
         if held is None:

@@ -12,7 +12,7 @@ from floodplain.metrics import Counters
 from floodplain.settings import RetrySettings
 from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range, Writable, whole
 from floodplain.tiers.connect import check_not_forked, connect
-from floodplain.tiers.meter import Meter
+from floodplain.tiers.meter import DELETE, GET, HEAD, LIST, PUT, Meter
 from floodplain.tiers.objecterrors import object_error, past_the_end
 from floodplain.tiers.paths import checked_blob, checked_prefix, is_blob
 from floodplain.tiers.ranges import EMPTY, checked_ranges, coalesce, cut
@@ -45,7 +45,7 @@ class ObjectBlobs(Blobs):
         self._write(name, data, "overwrite")
 
     def get(self, name: str) -> pa.Buffer:
-        with self._asking(f"reading {checked_blob(name)}"):
+        with self._asking(f"reading {checked_blob(name)}", GET):
             data = pa.py_buffer(obstore.get(self._store, name).bytes())
         self._meter.read(data.size)
         return data
@@ -68,16 +68,16 @@ class ObjectBlobs(Blobs):
         """Sorted here: not every store lists in name order, and a caller resumes behind the last name it saw."""
         folder = checked_prefix(prefix)[: prefix.rfind("/") + 1]
         blobs: list[tuple[str, int]] = []
-        with self._asking(f"listing {prefix!r}"):
+        with self._asking(f"listing {prefix!r}", LIST):
             for page in obstore.list(self._store, folder or None, offset=_offset(after), chunk_size=PAGE_NAMES):
                 blobs += [(meta["path"], meta["size"]) for meta in page]
-        self._meter.count_requests(len(blobs) // PAGE_NAMES)
+        self._meter.count_requests(len(blobs) // PAGE_NAMES, LIST)
         for name, size in sorted(blobs):
             if name.startswith(prefix) and name > after and is_blob(name):
                 yield BlobInfo(name, size)
 
     def top(self) -> Iterable[str]:
-        with self._asking("listing what is there"):
+        with self._asking("listing what is there", LIST):
             listing = obstore.list_with_delimiter(self._store)
         names = [*listing["common_prefixes"], *(meta["path"] for meta in listing["objects"])]
         return [name.partition("/")[0] for name in names]
@@ -88,17 +88,17 @@ class ObjectBlobs(Blobs):
             self._delete(checked[start : start + PAGE_NAMES])
 
     def size(self, name: str) -> int:
-        with self._asking(f"measuring {checked_blob(name)}"):
+        with self._asking(f"measuring {checked_blob(name)}", HEAD):
             return int(obstore.head(self._store, name)["size"])
 
     def modified_ms(self, name: str) -> int | None:
-        with self._asking(f"asking for the time of {checked_blob(name)}"):
+        with self._asking(f"asking for the time of {checked_blob(name)}", HEAD):
             return int(obstore.head(self._store, name)["last_modified"].timestamp() * 1000)
 
     def _write(self, name: str, data: Data, mode: Any) -> None:
         view = memoryview(data).cast("B")
         try:
-            with self._asking(f"writing {checked_blob(name)}"):
+            with self._asking(f"writing {checked_blob(name)}", PUT):
                 obstore.put(self._store, name, view, mode=mode, use_multipart=False)
         except NotFound as error:
             raise Refused(f"{error}; a write found nothing to write to") from error
@@ -108,7 +108,7 @@ class ObjectBlobs(Blobs):
         if not wanted:
             return []
         starts, lengths = zip(*wanted, strict=True)
-        with self._asking(f"reading {name}", requests=len(wanted)):
+        with self._asking(f"reading {name}", GET, requests=len(wanted)):
             try:
                 got = obstore.get_ranges(self._store, name, starts=starts, lengths=lengths, coalesce=0)
             except Exception as error:
@@ -121,7 +121,7 @@ class ObjectBlobs(Blobs):
 
     def _delete(self, names: Sequence[str]) -> None:
         try:
-            with self._asking(f"deleting {len(names)} blobs"):
+            with self._asking(f"deleting {len(names)} blobs", DELETE):
                 obstore.delete(self._store, names)
         except NotFound:
             # Some stores make a missing name an error, which may have left others undeleted.
@@ -130,11 +130,11 @@ class ObjectBlobs(Blobs):
                     self._delete([name])
 
     @contextmanager
-    def _asking(self, doing: str, requests: int = 1) -> Iterator[None]:
+    def _asking(self, doing: str, kind: str, requests: int = 1) -> Iterator[None]:
         check_not_forked()
-        self._meter.count_requests(requests)
         try:
-            yield
+            with self._meter.asking(kind, requests):
+                yield
         except _PastTheEnd:
             raise
         except Exception as error:

@@ -106,4 +106,6 @@ class Retrying(Blobs):
         if tries >= self._retry.attempts:
             raise error
         self._meter.retried()
-        self._clock.sleep_s(delay_s(self._retry, tries, self._randomness))
+        pause_s = delay_s(self._retry, tries, self._randomness)
+        self._meter.waited(pause_s)
+        self._clock.sleep_s(pause_s)

@@ -5,7 +5,7 @@ import pytest
 
 from tests.cli.stores import run
 
-COMMANDS = ("verify", "scrub", "inspect", "compact", "gc", "bench")
+COMMANDS = ("verify", "scrub", "inspect", "cost", "compact", "gc", "bench")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

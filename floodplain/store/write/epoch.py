@@ -8,6 +8,7 @@ from floodplain.errors import BadInput
 from floodplain.store.run.open_runs import OpenRuns
 from floodplain.store.run.writer import BuiltRun
 from floodplain.store.write.task_writer import Report, TaskWriter, Ticket, conflict_before_damage, reopen, write_object
+from floodplain.tier_use import Uses
 from floodplain.tiers import paths
 from floodplain.tiers.create import create_or_read
 from floodplain.versions.log.commit import commit
@@ -99,13 +100,14 @@ class Epoch:
         outputs: Sequence[str] = (),
         sums: Sequence[FileSum] = (),
         counts: Mapping[str, int] | None = None,
+        used: Uses | None = None,
         also: Sequence[Update] = (),
         requirements: Sequence[Requirement] = (),
         published: bool = False,
     ) -> Manifest:
         """Make the epoch durable and visible, all at once. ``sums`` vouch for each of ``outputs``, in their order; without them
-        these are used unchecked. ``counts`` are added to those of the epochs before. ``also``: further updates, which need
-        ``requirements``. ``published``: there is nothing for sinks in it.
+        these are used unchecked. ``counts`` and ``used`` are added to those of the epochs before. ``also``: further updates,
+        which need ``requirements``. ``published``: there is nothing for sinks in it.
 
         Raises ``Fenced`` if another writer took over, ``Conflict`` if another epoch was committed meanwhile; then this
         epoch is lost and its files are garbage.
@@ -133,6 +135,7 @@ class Epoch:
             sums=tuple(sums),
             counts={paths.checked_name("count", name): count for name, count in (counts or {}).items() if count},
             begins=self._begins,
+            used=used or {},
         )
         behind = [AdvancePublished(ticket.epoch)] if published else []
         manifest = commit(self._history, [*also, update, *behind], needed, token=ticket.token)

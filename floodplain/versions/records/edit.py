@@ -5,9 +5,14 @@ from typing import Annotated
 import msgspec
 
 from floodplain.host import Process
+from floodplain.tier_use import TierUse
 from floodplain.versions.records.definition import Definition, DefinitionChange
 from floodplain.versions.records.schema import TableSchema
 from floodplain.versions.records.vouched import FileSum
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_]{1,64}\Z")]
+USER = r"^(driver\.)?[a-z0-9_]{1,64}\Z"
+"""An operator, or something that a driver does."""
 
 GroupRanges = tuple[tuple[int, int], ...]
 """Half-open ranges of key groups, ascending, neither empty nor touching."""
@@ -149,6 +154,8 @@ class CommitEpoch(msgspec.Struct, frozen=True, tag="epoch", omit_defaults=True):
     """Those of ``watermarks`` that go back: times of a clock that was ahead."""
     begins: bool = False
     """Whether it is the first epoch of a state that was imported: epochs are counted from its number on."""
+    used: dict[Annotated[str, msgspec.Meta(pattern=USER)], dict[Name, TierUse]] = {}
+    """What tiers were asked for since the last epoch that tells of it, this epoch's own commit not included."""
 
 
 class ReplaceRuns(msgspec.Struct, frozen=True, tag="replace"):

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from floodplain.host import Process
+from floodplain.tier_use import Uses, uses_sum
 from floodplain.tiers import paths
 from floodplain.versions.records import names, sources
 from floodplain.versions.records.ages import Ages, aged
@@ -105,6 +106,10 @@ class Manifest(msgspec.Struct, frozen=True):
     """What vouches for each of ``outputs``; empty where an edit of format 1 names them."""
     ages: Ages = ()
     """When some of the positions above the horizon were reached: tells a collection how far that may move."""
+    used: Uses = {}
+    """What tiers were asked for since the state was made, as far as epochs tell: a rollback does not undo it."""
+    used_epochs: int = 0
+    """How many epochs tell of it."""
 
     def schema(self, table: str) -> TableSchema | None:
         versions = self.schemas.get(table)
@@ -237,6 +242,8 @@ def _commit_epoch(manifest: Manifest, update: CommitEpoch) -> Manifest:
         outputs=update.outputs,
         sums=update.sums,
         left=manifest.left if _stands_still(manifest.source, update.source) else (),
+        used=uses_sum(manifest.used, update.used),
+        used_epochs=manifest.used_epochs + bool(update.used),
     )
 
 
