@@ -86,8 +86,8 @@ class StoreSettings:
     """Decoded rows that a scan, diff, count, compaction or rewrite reads at a time. Its memory is a few times that, plus a chunk
     of each run; a larger chunk is read alone. More: fewer, larger steps. At most 1 GiB."""
     memory_bytes: int = 64 << 20
-    """Decoded chunks that a process caches, of runs that are compressed or not mapped. Mapped runs need none: they are in the
-    page cache."""
+    """Decoded chunks that a process caches, of runs that are compressed or not mapped. Mapped runs, those in a cache included,
+    need none: they are in the page cache."""
     epoch_bytes: int = 512 << 20
     """Rows of one epoch that a task has in memory at a time, as Arrow; as Python values they take several times that. More rows
     spill to the local disk and are processed some key groups at a time. Less: less memory, more reads of state."""

@@ -8,7 +8,8 @@ from floodplain.clock import Clock, Randomness
 from floodplain.errors import Corrupt, NotFound
 from floodplain.settings import StoreSettings
 from floodplain.store.run.chunk_cache import ChunkCache
-from floodplain.store.run.reader import RunReader, open_run
+from floodplain.store.run.opening import open_run
+from floodplain.store.run.reader import RunReader
 from floodplain.store.run.validation import membership, schema_of
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.log.history import History

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from floodplain.clock import Clock
+from floodplain.tiers.derived import DerivedCache
 
 
 class Gathered:
@@ -57,6 +58,8 @@ class Blobs(ABC):
     """Where it is, for messages; carries no credentials."""
     answers_at_once: bool = False
     """Whether nothing is waited for, so that asking in several threads only costs."""
+    derived: DerivedCache | None = None
+    """Where readers keep what they made of blobs, to use it mapped the next time. None where there is no cache."""
 
     @abstractmethod
     def create(self, name: str, data: Writable) -> None:
@@ -79,6 +82,10 @@ class Blobs(ABC):
 
         A range that reaches past the end gives a shorter buffer, never an error: the caller's checksum names the damage.
         """
+
+    def fetch_ranges(self, name: str, ranges: Sequence[Range]) -> list[pa.Buffer]:
+        """As ``get_ranges``, past all caches: for what the caller keeps in ``derived`` in another form."""
+        return self.get_ranges(name, ranges)
 
     @abstractmethod
     def map(self, name: str) -> pa.Buffer | None:

@@ -1,34 +1,21 @@
 """A bounded cache on this machine's disk or tmpfs, in front of a slower tier."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from pathlib import Path
 
 import pyarrow as pa
 
 from floodplain.clock import Clock
-from floodplain.errors import UnsafeStore
 from floodplain.metrics import Counters
 from floodplain.settings import CacheSettings
-from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range, Writable, whole
-from floodplain.tiers.cache import sketch
-from floodplain.tiers.cache.entry import key_of, stem_of, trailer, unsealed
-from floodplain.tiers.cache.ledger import Ledger, Reservation
-from floodplain.tiers.cache.policy import policy_of
-from floodplain.tiers.files.errors import as_ours
+from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range, Writable
+from floodplain.tiers.cache.files import CacheFiles
+from floodplain.tiers.derived import DerivedCache
 from floodplain.tiers.files.modes import AS_UMASK, Modes
 from floodplain.tiers.meter import Meter
 from floodplain.tiers.paths import RUNS, checked_blob
 from floodplain.tiers.ranges import EMPTY, checked_ranges
 
 WHOLE = "whole"
-TOUCH_NS = 10_000_000_000
-"""How stale a file's time of last use may get. Touching more often would have other processes verify it more often."""
-_VERIFIED_MOST = 1 << 16
-
-Mark = tuple[int, int, int]
-"""(inode, change time, size): the same for a file that nobody wrote to or replaced."""
 
 
 def is_run(name: str) -> bool:
@@ -36,7 +23,8 @@ def is_run(name: str) -> bool:
 
 
 class CachedBlobs(Blobs):
-    """Keeps what was read from ``lower``, whole blobs or ranges as they were asked for, up to ``settings.size_bytes``.
+    """Keeps what was read from ``lower``, whole blobs or ranges as they were asked for, up to ``settings.size_bytes``; and in
+    ``derived`` what readers made of it, unless it may not be mapped.
 
     Only names that are ``cacheable`` are kept: those that are never written twice. All else goes to ``lower`` and
     nothing is remembered. Several processes share one directory; the bound is over all of them and includes files
@@ -56,7 +44,6 @@ class CachedBlobs(Blobs):
         *,
         tier: str = "disk",
         cacheable: Callable[[str], bool] = is_run,
-        keep_created: bool = False,
         space: str | None = None,
         mapped: bool = True,
         modes: Modes = AS_UMASK,
@@ -67,31 +54,13 @@ class CachedBlobs(Blobs):
         self.url = lower.url
         self._lower = lower
         self._cacheable = cacheable
-        self._keep_created = keep_created
-        self._space = space or lower.url
         self._mapped = mapped
-        self._clock = clock
         self._meter = Meter(counters, tier)
-        self._verified: dict[str, Mark] = {}
-        root = Path(settings.directory).expanduser()
-        with as_ours(f"opening the {tier} cache at {root}"):
-            root.parent.mkdir(parents=True, exist_ok=True)
-            modes.make_folder(root)
-            self._check_room(root, settings.size_bytes)
-            policy = policy_of(settings.policy)
-            overhead_bytes = 4 * os.statvfs(root).f_frsize
-            self._sketch: sketch.Sketch | None = None
-            if policy.counts:
-                width = sketch.width_for(settings.size_bytes)
-                self._sketch = sketch.Sketch(root / f"sketch-{width}", width, modes)
-                overhead_bytes += sketch.file_bytes(width) + os.statvfs(root).f_frsize
-            limit_bytes = settings.size_bytes - overhead_bytes
-            self._ledger = Ledger(root, limit_bytes, policy, self._frequency, clock, modes)
+        self._files = CacheFiles(settings, space or lower.url, tier=tier, mapped=mapped, modes=modes, clock=clock)
+        self.derived = DerivedCache(self._files, self._meter, clock, lower.derived) if mapped else None
 
     def create(self, name: str, data: Writable) -> None:
         self._lower.create(name, data)
-        if self._keep_created and self._cacheable(name):
-            self._keep([(name, WHOLE, whole(data))])
 
     def put(self, name: str, data: Data) -> None:
         self._lower.put(name, data)
@@ -101,7 +70,7 @@ class CachedBlobs(Blobs):
         if not self._cacheable(checked_blob(name)):
             return self._lower.get(name)
         self._meter.count_requests()
-        kept = self._find(name, WHOLE)
+        kept = self._files.find(name, WHOLE)
         if kept is not None:
             self._meter.hit()
             self._meter.read(kept.size)
@@ -128,9 +97,12 @@ class CachedBlobs(Blobs):
             kept |= fetched
         return [kept.get(range_, EMPTY) for range_ in ranges]
 
+    def fetch_ranges(self, name: str, ranges: Sequence[Range]) -> list[pa.Buffer]:
+        return self._lower.fetch_ranges(name, ranges)
+
     def map(self, name: str) -> pa.Buffer | None:
         """The blob mapped if all of it is here, else what ``lower`` can map."""
-        if self._mapped and self._cacheable(checked_blob(name)) and (kept := self._find(name, WHOLE)) is not None:
+        if self._mapped and self._cacheable(checked_blob(name)) and (kept := self._files.find(name, WHOLE)) is not None:
             self._meter.count_requests()
             self._meter.hit()
             return kept
@@ -165,111 +137,20 @@ class CachedBlobs(Blobs):
         self._drop(held)
 
     def _drop(self, names: Sequence[str]) -> None:
-        """A read that is under way elsewhere may still keep a part of one of them."""
-        stems = {stem_of(self._space, name) for name in names if self._cacheable(name)}
-        if stems:
-            with suppress(OSError), self._ledger.locked() as book:
-                book.drop_blobs(stems)
-
-    def _find_ranges(self, name: str, wanted: Iterable[Range]) -> dict[Range, pa.Buffer]:
-        whole = self._find(name, WHOLE, count=False)
-        if whole is not None:
-            return {(offset, length): whole[offset : offset + length] for offset, length in wanted}
-        buffers = {range_: self._find(name, _part(range_)) for range_ in wanted}
-        return {range_: data for range_, data in buffers.items() if data is not None}
-
-    def _find(self, name: str, part: str, *, count: bool = True) -> pa.Buffer | None:
-        key = key_of(self._space, name, part)
-        if count and self._sketch:
-            self._sketch.add(key)
-        path = self._ledger.path(key)
-        try:
-            status = path.stat()
-            verify = not self._mapped or self._verified.get(key) != _mark(status)
-            data = unsealed(self._content(path), self._space, name, part, verify=verify)
-            if data is None:
-                self._discard(key)
-            else:
-                self._touch(key, status)
-        except OSError:
-            return None
-        except pa.ArrowException:
-            self._discard(key)
-            return None
-        return data
-
-    def _content(self, path: Path) -> pa.Buffer:
-        if not self._mapped:
-            return pa.py_buffer(path.read_bytes())
-        with pa.memory_map(str(path)) as file:
-            return file.read_buffer()
-
-    def _touch(self, key: str, status: os.stat_result) -> None:
-        """Remember that the file is good, and now and then that it was used."""
-        path = self._ledger.path(key)
-        now_ns = self._clock.now_ms() * 1_000_000
-        if now_ns - status.st_mtime_ns >= TOUCH_NS:
-            os.utime(path, ns=(now_ns, now_ns))
-            status = path.stat()
-        if len(self._verified) >= _VERIFIED_MOST:
-            self._verified.clear()
-        self._verified[key] = _mark(status)
-
-    def _discard(self, key: str) -> None:
-        self._verified.pop(key, None)
-        with suppress(OSError), self._ledger.locked() as book:
-            book.drop(key)
+        self._files.drop(names=filter(self._cacheable, names))
 
     def _keep(self, pieces: Sequence[tuple[str, str, pa.Buffer]]) -> None:
-        """Write what there is room for. Whatever goes wrong, the caller has its bytes already."""
-        files = {key_of(self._space, name, part): (data, trailer(self._space, name, part, data)) for name, part, data in pieces}
-        held: list[Reservation] = []
-        with suppress(OSError):
-            try:
-                with self._ledger.locked() as book:
-                    if self._sketch:
-                        self._sketch.age()
-                    for key, (data, tail) in files.items():
-                        if room := book.reserve(key, data.size + len(tail)):
-                            held.append(room)
-                    self._meter.evicted(book.evicted_bytes)
-                written = [room for room in held if self._write(room, *files[room.key])]
-                if held:
-                    with self._ledger.locked() as book:
-                        for room in held:
-                            (book.publish if room in written else book.release)(room)
-            finally:
-                for room in held:
-                    os.close(room.fd)
+        written_bytes, evicted_bytes = self._files.keep(pieces)
+        self._meter.wrote(written_bytes)
+        self._meter.evicted(evicted_bytes)
 
-    def _write(self, room: Reservation, data: pa.Buffer, tail: bytes) -> bool:
-        try:
-            for view in (memoryview(data).cast("B"), memoryview(tail)):
-                written = 0
-                while written < len(view):
-                    written += os.write(room.fd, view[written:])
-            now_ns = self._clock.now_ms() * 1_000_000
-            os.utime(room.fd, ns=(now_ns, now_ns))
-        except OSError:
-            return False
-        self._meter.wrote(data.size)
-        return True
-
-    def _frequency(self, key: str) -> int:
-        return self._sketch.estimate(key) if self._sketch else 0
-
-    def _check_room(self, root: Path, size_bytes: int) -> None:
-        room = os.statvfs(root)
-        if room.f_frsize * room.f_blocks < size_bytes:
-            raise UnsafeStore(
-                f"the {self.tier} cache at {root} is to hold {size_bytes:,} bytes, and its file system has "
-                f"{room.f_frsize * room.f_blocks:,}; ask for less, or choose another directory"
-            )
+    def _find_ranges(self, name: str, wanted: Iterable[Range]) -> dict[Range, pa.Buffer]:
+        whole = self._files.find(name, WHOLE, count=False)
+        if whole is not None:
+            return {(offset, length): whole[offset : offset + length] for offset, length in wanted}
+        buffers = {range_: self._files.find(name, _part(range_)) for range_ in wanted}
+        return {range_: data for range_, data in buffers.items() if data is not None}
 
 
 def _part(range_: Range) -> str:
     return f"{range_[0]}-{range_[1]}"
-
-
-def _mark(status: os.stat_result) -> Mark:
-    return status.st_ino, status.st_ctime_ns, status.st_size

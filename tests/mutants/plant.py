@@ -5,7 +5,9 @@ from dataclasses import dataclass
 FILES = {
     "batch_entries": "floodplain/runtime/checkpoint/damage.py",
     "channel": "floodplain/workers/channel.py",
-    "chunks": "floodplain/store/run/reader.py",
+    "cache_files": "floodplain/tiers/cache/files.py",
+    "cached_run": "floodplain/store/run/cached_run.py",
+    "chunks": "floodplain/store/run/chunks.py",
     "commands": "floodplain/workers/commands.py",
     "commit": "floodplain/versions/log/commit.py",
     "compactor": "floodplain/store/compaction/compactor.py",
@@ -32,6 +34,7 @@ FILES = {
     "pins": "floodplain/versions/retention/pins.py",
     "policy": "floodplain/store/compaction/policy.py",
     "publisher": "floodplain/runtime/publisher.py",
+    "run_reader": "floodplain/store/run/reader.py",
     "readers": "floodplain/store/run/open_runs.py",
     "renewal": "floodplain/versions/log/renewal.py",
     "replay": "floodplain/versions/log/replay.py",
@@ -52,6 +55,7 @@ FILES = {
 """Where each file is: the one place to change when a module moves."""
 
 TESTS = {
+    "cached_runs": "tests/store/run/test_cached_run.py",
     "changed_on_disk": "tests/store/test_changed_on_disk.py",
     "collect": "tests/versions/retention/test_garbage.py",
     "commits": "tests/versions/log/test_commit.py",

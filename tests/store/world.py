@@ -2,21 +2,23 @@
 
 import itertools
 import struct
+import tempfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from floodplain.clock import Clock, SeededRandomness
+from floodplain.clock import Clock, ManualClock, SeededRandomness
 from floodplain.errors import StoreNotFound
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.metrics import Counters
-from floodplain.settings import RetentionSettings, RetrySettings, StoreSettings
+from floodplain.settings import CacheSettings, RetentionSettings, RetrySettings, StoreSettings
 from floodplain.store.store import Store, Writer
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
+from floodplain.tiers.cached import CachedBlobs
 from floodplain.tiers.memory import MemoryBlobs
 from floodplain.versions.log import lease
 from floodplain.versions.log.history import History
@@ -39,10 +41,24 @@ class Mapped(MemoryBlobs):
         return self._find(name)
 
 
-TIERS: dict[str, type[MemoryBlobs]] = {"memory": MemoryBlobs, "object": ObjectLike, "mapped": Mapped}
+class Cached(CachedBlobs):
+    """An object store behind a cache, in which runs are decoded and mapped."""
+
+    def __init__(self, url: str, counters: Counters) -> None:
+        folder = tempfile.TemporaryDirectory()
+        super().__init__(ObjectLike(url, counters), CacheSettings(folder.name, 4 << 20), clock=ManualClock(), counters=counters)
+        self._folder = folder
 
 
-def memory(tier: str = "memory") -> MemoryBlobs:
+TIERS: dict[str, Callable[[str, Counters], Blobs]] = {
+    "memory": MemoryBlobs,
+    "object": ObjectLike,
+    "mapped": Mapped,
+    "cached": Cached,
+}
+
+
+def memory(tier: str = "memory") -> Blobs:
     return TIERS[tier]("memory://test", Counters())
 
 

@@ -118,7 +118,7 @@ def blobs(request: pytest.FixtureRequest, tmp_path: Path, counters: Counters) ->
         )
     below = directory(tmp_path / "store", counters)
     if kind == "cached-twice":
-        below = cached(below, tmp_path / "disk", counters, keep_created=True)
+        below = cached(below, tmp_path / "disk", counters)
         return cached(below, tmp_path / "fast", counters, tier="tmpfs")
     return cached(below, tmp_path / "disk", counters, policy=kind.removeprefix("cached-"))
 

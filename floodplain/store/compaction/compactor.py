@@ -15,7 +15,7 @@ from floodplain.store.rows.resolve import Rules
 from floodplain.store.run.lookup_keys import Source
 from floodplain.store.run.open_runs import OpenRuns
 from floodplain.store.run.writer import RunBuilder
-from floodplain.store.write.task_writer import conflict_before_damage, reopen, run_options, write_object
+from floodplain.store.write.task_writer import conflict_before_damage, keep, reopen, run_options, write_object
 from floodplain.tiers import paths
 from floodplain.versions.log.commit import commit
 from floodplain.versions.log.history import History
@@ -136,4 +136,6 @@ def written(
         return ()
     run = builder.finish(low, high, manifest.epoch)
     name = paths.run(manifest.position, f"compact-{history.randomness.nonce()}", str(size(proposal.groups)))
-    return write_object([run], name, history.blobs, history.settings, history.clock, history.randomness)
+    refs = write_object([run], name, history.blobs, history.settings, history.clock, history.randomness)
+    keep([run], manifest.store, history.blobs)
+    return refs

@@ -2,6 +2,7 @@
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 
 import pyarrow as pa
 
@@ -35,6 +36,12 @@ class ChunkCache:
             self._used += cost
             while self._used > self._limit:
                 self._used -= self._chunks.popitem(last=False)[1][1]
+
+    def drop(self, run: str, chunks: Iterable[int]) -> None:
+        """Evict these chunks."""
+        with self._lock:
+            for chunk in chunks:
+                self._used -= self._chunks.pop((run, chunk), (None, 0))[1]
 
     def drop_all_but(self, runs: set[str]) -> None:
         """Evict the chunks of all other runs."""

@@ -2,17 +2,20 @@
 
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from floodplain.errors import NotFound
 from floodplain.metrics import Counters
 from floodplain.store.run import validation
+from floodplain.store.run.cached_run import RUN, SMALL_BYTES, key_of
 from floodplain.store.run.chunk_cache import ChunkCache
 from floodplain.store.run.lookup_keys import Source
-from floodplain.store.run.reader import FETCH_BYTES, RunReader, open_run
+from floodplain.store.run.opening import open_run
+from floodplain.store.run.reader import FETCH_BYTES, RunReader
 from floodplain.tiers.blobs import Blobs
+from floodplain.tiers.derived import DerivedCache
 from floodplain.tiers.fan_out import fan_out
 from floodplain.versions.records.edit import GroupRanges, RunRef
 from floodplain.versions.records.groups import intersect
@@ -60,6 +63,8 @@ class OpenRuns:
         self._cache = ChunkCache(memory_bytes)
         self._open: dict[tuple[str, int], RunReader] = {}
         self._members: dict[tuple[str, int], tuple[GroupRanges, np.ndarray]] = {}
+        self._named: dict[tuple[str, int], RunRef] = {}
+        """The runs that were opened, or were to stay open the last time."""
         self._uses: weakref.WeakSet[Use] = weakref.WeakSet()
         self._lock = threading.Lock()
 
@@ -117,13 +122,38 @@ class OpenRuns:
         return member
 
     def keep_only(self, refs: Iterable[RunRef]) -> None:
-        """Unmap every run that is not among ``refs``."""
-        wanted = list(refs)
-        keys, runs = {_key(ref) for ref in wanted}, {ref.id for ref in wanted}
+        """Unmap every run that is not among ``refs``. What was among them the last time leaves the cache of this machine, too."""
+        named = {_key(ref): ref for ref in refs}
         with self._lock:
-            self._open = {key: reader for key, reader in self._open.items() if key in keys}
-            self._members = {key: member for key, member in self._members.items() if key in keys}
-        self._cache.drop_all_but(runs)
+            before, self._open = self._open, {key: reader for key, reader in self._open.items() if key in named}
+            self._members = {key: member for key, member in self._members.items() if key in named}
+            gone = [ref for key, ref in self._named.items() if key not in named]
+            self._named = named
+        self._cache.drop_all_but({ref.id for ref in named.values()})
+        if (derived := self._blobs.derived) is not None:
+            self._evict(derived, gone, before)
+            if derived.review_due():
+                self._review()
+
+    def _evict(self, derived: DerivedCache, gone: Sequence[RunRef], before: Mapping[tuple[str, int], RunReader]) -> None:
+        """Others on this machine may still read what leaves: what they have mapped stays readable."""
+        parts, unknown = list[tuple[str, str]](), list[str]()
+        for ref in gone:
+            reader = before.get(_key(ref))
+            if reader is not None and reader.cached is not None:
+                parts += reader.cached.parts()
+            elif ref.length <= SMALL_BYTES:
+                parts.append((key_of(ref, self._store), RUN))
+            else:
+                unknown.append(key_of(ref, self._store))
+        derived.drop(parts, unknown)
+
+    def _review(self) -> None:
+        with self._lock:
+            readers = list(self._open.values())
+        for reader in readers:
+            if reader.cached is not None:
+                self._cache.drop(reader.ref.id, reader.cached.review())
 
     def _readers(self, wanted: Sequence[tuple[RunRef, TableSchema]], key_groups: int) -> list[RunReader]:
         known = [self._open.get(_key(ref)) for ref, _ in wanted]
@@ -138,6 +168,7 @@ class OpenRuns:
         fresh = {_key(pair[0]): reader for pair, reader in zip(missing, opened, strict=True)}
         with self._lock:
             self._open.update(fresh)
+            self._named.update((_key(ref), ref) for ref, _ in missing)
         return [reader or fresh[_key(ref)] for reader, (ref, _) in zip(known, wanted, strict=True)]
 
     def _far(self, name: str) -> bool:
@@ -150,7 +181,17 @@ class OpenRuns:
     def _open_one(self, pair: tuple[RunRef, TableSchema], key_groups: int) -> RunReader:
         ref, schema = pair
         cache, fetch_bytes = self._cache, self._window_bytes
-        return open_run(ref, schema, key_groups, self._store, self._blobs, cache, mapped=self._mapped, fetch_bytes=fetch_bytes)
+        return open_run(
+            ref,
+            schema,
+            key_groups,
+            self._store,
+            self._blobs,
+            cache,
+            mapped=self._mapped,
+            fetch_bytes=fetch_bytes,
+            derived=self._blobs.derived,
+        )
 
 
 def _key(ref: RunRef) -> tuple[str, int]:

@@ -13,8 +13,10 @@ from floodplain.store.rows.arrow_validation import validate_batch
 from floodplain.store.rows.layout import HASH, SUB
 from floodplain.store.rows.row_classes import starts_of
 from floodplain.store.run import row_position, search, validation
+from floodplain.store.run.cached_run import CachedRun, stored
 from floodplain.store.run.chunk_cache import ChunkCache
-from floodplain.store.run.footer import Footer, Section, damaged, decode
+from floodplain.store.run.chunks import decoded
+from floodplain.store.run.footer import Footer, Section, damaged
 from floodplain.store.run.interpolation_index import Directory
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.records.edit import RunRef
@@ -52,6 +54,7 @@ class RunReader:
         blobs: Blobs,
         cache: ChunkCache,
         fetch_bytes: int = FETCH_BYTES,
+        cached: CachedRun | None = None,
     ) -> None:
         self.ref = ref
         self._footer = footer
@@ -61,6 +64,7 @@ class RunReader:
         self._body = body
         self.blobs = blobs
         self._cache = cache
+        self.cached = cached
         self._fetch_bytes = min(fetch_bytes, FETCH_BYTES)
         self.first, self.first_sub = footer.column("first"), footer.column("first_sub")
         self.last, self.last_sub = footer.column("last"), footer.column("last_sub")
@@ -75,7 +79,8 @@ class RunReader:
 
     @property
     def mapped(self) -> bool:
-        return self._body is not None
+        """Whether all of it can be used where it is mapped, as far as is known."""
+        return self._body is not None or (self.cached is not None and self.cached.mapped and self.cached.complete)
 
     @property
     def unique(self) -> bool:
@@ -86,11 +91,42 @@ class RunReader:
         held = held or {}
         batches = {chunk: held.get(chunk) or self._cache.get(self.ref.id, chunk) for chunk in chunks}
         missing = [chunk for chunk, batch in batches.items() if batch is None]
-        ranges = [(int(self._offset[chunk]), int(self._length[chunk])) for chunk in missing]
-        for chunk, data in zip(missing, self._read(ranges), strict=True):
+        if self.cached is not None:
+            self.cached.note_use(chunks)
+            batches.update(self._from_cache(self.cached, missing))
+            missing = [chunk for chunk, batch in batches.items() if batch is None]
+        if missing:
+            batches.update(self._fetched(missing))
+        return {chunk: batch for chunk, batch in batches.items() if batch is not None}
+
+    def _from_cache(self, cached: CachedRun, chunks: Sequence[int]) -> dict[int, pa.RecordBatch]:
+        """Those of the chunks that the cache of this machine has decoded."""
+        try:
+            here = cached.chunks(chunks)
+            for chunk, batch in here.items():
+                self._check(chunk, batch)
+        except (Corrupt, pa.ArrowException, ValueError):
+            cached.forget()
+            return {}
+        for chunk, batch in here.items():
+            self._cache.put(self.ref.id, chunk, batch, held=cached.mapped)
+        return here
+
+    def _fetched(self, chunks: Sequence[int]) -> dict[int, pa.RecordBatch]:
+        """Chunks as they are stored, decoded; the cache of this machine keeps them decoded, and then they are used from there."""
+        stored = zip(chunks, self._read([(int(self._offset[chunk]), int(self._length[chunk])) for chunk in chunks]), strict=True)
+        if self.cached is not None and self.cached.mapped:
+            fresh = {chunk: self._decode_or_ask_again(chunk, data) for chunk, data in stored}
+            self.cached.keep(fresh)
+            here = self._from_cache(self.cached, chunks)
+            for chunk in fresh.keys() - here.keys():
+                self._cache.put(self.ref.id, chunk, fresh[chunk], held=False)
+            return {**fresh, **here}
+        batches = {}
+        for chunk, data in stored:
             batches[chunk] = self._decode_or_ask_again(chunk, data)
             self._cache.put(self.ref.id, chunk, batches[chunk], held=self._zero_copy(data, batches[chunk]))
-        return {chunk: batch for chunk, batch in batches.items() if batch is not None}
+        return batches
 
     def find(
         self, hashes: np.ndarray, subs: np.ndarray | None = None, held: Mapping[int, pa.RecordBatch] | None = None
@@ -115,7 +151,9 @@ class RunReader:
 
     def _at_hand(self, chunk: int) -> bool:
         """Whether the chunk is used where it is mapped."""
-        return self.mapped and bool(self.decoded_bytes[chunk] == self._length[chunk])
+        if self._body is None:
+            return self.cached is not None and self.cached.is_mapped(chunk)
+        return bool(self.decoded_bytes[chunk] == self._length[chunk])
 
     def _fetch_each(self, chunks: list[int], held: Mapping[int, pa.RecordBatch] | None) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Chunk by chunk, asked for a few at a time: keys spread over a large run must not bring all of it into memory."""
@@ -145,7 +183,7 @@ class RunReader:
 
     def check_length(self) -> None:
         """Raises ``Corrupt`` if the mapped file no longer has its length: a touch behind its end would end the process."""
-        mapped_bytes = self.blobs.mapped_bytes(self.ref.object) if self.mapped else None
+        mapped_bytes = self.blobs.mapped_bytes(self.ref.object) if self._body is not None else None
         if mapped_bytes is not None and mapped_bytes != self.ref.object_size:
             raise damaged(self.ref, f"{self.ref.object_size} bytes", f"{mapped_bytes} bytes")
 
@@ -169,6 +207,8 @@ class RunReader:
             return []
         if self._body is not None:
             return [self._body.slice(offset, length) for offset, length in ranges]
+        if self.cached is not None:
+            return stored(self.ref, self.blobs)(ranges)
         try:
             return self.blobs.get_ranges(self.ref.object, [(self.ref.offset + offset, length) for offset, length in ranges])
         except NotFound as error:
@@ -179,28 +219,22 @@ class RunReader:
         try:
             return self._decode(chunk, data)
         except Corrupt:
-            if self.mapped:
+            if self._body is not None:
                 raise
             self.blobs.forget([self.ref.object])
             return self._decode(chunk, self._read([(int(self._offset[chunk]), int(self._length[chunk]))])[0])
 
     def _decode(self, chunk: int, data: pa.Buffer) -> pa.RecordBatch:
-        expected, actual = int(self._checksum[chunk]), xxhash.xxh3_64_intdigest(data)
-        if data.size != self._length[chunk] or actual != expected:
-            raise damaged(self.ref, f"chunk {chunk} with checksum {expected:016x}", f"{data.size} bytes with {actual:016x}")
+        batch = decoded(self.ref, self._footer, self._schema, chunk, data)
+        self._check(chunk, batch)
+        return batch
+
+    def _check(self, chunk: int, batch: pa.RecordBatch) -> None:
         try:
-            if (claimed := validation.unpacked_bytes(data)) > validation.MOST_CHUNK_BYTES:
-                raise damaged(self.ref, f"chunk {chunk} within {validation.MOST_CHUNK_BYTES} bytes", f"{claimed} when unpacked")
-            if self._footer.decoded and (claimed or data.size) != self.decoded_bytes[chunk]:
-                raise damaged(
-                    self.ref, f"chunk {chunk} of {self.decoded_bytes[chunk]} bytes when decoded", f"{claimed or data.size}"
-                )
-            batch = pa.ipc.read_record_batch(data, self._schema)
             validate_batch(batch)
-        except (pa.ArrowException, ValueError, OSError) as error:
+        except (pa.ArrowException, ValueError) as error:
             raise damaged(self.ref, f"chunk {chunk} in Arrow's format", str(error)) from error
         validation.check_rows(batch, chunk, self.ref, self._footer, self._table, self._key_groups)
-        return batch
 
     def _zero_copy(self, stored: pa.Buffer, batch: pa.RecordBatch) -> bool:
         """Whether the batch lies in the mapped file, so that keeping it costs no memory of this process."""
@@ -219,7 +253,9 @@ class RunReader:
 
     def _part(self, place: Section) -> pa.Buffer:
         if place not in self._parts:
-            self._parts[place] = self._check_part(place, self._read([(place.offset, place.length)])[0])
+            here = self.cached
+            data = here.section(place, self._read) if here else self._read([(place.offset, place.length)])[0]
+            self._parts[place] = self._check_part(place, data)
         return self._parts[place]
 
     def _check_part(self, place: Section, data: pa.Buffer) -> pa.Buffer:
@@ -335,42 +371,6 @@ def _is_compressed(chunk: pa.Buffer) -> bool:
 
 
 _END_MARK = b"\xff\xff\xff\xff\0\0\0\0"
-
-
-def open_run(
-    ref: RunRef,
-    table: TableSchema,
-    key_groups: int,
-    store: str,
-    blobs: Blobs,
-    cache: ChunkCache,
-    *,
-    mapped: bool = True,
-    fetch_bytes: int = FETCH_BYTES,
-) -> RunReader:
-    """Reads the footer only. Raises ``Corrupt`` if the file is not the one that ``ref`` vouches for.
-
-    ``table`` is the schema that it was written under. ``mapped`` off: what is read is copied from the file, also where it could
-    be mapped. ``fetch_bytes``: of chunks, decoded, that a lookup fetches at a time.
-    """
-    validation.check_ref(ref)
-    try:
-        body = blobs.map(ref.object) if mapped else None
-        if body is not None:
-            footer, run = _from_map(ref, body, store)
-            return RunReader(ref, footer, table, key_groups, run, blobs, cache, fetch_bytes)
-        place = (ref.offset + ref.length - ref.footer_length, ref.footer_length)
-        data = blobs.get_ranges(ref.object, [place])[0]
-    except NotFound as error:
-        raise damaged(ref, "the file", "no such file") from error
-    return RunReader(ref, decode(data, ref, store), table, key_groups, None, blobs, cache, fetch_bytes)
-
-
-def _from_map(ref: RunRef, body: pa.Buffer, store: str) -> tuple[Footer, pa.Buffer]:
-    if body.size != ref.object_size:
-        raise damaged(ref, f"{ref.object_size} bytes", f"{body.size} bytes")
-    run = body.slice(ref.offset, ref.length)
-    return decode(run.slice(ref.length - ref.footer_length), ref, store), run
 
 
 def _checked_schema(ref: RunRef, footer: Footer, table: TableSchema) -> pa.Schema:

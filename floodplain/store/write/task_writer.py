@@ -13,10 +13,11 @@ from floodplain.settings import StoreSettings
 from floodplain.store.rows import large_tables
 from floodplain.store.rows.definition import recorded
 from floodplain.store.rows.delta import physical_rows, settle, unmergeable
+from floodplain.store.run.cached_run import admit
 from floodplain.store.run.open_runs import LOCAL_TIERS, OpenRuns
 from floodplain.store.run.writer import BuiltRun, RunOptions, build_run, pack
 from floodplain.tiers import paths
-from floodplain.tiers.blobs import Blobs, Writable
+from floodplain.tiers.blobs import Blobs, Range, Writable, whole
 from floodplain.tiers.create import create_or_read
 from floodplain.versions.log.history import History
 from floodplain.versions.log.requirements import Requirement
@@ -123,11 +124,13 @@ class TaskWriter:
         rows = sum(run.ref.rows for run in runs)
         if sum(len(run.data) for run in runs) < self.settings.inline_bytes:
             inline = tuple(InlineRun(run.ref, bytes(run.data)) for run in runs)
-            return Report(inline=inline, rows=rows), _nothing
+            return Report(inline=inline, rows=rows), partial(keep, runs, self._ticket.store, self._blobs)
         data, refs = pack(runs, self._name)
-        return Report(runs=refs, rows=rows), partial(
-            _create, data, self._name, self._blobs, self.settings, self.clock, self._randomness
-        )
+        return Report(runs=refs, rows=rows), partial(self._store, runs, data)
+
+    def _store(self, runs: Sequence[BuiltRun], data: Writable) -> None:
+        _create(data, self._name, self._blobs, self.settings, self.clock, self._randomness)
+        keep(runs, self._ticket.store, self._blobs)
 
     def _build(self, table: str, parts: list[pa.Table]) -> BuiltRun:
         ticket = self._ticket
@@ -154,7 +157,7 @@ def run_options(settings: StoreSettings, blobs: Blobs, store: str, key_groups: i
 def write_object(
     runs: list[BuiltRun], name: str, blobs: Blobs, settings: StoreSettings, clock: Clock, randomness: Randomness
 ) -> tuple[RunRef, ...]:
-    """Store runs as one object; returns where each is."""
+    """Store runs as one object; returns where each is. The cache of this machine does not hold them: see ``keep``."""
     data, refs = pack(runs, name)
     _create(data, name, blobs, settings, clock, randomness)
     return refs
@@ -165,8 +168,25 @@ def _create(data: Writable, name: str, blobs: Blobs, settings: StoreSettings, cl
         raise BadInput(f"{name} was written already by another task: operator and part must name a task once per try")
 
 
+def keep(runs: Sequence[BuiltRun], store: str, blobs: Blobs) -> None:
+    """Have the cache of this machine hold what was just written, so that nobody here fetches it back.
+
+    Raises ``Corrupt`` if a run is not what was to be written: it is decoded for this, before anything refers to it.
+    """
+    derived = blobs.derived
+    if derived is None:
+        return
+    for run in runs:
+        data = whole(run.data)
+        admit(run.ref, store, derived, partial(_slices, data))
+
+
+def _slices(data: pa.Buffer, ranges: Sequence[Range]) -> list[pa.Buffer]:
+    return [data.slice(offset, length) for offset, length in ranges]
+
+
 def _nothing() -> None:
-    """What is left to write of runs that travel in the report."""
+    """Of a task that has no changes."""
 
 
 @contextmanager

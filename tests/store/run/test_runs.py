@@ -18,7 +18,8 @@ from floodplain.store.rows.layout import HASH
 from floodplain.store.run import reader as runreader
 from floodplain.store.run.chunk_cache import ChunkCache
 from floodplain.store.run.interpolation_index import Directory
-from floodplain.store.run.reader import RunReader, open_run
+from floodplain.store.run.opening import open_run
+from floodplain.store.run.reader import RunReader
 from floodplain.store.run.validation import check_chunk_order
 from floodplain.store.run.writer import ALIGNMENT, BuiltRun, pack
 from floodplain.store.store import Store

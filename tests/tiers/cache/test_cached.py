@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from floodplain.clock import ManualClock
-from floodplain.errors import FloodplainError, UnsafeStore
+from floodplain.errors import UnsafeStore
 from floodplain.metrics import TIER_EVICTED_BYTES, TIER_HITS, TIER_MISSES, TIER_READ_BYTES, TIER_REQUESTS, Counters
 from floodplain.tiers.cached import CachedBlobs
 from floodplain.tiers.memory import MemoryBlobs
@@ -72,20 +72,6 @@ class TestReading:
         assert cache.get_ranges("runs/a", [(0, 8)])[0].to_pybytes() == b"damag"
         below.put("runs/a", b"repaired")
         assert cache.get_ranges("runs/a", [(0, 8)])[0].to_pybytes() == b"repaired"
-
-    def test_created_blobs_are_kept_if_asked_for(self, below: MemoryBlobs, root: Path, counters: Counters) -> None:
-        cached(below, root, counters).create("runs/a", b"one")
-        assert files(root) == []
-        cached(below, root, counters, keep_created=True).create("runs/b", b"two")
-        assert cached(below, root, counters).get("runs/b").to_pybytes() == b"two"
-        assert asked(counters) == (1, 0)
-
-    def test_a_create_that_failed_is_not_kept(self, below: MemoryBlobs, root: Path, counters: Counters) -> None:
-        below.create("runs/a", b"theirs")
-        cache = cached(below, root, counters, keep_created=True)
-        with pytest.raises(FloodplainError):
-            cache.create("runs/a", b"mine")
-        assert cache.get("runs/a").to_pybytes() == b"theirs"
 
     def test_stores_that_share_a_directory_keep_apart(self, root: Path, counters: Counters) -> None:
         stores = [MemoryBlobs(f"memory://{n}", counters) for n in range(2)]
