@@ -35,7 +35,7 @@ SUB_ROOMS = {
     "bench": (HERE, "peers", "contenders", "harness", "workloads"),
     "spark": ("checkpoint_import", "transform_with_state", "downstream", "state_reader", HERE),
     "pipeline": (HERE, "explain"),
-    "runtime": (HERE, "compatibility", "checkpoint"),
+    "runtime": ("live", HERE, "compatibility", "checkpoint"),
     "operators": ("windows", "joins", "ranking", "aggregates", "changelog", "kernel"),
     "store": (HERE, "compaction", "write", "read", "run", "rows"),
     "versions": ("retention", "log", "records"),

@@ -57,6 +57,8 @@ class StartOptions:
     name: str | None = None
     workers: Workers | None = None
     """None: Spark runs a task for each slot in each epoch."""
+    pushdown: bool = True
+    """Whether the first stateless steps become part of Spark's streaming query."""
 
 
 class Runtime(Protocol):
@@ -259,7 +261,7 @@ class Stream(Operations, SparkNames):
         ``parquet`` (path=, storage_options=, partition_by=), ``delta`` (path=, storage_options=, merge_schema=), ``kafka``
         (servers=, topic=, key=, value=, headers=, config=, marker_topic=), ``memory``, ``console`` (rows=, truncate=).
         """
-        return self.to(open_sink(format, options), name=name)
+        return self._to(open_sink(format, options), name, dict(options))
 
     def writing(self) -> StreamWriter:
         """As ``writeStream``."""
@@ -281,7 +283,10 @@ class Stream(Operations, SparkNames):
 
     def to(self, sink: Sink, *, name: str = "output") -> "Output":
         """Write the rows to a sink object of your own."""
-        return Output(self, (Outlet(checked_name("sink", name), self.node, sink),))
+        return self._to(sink, name)
+
+    def _to(self, sink: Sink, name: str, options: Mapping[str, Any] | None = None) -> "Output":
+        return Output(self, (Outlet(checked_name("sink", name), self.node, sink, options),))
 
 
 @dataclass(frozen=True)
@@ -341,6 +346,7 @@ class Output:
         options: Mapping[str, str] | None = None,
         name: str | None = None,
         engine: Literal["tasks", "workers"] | Workers = "tasks",
+        pushdown: bool = True,
     ) -> Any:
         """Run the pipeline on the state at this location, from its last committed epoch; returns a ``Query``.
 
@@ -353,6 +359,9 @@ class Output:
         ``engine``: ``"tasks"`` runs a Spark task for each slot in each epoch. ``"workers"``, or ``Workers(…)`` with its settings,
         keeps slots in long-running tasks, each of which holds a core.
 
+        ``pushdown``: whether the steps before the first operator become part of Spark's streaming query. False keeps them out,
+        so that ``Query.update`` can change them; then Spark analyses them in each epoch, and reads columns that they drop.
+
         Migrations of the state of a changed pipeline. Each is done once; repeated at a later start, it has no effect. States and
         aggregates may be qualified by their operator, as in ``"visits.total"``. ``drop``: operators, states and aggregates that
         the pipeline no longer has and whose state is to be deleted. ``reset``: operators that start with empty state.
@@ -362,7 +371,7 @@ class Output:
         A static DataFrame is processed in one epoch, before this returns. ``batch`` names it: a batch that is already in the
         state is not processed again. ``finish``: no input follows, so all event-time timers fire.
         """
-        changes = StartChanges(_names("drop", drop), _names("reset", reset), dict(rename or {}), dict(evolve or {}))
+        changes = StartChanges.of(drop, reset, rename, evolve)
         start_options = StartOptions(
             _absolute(os.fspath(state)),
             slots,
@@ -375,6 +384,7 @@ class Output:
             options or {},
             name,
             _workers_of(engine),
+            pushdown,
         )
         return self.stream.runtime.start(self.stream, self.plan, start_options)
 
@@ -394,12 +404,6 @@ def _workers_of(engine: str | Workers) -> Workers | None:
         case "tasks":
             return None
     raise BadInput(f'engine={engine!r} is not known: use "tasks", "workers" or Workers(count=…)')
-
-
-def _names(option: str, names: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(names, str):
-        raise BadInput(f"{option}={names!r} is a text: pass a list of names, {option}=[{names!r}]")
-    return tuple(names)
 
 
 def _unique_name(outlet: Outlet, used: set[str]) -> str:

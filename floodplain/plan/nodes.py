@@ -1,7 +1,7 @@
 """The dataflow of a pipeline: its steps, where its output goes, and in which order they run. Knows nothing of Spark."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from floodplain.errors import BadInput
@@ -114,6 +114,8 @@ class Outlet:
     name: str
     node: Node
     sink: Sink
+    options: Mapping[str, Any] | None = field(default=None, repr=False)
+    """What the sink was made with; None if it came as an object."""
 
     @property
     def staged_as(self) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -18,6 +18,9 @@ from floodplain.settings import StoreSettings
 from floodplain.store.store import Store, Writer
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.records.edit import Assignment
+
+if TYPE_CHECKING:
+    from floodplain.runtime.binder import BoundPlan
 
 MOST_TRIES = 4
 """How often an epoch is tried if what runs it is lost."""
@@ -74,6 +77,10 @@ class Engine(Protocol):
     def collect(self, rows: Any) -> pa.Table: ...
     def end_epoch(self) -> None:
         """The epoch is committed: nothing of it is asked for any more."""
+
+    def successor(self, bound: "BoundPlan", front: Node | None) -> Callable[[], None]:
+        """Get ready to run another plan, whose main input comes computed up to ``front``, and return what switches to it: a call
+        that does not fail. Raises ``BadInput`` if it cannot run the plan."""
 
     def give_up(self) -> None:
         """How the running epoch ends does not matter any more: wait for nothing that runs it. For any thread."""

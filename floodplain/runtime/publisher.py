@@ -41,19 +41,31 @@ class Publisher:
         self._schemas = schemas
         for outlet in self._outlets:
             outlet.sink.check(schemas[outlet.staged_as])
-        head = self.store.head
-        for outlet in self._outlets:
-            outlet.sink.prepare(f"{head.store}-{outlet.name}", head.epoch, schemas[outlet.staged_as])
-        return self._row_checks()
+        self._prepare(self._outlets, schemas)
+        return _row_checks(self._outlets, schemas)
 
-    def _row_checks(self) -> dict[tuple[str, str], tuple[SinkCheck, ...]]:
-        checks: dict[tuple[str, str], tuple[SinkCheck, ...]] = {}
-        for outlet in self._outlets:
-            row_check = outlet.sink.row_check(self._schemas[outlet.staged_as])
-            if row_check is not None:
-                sink = f"the sink {outlet.name}" + (f" ({outlet.sink.target})" if outlet.sink.target else "")
-                checks[outlet.staged_as] = (*checks.get(outlet.staged_as, ()), SinkCheck(sink, row_check))
-        return checks
+    def checked(
+        self, outlets: Sequence[Outlet], schemas: Mapping[tuple[str, str], pa.Schema]
+    ) -> dict[tuple[str, str], tuple[SinkCheck, ...]]:
+        """What sinks that may be in use already require of rows of other columns. Raises if one cannot take them."""
+        for outlet in outlets:
+            outlet.sink.check(schemas[outlet.staged_as])
+        used = {id(outlet.sink) for outlet in self._outlets}
+        self._prepare([outlet for outlet in outlets if id(outlet.sink) not in used], schemas)
+        return _row_checks(outlets, schemas)
+
+    def _prepare(self, outlets: Sequence[Outlet], schemas: Mapping[tuple[str, str], pa.Schema]) -> None:
+        head = self.store.head
+        for outlet in outlets:
+            outlet.sink.prepare(f"{head.store}-{outlet.name}", head.epoch, schemas[outlet.staged_as])
+
+    def adopt(self, outlets: Sequence[Outlet], schemas: Mapping[tuple[str, str], pa.Schema]) -> None:
+        """Publish these outputs from now on. Requires: what was committed before is published, and ``checked`` raised nothing."""
+        used, before = {id(outlet.sink) for outlet in outlets}, self._outlets
+        self._outlets, self._schemas = tuple(outlets), schemas
+        for outlet in before:
+            if id(outlet.sink) not in used:
+                outlet.sink.close()
 
     def publish(self) -> None:
         """Publish the last committed epoch unless that was done, under the lease.
@@ -124,3 +136,15 @@ class Publisher:
     def close_sinks(self) -> None:
         for outlet in self._outlets:
             outlet.sink.close()
+
+
+def _row_checks(
+    outlets: Sequence[Outlet], schemas: Mapping[tuple[str, str], pa.Schema]
+) -> dict[tuple[str, str], tuple[SinkCheck, ...]]:
+    checks: dict[tuple[str, str], tuple[SinkCheck, ...]] = {}
+    for outlet in outlets:
+        row_check = outlet.sink.row_check(schemas[outlet.staged_as])
+        if row_check is not None:
+            sink = f"the sink {outlet.name}" + (f" ({outlet.sink.target})" if outlet.sink.target else "")
+            checks[outlet.staged_as] = (*checks.get(outlet.staged_as, ()), SinkCheck(sink, row_check))
+    return checks

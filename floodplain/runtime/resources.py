@@ -24,6 +24,7 @@ from floodplain.operators.kernel.process import Process
 @dataclass(frozen=True, slots=True)
 class _Opened:
     token: int
+    since: int
     process: Process
     """A copy from before any task, so that it refers to no state."""
     resource: Any
@@ -40,8 +41,8 @@ class Resources:
         self._last = finalize(self, _close, self._held, self._pid)
 
     def of(self, operator: KeyedOperator, store: str, token: int) -> Any:
-        """What ``open`` returned, called now if this process has not done so since the query started (``token``); None without
-        one. Raises ``UserError`` if it fails: the next task tries again."""
+        """What ``open`` returned, called now if this process has not done so since the query started (``token``) or its code
+        was updated; None without one. Raises ``UserError`` if it fails: the next task tries again."""
         if not opens(operator.process):
             return None
         with self._lock:
@@ -49,9 +50,9 @@ class Resources:
                 self._held, self._pid = {}, os.getpid()
                 self._last = finalize(self, _close, self._held, self._pid)
             opened = self._held.get((store, operator.name))
-            if opened is None or opened.token != token:
+            if opened is None or (opened.token, opened.since) != (token, operator.since):
                 _close(self._held, self._pid, [(store, operator.name)])
-                opened = _Opened(token, copy(operator.process), _opened(operator))
+                opened = _Opened(token, operator.since, copy(operator.process), _opened(operator))
                 self._held[store, operator.name] = opened
             return opened.resource
 

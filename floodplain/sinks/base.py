@@ -21,6 +21,9 @@ class Sink(ABC):
     call: of two drivers that publish the same epoch, a sink must let at most one take effect.
     """
 
+    replaceable = False
+    """Whether another object of the class may take its place while a query runs. Else this one goes on."""
+
     @property
     def kind(self) -> str:
         """Its name in ``explain``: ``parquet``."""

@@ -5,22 +5,26 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn, Protocol
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 
 from floodplain.errors import BadInput, Conflict
 from floodplain.eventtime.times import NONE_MS
 from floodplain.plan.nodes import Plan
+from floodplain.plan.same_steps import counterpart
 from floodplain.runtime.checkpoint import spark_checkpoint
 from floodplain.runtime.checkpoint.known_files import SeenReader
 from floodplain.runtime.compatibility.migration import NO_CHANGES, StartChanges
 from floodplain.runtime.drain_lock import DrainLock
 from floodplain.runtime.engine import StateLocation
 from floodplain.runtime.epoch_runner import EpochRunner
+from floodplain.runtime.live.update import PlanUpdate, update
 from floodplain.runtime.static_input import run_static
 from floodplain.spark.engine import SparkEngine, tagged
-from floodplain.spark.pushdown import push_down
+from floodplain.spark.pushdown import hashed_by, push_down
 from floodplain.spark.session_conf import SPARKS
+from floodplain.store.rows.layout import HASH
 
 NOTING_S = 5.0
 """How long a stop waits for Spark to note the last batch. That takes it some milliseconds."""
@@ -82,6 +86,9 @@ class Driver:
         self._given_up = False
         self._closed = False
         self._checkpoint: Path | None = None
+        self._front_columns = pa.schema([])
+        self._hashed_by: tuple[str, ...] | None = None
+        """The keys that Spark has hashed already where rows come to an epoch; None if it has not."""
         self.failure: Exception | None = None
         """What ended the last batch, if it was no error of Spark itself. Spark hands it on as text, in an error of its own."""
 
@@ -93,10 +100,18 @@ class Driver:
         self.epochs.writer.keep(lambda: self._drain_lock.busy or self._listener.is_running(), self._listener.lease_lost)
         self.epochs.prepare({tag: self._engine.empty(self._engine.schema(rows)) for tag, rows in inputs.items()}, changes)
 
-    def follow(self, folder: Path, inputs: dict[str, DataFrame]) -> DataFrame:
-        """What the streaming query with this checkpoint is to hand over, batch by batch. Requires: ``prepare`` was called."""
+    def follow(self, folder: Path, inputs: dict[str, DataFrame], *, pushdown: bool) -> DataFrame:
+        """What the streaming query with this checkpoint is to hand over, batch by batch. Requires: ``prepare`` was called.
+
+        ``pushdown``: computed up to the first step that it cannot compute, instead of as it comes.
+        """
         self._checkpoint = folder
-        self.epochs.front, rows = push_down(self._plan, self._engine, self.epochs.bound.operators, inputs[""])
+        operators = self.epochs.bound.operators
+        self.epochs.front, rows = push_down(self._plan, self._engine, operators, inputs[""], steps=pushdown)
+        schema = self._engine.schema(rows)
+        if HASH in schema.names:
+            self._front_columns = schema.remove(schema.get_field_index(HASH))
+            self._hashed_by = hashed_by(self._plan, self.epochs.front, operators, self._front_columns)
         self._engine.follow(rows, self.epochs.front, self._tags)
         return tagged({**inputs, "": rows})
 
@@ -174,6 +189,28 @@ class Driver:
             if not may_begin:
                 raise BadInput("a heartbeat is an epoch of its own, and this query has stopped: start it again")
             self.epochs.heartbeat(source, at_ms)
+
+    def update(self, plan: Plan, changes: StartChanges, tag: str | None) -> int:
+        """Run another plan, once the running epoch is over. Returns the epoch that it begins with."""
+        self.check_outside()
+        with self._drain_lock.alone() as may_begin:
+            front = self.epochs.front
+            if not may_begin or front is None:
+                raise BadInput("update changes a query while it runs, and this one has ended: start the new pipeline")
+            plan = Plan(plan.outlets, self._plan.event_time, plan.watermark)
+            onward = counterpart(self._plan, front, plan)
+            if onward is None:
+                raise BadInput(
+                    "update: the steps before the first operator are computed in the streaming query of Spark, which goes on, "
+                    "and the new pipeline has others there. Start with start(pushdown=False) if they are to be updated; now "
+                    "call query.stop(), then start the new pipeline on the same state"
+                )
+            epoch = update(self.epochs, PlanUpdate(plan, changes, tag, onward))
+            self._plan = plan
+            operators = self.epochs.bound.operators
+            rehash = self._hashed_by is not None and self._hashed_by != hashed_by(plan, onward, operators, self._front_columns)
+            self._engine.goes_on_from(plan, onward, rehash=rehash)
+            return epoch
 
     def check_outside(self) -> None:
         """Raises ``BadInput`` if the caller is inside an epoch, which would wait for itself."""

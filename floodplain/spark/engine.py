@@ -9,16 +9,19 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from floodplain.errors import FloodplainError, UserError
+from floodplain.errors import BadInput, FloodplainError, UserError, short
 from floodplain.eventtime.watermarks import SourceObservation, WatermarkRule
 from floodplain.expressions.aliases import has_alias
 from floodplain.expressions.identifiers import quoted
+from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.traits import Combiner
-from floodplain.plan.nodes import Node, Rest
+from floodplain.pipeline.stream import SOURCE
+from floodplain.plan.nodes import Node, Plan, Rest
 from floodplain.plan.single_scan import OnePass
 from floodplain.runtime.binder import BoundPlan
 from floodplain.runtime.staging import Staged, read_staged
@@ -38,6 +41,7 @@ _STRICT = {"spark.sql.ansi.enabled": "true"}
 """ANSI mode: a sum that overflows a long is an error instead of wrapping around."""
 COMBINED_ROWS = 1 << 18
 """Rows that a task pre-aggregates at a time, which bounds its memory."""
+_dumps: Callable[[Any], bytes] = cloudpickle.dumps
 TAG = "_input"
 """The column that tells the inputs of a pipeline apart while they travel as one streaming DataFrame."""
 
@@ -53,6 +57,7 @@ class SparkEngine:
         self._shuffled: tuple[SparkSession, int] | None = None
         self._to_python = ToPython(session)
         self._with_python: dict[str, bool] = {}
+        self._rehash = False
         # A relation that Spark knows to be empty is optimised away, and its tasks with it; timers need them.
         self._session = self.use(session.newSession())
 
@@ -65,6 +70,17 @@ class SparkEngine:
 
     def start(self, bound: BoundPlan, slots: int, name: str) -> None:
         """Before the first epoch. ``name``: what Spark's UI calls the query. Raises ``BadInput`` if this Spark cannot run it."""
+
+    def successor(self, bound: BoundPlan, front: Node | None) -> Callable[[], None]:  # noqa: ARG002
+        """Tasks get their operator with their job. Raises ``BadInput`` for one that Spark cannot ship."""
+        for operator in bound.operators.values():
+            check_ships(operator)
+        return self._with_python.clear
+
+    def goes_on_from(self, plan: Plan, front: Node, *, rehash: bool) -> None:  # noqa: ARG002
+        """The main input of another plan comes computed up to this step of it. ``rehash``: its rows have the hash of other
+        keys."""
+        self._rehash = rehash
 
     def give_up(self) -> None:
         """The running epoch ends as soon as it can, however. For any thread. Spark cancels its jobs by itself."""
@@ -93,7 +109,8 @@ class SparkEngine:
         before: SourcePosition,  # noqa: ARG002
     ) -> dict[str, Any]:
         """The rows of a micro-batch, by input. ``before``: the position of the batch before it."""
-        return untagged(batch, tags)
+        inputs = untagged(batch, tags)
+        return {**inputs, "": inputs[""].drop(HASH)} if self._rehash else inputs
 
     def batch_done(self, position: SourcePosition) -> None:
         """The epoch of a micro-batch is committed and published."""
@@ -201,6 +218,17 @@ class SparkEngine:
         return observed(rows, rule, now_ms)
 
 
+def check_ships(operator: KeyedOperator) -> None:
+    """Raises ``BadInput`` if Spark cannot ship it."""
+    try:
+        _dumps(operator)
+    except Exception as error:
+        raise BadInput(
+            f"operator {operator.name} cannot be sent to tasks of Spark: {type(error).__name__}: "
+            f"{short(str(error), quoted=False)}"
+        ) from error
+
+
 def _columns(rows: DataFrame, made: Any) -> list[Any]:
     """The requested column; none if it is the rest of the row and there is none."""
     if isinstance(made, Rest):
@@ -235,6 +263,25 @@ def _read(staged: Staged, place: Work, numbers: Iterable[pa.RecordBatch]) -> Ite
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 yield from read_staged(replace(staged, files=staged.files[number : number + 1]), blobs).to_batches()
+
+
+def union_of(sources: Mapping[str, DataFrame]) -> DataFrame:
+    """The only source as it is, or the union of several, with a column that names the source of a row."""
+    if "" in sources:
+        return sources[""]
+    types: dict[str, tuple[str, Any]] = {}
+    for tag, rows in sources.items():
+        if SOURCE in rows.columns:
+            raise BadInput(f"source {tag} has a column called {SOURCE}, which is to name the source of a row: rename it")
+        for field in rows.schema.fields:
+            other, type_ = types.setdefault(field.name, (tag, field.dataType))
+            if type_ != field.dataType:
+                raise BadInput(
+                    f"column {field.name} is {type_.simpleString()} in source {other} and {field.dataType.simpleString()} in "
+                    f"{tag}: cast or rename one of them"
+                )
+    named = [rows.withColumn(SOURCE, F.lit(tag)) for tag, rows in sources.items()]
+    return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), named)
 
 
 def tagged(inputs: Mapping[str, DataFrame]) -> DataFrame:

@@ -19,6 +19,8 @@ class ForeachBatchSink(Sink):
     check each page. Else the rows go through the driver. Either way the DataFrame is good until the function returns.
     """
 
+    replaceable = True
+
     def __init__(self, function: Callable[[DataFrame, int], None], spark: SparkSession) -> None:
         self._function = function
         self._spark = spark

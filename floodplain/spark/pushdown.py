@@ -27,26 +27,34 @@ _STATELESS = {"Project", "Filter", "Generate"}
 """Spark's operators that process one row at a time, on a stream as in a batch."""
 
 
-def push_down(plan: Plan, engine: Engine, operators: Mapping[str, KeyedOperator], rows: DataFrame) -> tuple[Node, DataFrame]:
+def push_down(
+    plan: Plan, engine: Engine, operators: Mapping[str, KeyedOperator], rows: DataFrame, *, steps: bool = True
+) -> tuple[Node, DataFrame]:
     """The last step that was pushed down, and the rows that it makes of the pipeline's main input.
 
     They have the hash of their key, if their only reader is an operator that reads them uncombined. Where the watermark is
-    measured on the rows (``plan.watermark``), nothing is pushed down.
+    measured on the rows (``plan.watermark``), nothing is pushed down. ``steps``: whether steps are, besides the hash.
     """
     node: Node = next(node for node in plan.nodes if isinstance(node, Input) and not node.tag)
     if plan.watermark is not None:
         return node, rows
     fixed = plan.event_time is None
-    while (step := _next(plan, node)) is not None:
+    while steps and (step := _next(plan, node)) is not None:
         step_input = _all_rows(rows) if not fixed and _filters(step) else rows
         made = apply_stateless(step, plan, engine, partial(_only_input, step_input))
         if not _is_stateless(made, step_input):
             break
         node, rows, fixed = step, made, fixed or step_input is not rows
+    keys = hashed_by(plan, node, operators, engine.schema(rows))
+    return node, rows if keys is None else hashed(rows, keys)
+
+
+def hashed_by(plan: Plan, node: Node, operators: Mapping[str, KeyedOperator], rows: pa.Schema) -> tuple[str, ...] | None:
+    """The keys of the operator that is the only reader of these rows, if it reads them uncombined."""
     match list(_readers(plan, node)):
-        case [Keyed() as reader] if _reads_uncombined(operators[reader.name], engine.schema(rows)):
-            rows = hashed(rows, reader.keys)
-    return node, rows
+        case [Keyed() as reader] if _reads_uncombined(operators[reader.name], rows):
+            return reader.keys
+    return None
 
 
 def _all_rows(rows: DataFrame) -> DataFrame:

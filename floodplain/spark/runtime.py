@@ -1,27 +1,26 @@
 """A pipeline on Spark: started, running, stopped."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 — as every PySpark user knows it
 from pyspark.sql.streaming.query import StreamingQuery
 
 from floodplain.cost.report import CostReport
 from floodplain.errors import BadInput
 from floodplain.eventtime.options import time_ms
-from floodplain.pipeline.explain.graph import About
 from floodplain.pipeline.explain.running import explain_running
 from floodplain.pipeline.explain.text import Form
-from floodplain.pipeline.stream import SOURCE, StartOptions, Stream
+from floodplain.pipeline.same_input import replacement
+from floodplain.pipeline.stream import Output, StartOptions, Stream
 from floodplain.plan.nodes import Input, Plan
 from floodplain.prices import Prices
 from floodplain.runtime.checkpoint import spark_checkpoint
+from floodplain.runtime.compatibility.migration import StartChanges
 from floodplain.runtime.engine import StateLocation
 from floodplain.runtime.lease_takeover import take_over
 from floodplain.runtime.progress import EpochProgress
@@ -30,12 +29,13 @@ from floodplain.scratch import Scratch
 from floodplain.sinks.base import Sink
 from floodplain.spark.active_queries import ActiveQueries
 from floodplain.spark.driver import Driver
-from floodplain.spark.engine import SparkEngine
+from floodplain.spark.engine import SparkEngine, union_of
 from floodplain.spark.environment import check_classic, prepare_workers
 from floodplain.spark.foreach_batch import ForeachBatchSink
 from floodplain.spark.maintenance import Maintenance
 from floodplain.spark.session_conf import SPARKS, runs_without_data, start_light
 from floodplain.spark.termination import Termination
+from floodplain.spark.watermark_observer import with_event_time
 from floodplain.spark.workers_engine import WorkersEngine
 from floodplain.state.durations import to_ms
 from floodplain.store.read.snapshot import TableView
@@ -46,9 +46,6 @@ from floodplain.tiers.open import folder_of
 from floodplain.versions.records.assignment import checked_slots
 from floodplain.versions.records.frame import MAX_BYTES
 from floodplain.versions.records.manifest import Manifest
-
-DELAY = "spark.watermarkDelayMs"
-"""Where Spark notes a column's watermark delay, in the column's metadata."""
 
 
 def stream(rows: DataFrame | None = None, /, **sources: DataFrame) -> Stream:
@@ -68,17 +65,17 @@ class SparkRuntime:
     """Starts pipelines on the Spark session of their input."""
 
     def schemas_of(self, stream: Stream, plan: Plan) -> dict[str, pa.Schema]:
-        main = _union(stream.sources)
+        main = union_of(stream.sources)
         engine = SparkEngine(main.sparkSession, key_groups=1)
         empty = {tag: engine.empty(engine.schema(rows)) for tag, rows in {"": main, **stream.broadcasts}.items()}
-        return dry_schemas(_with_event_time(plan, main), engine, empty)
+        return dry_schemas(with_event_time(plan, main), engine, empty)
 
     def foreach_batch_sink(self, stream: Stream, function: Callable[[DataFrame, int], None]) -> Sink:
         session = next(iter(stream.sources.values())).sparkSession
         return ForeachBatchSink(function, session)
 
     def start(self, stream: Stream, plan: Plan, options: StartOptions) -> "Query":
-        main = _union(stream.sources)
+        main = union_of(stream.sources)
         inputs = {"": main, **stream.broadcasts}
         streaming = {rows.isStreaming for rows in inputs.values()}
         if len(streaming) > 1:
@@ -102,11 +99,11 @@ class SparkRuntime:
             undo.callback(engine.close)
             maintenance = Maintenance()
             driver = Driver(
-                *(place, _with_event_time(plan, main), engine, slots, list(inputs), maintenance),
+                *(place, with_event_time(plan, main), engine, slots, list(inputs), maintenance),
                 without_data=runs_without_data(main.sparkSession),
             )
             driver.prepare(inputs, options.changes)
-            query = self._run(driver, maintenance, stream, plan, inputs, options)
+            query = self._run(driver, maintenance, Output(stream, plan.outlets), inputs, options)
             undo.pop_all()
         return query
 
@@ -114,16 +111,14 @@ class SparkRuntime:
         self,
         driver: Driver,
         maintenance: Maintenance,
-        stream: Stream,
-        plan: Plan,
+        pipeline: Output,
         inputs: dict[str, DataFrame],
         options: StartOptions,
     ) -> "Query":
-        sinks = {outlet.name: outlet.sink for outlet in plan.outlets}
         if not inputs[""].isStreaming:
             driver.launch(options.name or options.state)
-            driver.run_static(inputs, options.batch, stream.delay_ms, options.finish)
-            return Query(None, driver, maintenance, sinks, stream.about)
+            driver.run_static(inputs, options.batch, pipeline.stream.delay_ms, options.finish)
+            return Query(None, driver, maintenance, pipeline)
         state_folder = folder_of(options.state)
         with ExitStack() as passing:
             # Spark needs a file system for its checkpoint: the folder of a directory store, else a temporary one of this machine.
@@ -132,7 +127,7 @@ class SparkRuntime:
             )
             followed = _follow(driver, inputs, options, folder)
             ends = "availableNow" in (options.trigger or {})
-            query = Query(followed, driver, maintenance, sinks, stream.about, ends=ends)
+            query = Query(followed, driver, maintenance, pipeline, ends=ends)
             query.then(passing.pop_all().close)
         return query
 
@@ -160,7 +155,7 @@ def _follow(driver: Driver, inputs: dict[str, DataFrame], options: StartOptions,
         modes.make_folder(folder)
     spark_checkpoint.agree(folder, head.source, spark_checkpoint.noted_watermark(head.watermarks), head.left, driver.seen)
     modes.set_all(folder)
-    rows = driver.follow(folder, inputs)
+    rows = driver.follow(folder, inputs, pushdown=options.pushdown)
     driver.launch(options.name or options.state)
     writing = rows.writeStream.foreachBatch(driver.on_batch).option("checkpointLocation", str(folder))
     if options.name is not None:
@@ -179,16 +174,14 @@ class Query:
         query: StreamingQuery | None,
         driver: Driver,
         maintenance: Maintenance,
-        sinks: dict[str, Sink],
-        about: About,
+        pipeline: Output,
         *,
         ends: bool = False,
     ) -> None:
         """``ends``: it ends by itself, and timers that are due then fire."""
         self._query = query
-        self._about = about
         self._driver = driver
-        self.sinks = sinks
+        self._pipeline = pipeline
         self._maintenance = maintenance
         maintenance.attach(driver, self._runs, self._end_spark)
         self._termination: Termination | None = None
@@ -243,6 +236,11 @@ class Query:
     def worker_pids(self) -> dict[int, int]:
         """With ``engine="workers"``: worker → its process. Empty otherwise."""
         return self._driver.worker_pids
+
+    @property
+    def sinks(self) -> dict[str, Sink]:
+        """Its sinks, by name."""
+        return {outlet.name: outlet.sink for outlet in self._pipeline.outlets}
 
     @property
     def sink(self) -> Sink:
@@ -333,7 +331,32 @@ class Query:
 
     def explain(self, format: Form = "text") -> str:  # noqa: A002 — as Spark calls it
         """The dataflow and how it runs now, with slots and tables, as text or as a picture (``"mermaid"``, ``"svg"``)."""
-        return explain_running(self._driver.epochs, self._about, format)
+        return explain_running(self._driver.epochs, self._pipeline.stream.about, format)
+
+    def update(
+        self,
+        pipeline: Output,
+        *,
+        tag: str | None = None,
+        drop: Sequence[str] = (),
+        reset: Sequence[str] = (),
+        rename: Mapping[str, str] | None = None,
+        evolve: Mapping[str, Callable[[Any], Any] | None] | None = None,
+    ) -> int:
+        """Run another pipeline on the same input from the next epoch on, while the query runs. Returns the epoch that it begins
+        with: an epoch of its own, without rows.
+
+        It waits for the running epoch. The pipeline is compared with the state as at a start, and ``drop``, ``reset``,
+        ``rename`` and ``evolve`` are those of ``start``. ``tag``: a name under which the epoch before is kept. Raises
+        ``BadInput`` (``IncompatibleChange`` for what the state cannot follow) if the pipeline cannot take over; then nothing was
+        written, and the running one goes on.
+        """
+        changes = StartChanges.of(drop, reset, rename, evolve)
+        onward = replacement(self._pipeline, pipeline, DataFrame.sameSemantics)
+        _check_fires(onward.plan)
+        epoch = self._driver.update(onward.plan, changes, tag)
+        self._pipeline = onward
+        return epoch
 
     def rescale(self, slots: int) -> None:
         """Use this many slots from the next epoch on, while the query runs. No state moves."""
@@ -359,25 +382,6 @@ class Query:
 ACTIVE: ActiveQueries[Query] = ActiveQueries()
 
 
-def _union(sources: Mapping[str, DataFrame]) -> DataFrame:
-    """The only source as it is, or the union of several, with a column that names the source of a row."""
-    if "" in sources:
-        return sources[""]
-    types: dict[str, tuple[str, Any]] = {}
-    for tag, rows in sources.items():
-        if SOURCE in rows.columns:
-            raise BadInput(f"source {tag} has a column called {SOURCE}, which is to name the source of a row: rename it")
-        for field in rows.schema.fields:
-            other, type_ = types.setdefault(field.name, (tag, field.dataType))
-            if type_ != field.dataType:
-                raise BadInput(
-                    f"column {field.name} is {type_.simpleString()} in source {other} and {field.dataType.simpleString()} in "
-                    f"{tag}: cast or rename one of them"
-                )
-    named = [rows.withColumn(SOURCE, F.lit(tag)) for tag, rows in sources.items()]
-    return reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), named)
-
-
 def _check_fires(plan: Plan) -> None:
     for operator in plan.operators:
         if operator.traits.needs_end:
@@ -385,14 +389,6 @@ def _check_fires(plan: Plan) -> None:
                 f"operator {operator.name}: the global window of a stream never ends, so nothing would come out: say when it "
                 "gives results, as in window(fp.global_window(), early=fp.every_epoch())"
             )
-
-
-def _with_event_time(plan: Plan, main: DataFrame) -> Plan:
-    """The plan with the event-time column of ``withWatermark``, if the user has called that on the DataFrame."""
-    if plan.event_time is not None:
-        return plan
-    marked = [field.name for field in main.schema.fields if DELAY in field.metadata]
-    return Plan(plan.outlets, marked[0], plan.watermark) if marked else plan
 
 
 def _check_shared(location: str) -> None:

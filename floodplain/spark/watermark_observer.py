@@ -16,9 +16,20 @@ from floodplain.eventtime.times import NONE_MS
 from floodplain.eventtime.watermarks import SourceObservation, WatermarkRule
 from floodplain.expressions.identifiers import Path, literal, quoted
 from floodplain.pipeline.stream import SOURCE
+from floodplain.plan.nodes import Plan
 
 _LOOK_MS, _LOOKS = 20, 500
 """How often to look whether the metrics have come while Spark's listeners have work to do, and how many times."""
+DELAY = "spark.watermarkDelayMs"
+"""Where Spark notes a column's watermark delay, in the column's metadata."""
+
+
+def with_event_time(plan: Plan, main: DataFrame) -> Plan:
+    """The plan with the event-time column of ``withWatermark``, if the user has called that on the DataFrame."""
+    if plan.event_time is not None:
+        return plan
+    marked = [field.name for field in main.schema.fields if DELAY in field.metadata]
+    return Plan(plan.outlets, marked[0], plan.watermark) if marked else plan
 
 
 def observed(rows: DataFrame, rule: WatermarkRule, now_ms: int) -> tuple[DataFrame, Callable[[], dict[str, SourceObservation]]]:

@@ -27,7 +27,9 @@ class SparkLauncher:
 
     def __init__(self, context: SparkContext, kit: WorkerKit, name: str, coordinator: Coordinator) -> None:
         """``name``: what Spark's UI calls the query."""
-        self._context, self._kit, self._name, self._coordinator = context, kit, name, coordinator
+        self._context, self._name, self._coordinator = context, name, coordinator
+        self.kit = kit
+        """What the next launch gives to its worker."""
         self._threads: list[threading.Thread] = []
         self._groups: set[str] = set()
         self._over = threading.Event()
@@ -57,7 +59,7 @@ class SparkLauncher:
             thread.join(max(until_s - clock.monotonic_s(), 0.0))
 
     def _group(self, worker: int, job: int) -> str:
-        return f"floodplain-{self._kit.address[1]}-{worker}-{job}"
+        return f"floodplain-{self.kit.address[1]}-{worker}-{job}"
 
     def _cancel(self, group: str) -> None:
         with suppress(*SPARKS, OSError):
@@ -70,7 +72,7 @@ class SparkLauncher:
             if self._over.is_set():
                 return
             self._context.setJobGroup(group, f"Floodplain worker {worker} of {self._name}", interruptOnCancel=True)
-            self._context.parallelize([worker], 1).mapPartitions(partial(_serve, self._kit, worker, job)).collect()
+            self._context.parallelize([worker], 1).mapPartitions(partial(_serve, self.kit, worker, job)).collect()
         except Exception as failure:
             error = str(failure).strip().partition("\n")[0]
         finally:

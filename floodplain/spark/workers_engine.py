@@ -45,6 +45,8 @@ NATIVE = "native: workers read the files of each batch themselves"
 BROADCAST = "collected: Spark computes the rows, and they travel with the commands"
 _dumps: Callable[[Any], bytes] = cloudpickle.dumps
 _loads: Callable[[bytes], Any] = cloudpickle.loads
+RENEW_S = 10.0
+"""How long an update waits for workers with the new operators. Those that come later get their slots when they come."""
 RANGES_PER_WORKER = 2
 """So that workers that read faster than others are not done long before them."""
 
@@ -110,13 +112,24 @@ class WorkersEngine(SparkEngine):
     def input_ways(self) -> dict[str, str]:
         return self._input_ways
 
+    def goes_on_from(self, plan: Plan, front: Node, *, rehash: bool) -> None:
+        super().goes_on_from(plan, front, rehash=rehash)
+        self._front = front
+        self._input_ways = self._ways(plan)
+
+    def _ways(self, plan: Plan) -> dict[str, str]:
+        if self._rehash:
+            way = f"{BRIDGE}; its first operator has other keys than at the start"
+        else:
+            way = _way(plan, self._front) if isinstance(self._native, NativeInput) else f"{BRIDGE}; {self._native}"
+        return {node.tag: BROADCAST if node.tag else way for node in plan.nodes if isinstance(node, Input)}
+
     def start(self, bound: BoundPlan, slots: int, name: str) -> None:
         spark_free = isinstance(self._native, NativeInput) and runs_without_spark(bound, self._front)
         plan = planned(self._context, self._options, slots, spare=0 if spark_free else 1)
         self._credentials = replace(self._credentials, certificates=plan.certificates)
         self._workers = plan.workers
-        way = _way(bound.plan, self._front) if isinstance(self._native, NativeInput) else f"{BRIDGE}; {self._native}"
-        self._input_ways = {node.tag: BROADCAST if node.tag else way for node in bound.plan.nodes if isinstance(node, Input)}
+        self._input_ways = self._ways(bound.plan)
         clock = SystemClock()
         coordinator = Coordinator(self._credentials, plan.bind, clock, SystemRandomness())
         kit = WorkerKit.of(bound, (plan.host, coordinator.port), self._credentials, _dumps, _loads)
@@ -125,6 +138,26 @@ class WorkersEngine(SparkEngine):
         self._pool = WorkerPool(coordinator, clock, bound.place.settings.epoch_bytes)
         hold(self._credentials.secret, plan.workers)
         coordinator.launch(self._launcher, plan.workers)
+
+    def successor(self, bound: BoundPlan, front: Node | None) -> Callable[[], None]:
+        """Workers are ended and launched again with the new operators: code comes to them in no other way than from Spark."""
+        tasks = super().successor(bound, front)
+        coordinator, launcher = self._coordinator, self._launcher
+        assert coordinator is not None
+        assert launcher is not None
+        if free_task_slots(self._context) < 1 and not runs_without_spark(bound, front):
+            raise BadInput(
+                "the new pipeline has steps that Spark runs, and workers hold all of its task slots: stop the query, and start "
+                "it with fewer workers in Workers(count=…), or with a larger master"
+            )
+        kit = launcher.kit.with_plan(bound, _dumps)
+
+        def switch() -> None:
+            tasks()
+            launcher.kit = kit
+            coordinator.renew(RENEW_S)
+
+        return switch
 
     def give_up(self) -> None:
         if self._coordinator is not None:
@@ -149,7 +182,7 @@ class WorkersEngine(SparkEngine):
         self._read = None
         native = self._native
         files = native.files(position, before) if isinstance(native, NativeInput) else native
-        if isinstance(files, str) or not isinstance(native, NativeInput):
+        if self._rehash or isinstance(files, str) or not isinstance(native, NativeInput):
             return super().inputs(batch, tags, position, before)
         self._read = _ReadByWorkers()
         return {tags[0]: NativeRows(batch, native, files, self.schema(batch), self._read)}

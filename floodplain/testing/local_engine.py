@@ -17,7 +17,7 @@ from floodplain.eventtime.watermarks import SourceObservation, WatermarkRule
 from floodplain.keys import hash_columns, normalize_keys
 from floodplain.operators.kernel.traits import Combiner
 from floodplain.pipeline.stream import SOURCE
-from floodplain.plan.nodes import Plan, Rest
+from floodplain.plan.nodes import Node, Plan, Rest
 from floodplain.plan.single_scan import Branch, OnePass
 from floodplain.runtime.binder import BoundPlan
 from floodplain.runtime.resources import Resources
@@ -38,16 +38,21 @@ class LocalEngine:
     description = ""
 
     def __init__(self, transforms: Sequence[Callable[[pa.Table], pa.Table]], plan: Plan) -> None:
+        self._functions: dict[int, Callable[[pa.Table], pa.Table]] = {}
+        self.learn(transforms, plan)
+        self._attempts = 0
+        self.resources = Resources()
+        """Resources that process functions opened. All tasks of one engine share them, as tasks of one process do."""
+
+    def learn(self, transforms: Sequence[Callable[[pa.Table], pa.Table]], plan: Plan) -> None:
+        """What to run for each ``transform`` step of a plan."""
         steps = [node.function for node in plan.nodes if hasattr(node, "function")]
         if len(steps) != len(transforms):
             raise BadInput(
                 f"the pipeline has {len(steps)} transform steps, and the kit got {len(transforms)} Arrow functions: pass "
                 "one for each, in order, as transforms=[…]"
             )
-        self._functions = dict(zip(map(id, steps), transforms, strict=True))
-        self._attempts = 0
-        self.resources = Resources()
-        """Resources that process functions opened. All tasks of one engine share them, as tasks of one process do."""
+        self._functions |= dict(zip(map(id, steps), transforms, strict=True))
 
     def concern(self) -> str | None:
         return None
@@ -57,6 +62,10 @@ class LocalEngine:
 
     def start(self, bound: BoundPlan) -> None:
         """Called once operators are bound, before the first epoch."""
+
+    def successor(self, bound: BoundPlan, front: Node | None) -> Callable[[], None]:  # noqa: ARG002
+        """Its tasks get their operator with their job."""
+        return lambda: None
 
     def give_up(self) -> None:
         """Its tasks run in the thread that asks for them, so there is nothing to wait for."""

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeAlias
@@ -11,29 +11,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floodplain.clock import ManualClock, SeededRandomness
-from floodplain.errors import BadInput
+from floodplain.errors import BadInput, FloodplainError
 from floodplain.eventtime.options import time_ms
 from floodplain.eventtime.times import NONE_MS, as_ms
 from floodplain.lossless import cast_table
 from floodplain.metrics import Counters
 from floodplain.pipeline.explain.running import explain_running
 from floodplain.pipeline.explain.text import Form
-from floodplain.pipeline.stream import SOURCE, Output, StartOptions, Stream
-from floodplain.plan.nodes import Input, Plan
+from floodplain.pipeline.same_input import replacement
+from floodplain.pipeline.stream import Output
+from floodplain.plan.nodes import Plan
 from floodplain.runtime.checkpoint import spark_checkpoint
 from floodplain.runtime.engine import StateLocation
 from floodplain.runtime.epoch_runner import EpochRunner
+from floodplain.runtime.live.update import PlanUpdate, update
 from floodplain.runtime.progress import EpochProgress
-from floodplain.runtime.schema_inference import dry_schemas
 from floodplain.runtime.static_input import run_static
 from floodplain.settings import StoreSettings
-from floodplain.sinks.base import Sink
-from floodplain.sinks.memory import MemorySink
 from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.python_values import user_rows
-from floodplain.state.types import as_fields
 from floodplain.state.value_check import table_of
 from floodplain.store.store import Store
+from floodplain.testing.described import Columns, Described, DescribingKit, Transforms, timed_by
 from floodplain.testing.faults import CapturedSink, CountedBlobs, Crashed, CrashPoint, Steps, crash, with_checked_sinks
 from floodplain.testing.local_engine import LocalEngine
 from floodplain.testing.local_watermark import RowWatermark
@@ -44,23 +43,6 @@ from floodplain.versions.log.history import History
 from floodplain.versions.records.edit import SourcePosition
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]] | pa.Table
-
-
-@dataclass(frozen=True)
-class Columns:
-    """A DataFrame's stand-in while the pipeline is described: a schema without rows."""
-
-    schema: pa.Schema
-    sparkSession: None = None  # noqa: N815 — as Spark calls it
-    """The kit runs without a session."""
-
-    @property
-    def columns(self) -> list[str]:
-        return list(self.schema.names)
-
-    def withWatermark(self, column: str, delay: str) -> "Columns":  # noqa: ARG002, N802 — as Spark calls it
-        """Does nothing: the kit computes the watermark itself."""
-        return self
 
 
 @dataclass(frozen=True)
@@ -76,9 +58,23 @@ class KitEpoch:
     batch: str | None = None
     """If set, the rows are static input with this batch name, as in ``static``."""
     finish: bool = True
+    update: Callable[..., Output] | None = None
+    """If set, no rows: the pipeline that takes over, as in ``update``."""
+    tag: str | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """What ``update`` is to do with the state."""
 
 
-class PipelineKit:
+@dataclass(frozen=True)
+class _Requested:
+    """A pipeline that is to take over while another one runs."""
+
+    described: Described
+    epoch: int
+    """The last one before."""
+
+
+class PipelineKit(DescribingKit):
     """A pipeline on a store in memory.
 
     ``build`` takes a stream and returns it with its sinks, as on Spark. The kit replaces the sinks and captures the rows that
@@ -93,35 +89,31 @@ class PipelineKit:
         *,
         rows: str | Mapping[str, str],
         broadcasts: Mapping[str, str] | None = None,
-        transforms: Sequence[Callable[[pa.Table], pa.Table]] = (),
+        transforms: Transforms = (),
         slots: int = 2,
         settings: StoreSettings | None = None,
     ) -> None:
-        declared = {"": rows} if isinstance(rows, str) else dict(rows)
-        self._sources = {tag: Columns(pa.schema(as_fields(columns).items())) for tag, columns in declared.items()}
-        self._frames = {name: Columns(pa.schema(as_fields(columns).items())) for name, columns in (broadcasts or {}).items()}
-        self._broadcast_names = {id(frame): name for name, frame in self._frames.items()}
+        super().__init__(rows, broadcasts)
         self.steps = Steps()
         self.sinks: dict[str, CapturedSink] = {}
-        self._transforms = list(transforms)
         self._first_slots = slots
         self._settings = settings or StoreSettings(key_groups=16)
         self._engine: LocalEngine | None = None
+        self._started = self._described(build, transforms, {})
         self.wipe()
-        self._describe(build)
+        self._begin()
 
-    def start(self, stream: Stream, plan: Plan, options: StartOptions) -> None:
-        """Called by the pipeline that ``build`` describes."""
-        self._changes = options.changes
-        self._about, self._delay_ms = stream.about, stream.delay_ms
-        self._timed_by = _timed_by(plan, self._sources)
+    def _adopt(self, described: Described) -> None:
+        """This is the pipeline that runs, or is about to."""
+        self._running, stream, plan = described, described.pipeline.stream, described.pipeline.plan
+        self._transforms = described.transforms
+        self._delay_ms = stream.delay_ms
+        self._timed_by = timed_by(plan, self._sources)
         self._plan = Plan(
             [replace(outlet, sink=self._captured_sink(outlet.name)) for outlet in plan.outlets], plan.event_time, plan.watermark
         )
-        inputs = {"": self._merged_schema(), **{tag: frame.schema for tag, frame in stream.broadcasts.items()}}
-        self._inputs = inputs
+        self._inputs = {"": self._merged_schema(), **{tag: frame.schema for tag, frame in stream.broadcasts.items()}}
         self._tag_of = {self._broadcast_names.get(id(frame), tag): tag for tag, frame in stream.broadcasts.items()}
-        self._begin()
 
     @property
     def _outlets(self) -> list[str]:
@@ -131,28 +123,15 @@ class PipelineKit:
     def _captured_sink(self, name: str) -> CapturedSink:
         return self.sinks.setdefault(name, CapturedSink(name, self.steps))
 
-    def _merged_schema(self) -> pa.Schema:
-        if "" in self._sources:
-            return self._sources[""].schema
-        merged = pa.unify_schemas([columns.schema for columns in self._sources.values()])
-        return merged.append(pa.field(SOURCE, pa.string()))
-
-    def foreach_batch_sink(self, stream: Stream, function: Callable[[Any, int], None]) -> Sink:  # noqa: ARG002
-        """The kit captures the rows and never calls the function."""
-        return MemorySink()
-
-    def schemas_of(self, stream: Stream, plan: Plan) -> dict[str, pa.Schema]:
-        """Called by ``Stream.schema`` and ``Output.schemas``."""
-        inputs = {"": self._merged_schema(), **{tag: frame.schema for tag, frame in stream.broadcasts.items()}}
-        empty = {tag: schema.empty_table() for tag, schema in inputs.items()}
-        return dry_schemas(plan, LocalEngine(self._transforms, plan), empty)
-
     def wipe(self) -> None:
-        """Deletes state and output, and sets the clock and the watermark to 0. ``restart`` starts the pipeline again."""
+        """Deletes state and output, and sets the clock and the watermark to 0. ``restart`` starts the pipeline again, as it was
+        before any ``update``."""
+        self._adopt(self._started)
         self._clock, self._randomness, self._space = ManualClock(0), SeededRandomness(7), Space()
         self._slots, self._watermark_ms, self._batch_id = self._first_slots, 0, -1
         self._row_watermark = RowWatermark()
         self._pending: Callable[[], object] | None = None
+        self._requested: _Requested | None = None
         self.steps.reset()
         for sink in self.sinks.values():
             sink.epochs.clear()
@@ -164,13 +143,44 @@ class PipelineKit:
     def restart(self, build: Callable[..., Output] | None = None, **changes: Any) -> None:
         """Start a new driver process on the same state, with a changed pipeline if ``build`` is given. Input that the last driver
         was processing when it crashed is replayed. ``changes``: ``drop``, ``reset``, ``rename`` and ``evolve`` of ``start``."""
-        if build is None:
-            self._begin()
-        else:
-            self._describe(build, **changes)
+        if build is not None:
+            self._started = self._described(build, self._transforms, changes)
+            self._adopt(self._started)
+            if self._requested is not None:
+                self._requested = self._pending = None
+        self._begin()
 
-    def _describe(self, build: Callable[..., Output], **changes: Any) -> None:
-        build(Stream(self, self._sources, Input(), {}), **self._frames).start(state="memory://kit", **changes)
+    def update(
+        self,
+        build: Callable[..., Output],
+        *,
+        tag: str | None = None,
+        transforms: Transforms = (),
+        **changes: Any,
+    ) -> int:
+        """As ``Query.update``. ``transforms``: of the new pipeline, as for the first. After a crash the next driver starts with
+        the new pipeline if its edit is in the log; else with the old one, and the update is repeated."""
+        try:
+            described = self._described(build, transforms, changes)
+            onward = replacement(self._running.pipeline, described.pipeline, Columns.__eq__)
+            self._requested = _Requested(replace(described, pipeline=onward), self.store.head.epoch)
+            epoch: int = self._do(partial(self._switch, self._requested.described, tag))
+        except FloodplainError:
+            self._transforms, self._pending, self._requested = self._running.transforms, None, None
+            raise
+        self._requested = None
+        return epoch
+
+    def _switch(self, described: Described, tag: str | None) -> int:
+        sinks = {outlet.name: outlet.sink for outlet in self._epochs.bound.plan.outlets}
+        outlets = [replace(outlet, sink=sinks[outlet.name]) for outlet in described.pipeline.outlets]
+        plan = described.pipeline.plan
+        assert self._engine is not None
+        self._engine.learn(described.transforms, plan)
+        plan = Plan(outlets, plan.event_time, plan.watermark)
+        epoch = update(self._epochs, PlanUpdate(plan, described.changes, tag))
+        self._adopt(described)
+        return epoch
 
     def close(self) -> None:
         """End the task processes: closes the resources that ``open`` of process functions returned. The next epoch or ``restart``
@@ -187,12 +197,15 @@ class PipelineKit:
             blobs, self._settings.key_groups, settings=self._settings, clock=self._clock, randomness=self._randomness
         )
         self.store = Store(history, self._counters)
+        if self._requested is not None and self.store.head.epoch > self._requested.epoch:
+            self._adopt(self._requested.described)
+            self._requested = self._pending = None
         writer = self.store.writer(f"kit_{self._randomness.nonce()}", force=True)
         place = StateLocation(self.store, writer, self._location, self._settings, {}, blobs)
         self._engine = self._new_engine()
         log = History.open(blobs, settings=self._settings, clock=self._clock, randomness=SeededRandomness(0))
         self._epochs = EpochRunner(place, with_checked_sinks(self._plan, log, writer.token), self._engine, self._slots)
-        self._epochs.prepare({tag: schema.empty_table() for tag, schema in self._inputs.items()}, self._changes)
+        self._epochs.prepare({tag: schema.empty_table() for tag, schema in self._inputs.items()}, self._running.changes)
         self._engine.start(self._epochs.bound)
         if self._pending is not None:
             self._do(self._pending)
@@ -283,7 +296,7 @@ class PipelineKit:
 
     def explain(self, format: Form = "text") -> str:  # noqa: A002 — as Spark calls it
         """As ``Query.explain``."""
-        return explain_running(self._epochs, self._about, format)
+        return explain_running(self._epochs, self._running.pipeline.stream.about, format)
 
     def heartbeat(self, at: int | datetime, source: str | None = None) -> None:
         """As ``Query.heartbeat``."""
@@ -315,7 +328,7 @@ class PipelineKit:
     def _play(self, entry: KitEpoch) -> range:
         before = self.store.head.epoch
         steps = self.until_done(partial(self._act, entry))
-        for epoch in range(before + 1, self.store.head.epoch + 1):
+        for epoch in range(before + 1, self.store.head.epoch + 1) if entry.update is None else ():
             if unpublished := [name for name in self._outlets if epoch not in self.sinks[name].epochs]:
                 raise AssertionError(f"epoch {epoch} is committed, but not published before the next epoch: {unpublished}")
         return steps
@@ -334,7 +347,9 @@ class PipelineKit:
     def _act(self, entry: KitEpoch) -> None:
         if entry.slots is not None:
             self.rescale(entry.slots)
-        if entry.rows is None:
+        if entry.update is not None:
+            self.update(entry.update, tag=entry.tag, **entry.changes)
+        elif entry.rows is None:
             self.tick(now_ms=entry.now_ms or 0, watermark_ms=entry.watermark_ms)
         elif entry.batch is not None:
             self.static(entry.rows, batch=entry.batch, finish=entry.finish, now_ms=entry.now_ms)
@@ -404,13 +419,6 @@ def _points(kit: PipelineKit, steps: range) -> list[CrashPoint]:
     # Objects written by probes of the store are never read again, so crashes there cannot matter.
     chosen = [step for step in steps if paths.PROBES not in kit.steps.taken[step]]
     return [*(CrashPoint(step, "before") for step in chosen), *(CrashPoint(step, "after") for step in chosen[-1:])]
-
-
-def _timed_by(plan: Plan, sources: Mapping[str, Columns]) -> tuple[str, list[str]] | None:
-    """The event-time column and the sources that have it; None if rows do not advance the watermark, or a rule does."""
-    if plan.event_time is None or plan.watermark is not None:
-        return None
-    return plan.event_time, [tag for tag, rows in sources.items() if plan.event_time in rows.columns]
 
 
 def _table(rows: Rows, schema: pa.Schema) -> pa.Table:

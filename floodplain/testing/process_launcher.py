@@ -29,7 +29,9 @@ class ProcessLauncher:
 
     def __init__(self, kit: WorkerKit, coordinator: Coordinator, run: Serve = serve) -> None:
         """``run``: what the processes run. It must be importable."""
-        self._kit, self._coordinator, self._serve = kit, coordinator, run
+        self._coordinator, self._serve = coordinator, run
+        self.kit = kit
+        """What the next launch gives to its worker."""
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["__main__", run.__module__, work.__module__])
         self._lock = threading.Lock()
@@ -41,7 +43,7 @@ class ProcessLauncher:
         with self._lock:
             if self._over:
                 return
-            process = self._context.Process(target=partial(_run, self._serve, self._kit, worker, job), daemon=True)
+            process = self._context.Process(target=partial(_run, self._serve, self.kit, worker, job), daemon=True)
             thread = threading.Thread(target=self._watch, args=(worker, job, process), name=f"worker-{worker}", daemon=True)
             self._processes[worker, job] = process
             self._threads = [each for each in self._threads if each.is_alive()] + [thread]

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from floodplain.clock import SystemClock, SystemRandomness
 from floodplain.errors import Unavailable
-from floodplain.plan.nodes import Plan
+from floodplain.plan.nodes import Node, Plan
 from floodplain.runtime.binder import BoundPlan
 from floodplain.runtime.pieces import Piece, PieceKey
 from floodplain.runtime.staging import Staged
@@ -25,6 +25,8 @@ from floodplain.workers.pushing import Pusher
 PARTITIONS = 3
 """Into which the rows of an epoch are cut: each is pushed on its own, as by a task of the bridge."""
 LOCAL = "127.0.0.1"
+RENEW_S = 30.0
+"""How long an update waits for workers with the new operators."""
 
 
 class WorkersEngine(LocalEngine):
@@ -59,6 +61,19 @@ class WorkersEngine(LocalEngine):
         self.coordinator, self._launcher = coordinator, self.launcher(kit, coordinator, self._serve)
         self.pool = WorkerPool(coordinator, SystemClock(), bound.place.settings.epoch_bytes)
         coordinator.launch(self._launcher, self._workers)
+
+    def successor(self, bound: BoundPlan, front: Node | None) -> Callable[[], None]:  # noqa: ARG002
+        """As on Spark: workers are launched again with the new operators."""
+        coordinator, launcher = self.coordinator, self._launcher
+        assert coordinator is not None
+        assert launcher is not None
+        kit = launcher.kit.with_plan(bound, self._dumps)
+
+        def switch() -> None:
+            launcher.kit = kit
+            coordinator.renew(RENEW_S)
+
+        return switch
 
     def _address(self, port: int) -> tuple[str, int]:
         """Where workers reach the coordinator, which listens at this port."""

@@ -179,6 +179,39 @@ class Coordinator:
                 _insist(channel, End(at_once=True))
                 self._lose(worker, channel, why)
 
+    def renew(self, seconds: float) -> None:
+        """End all workers and have them launched again, with what the launcher gives them by now. Requires: nothing is requested
+        of them. Waits until as many have registered as there were, but no longer than this."""
+        now_s = self._clock.monotonic_s()
+        with self._changed:
+            before = [(worker, member.job, member.channel) for worker, member in self._members.items()]
+            duplicates = list(self._fenced)
+            for worker, member in self._members.items():
+                self._vacate(worker, member, "the query is updated")
+                member.relaunched(member.job + 1, now_s)
+        for channel in [*duplicates, *(channel for _, _, channel in before if channel is not None)]:
+            _insist(channel, End())
+        for worker, job, former in before:
+            if former is None:
+                self._cancel(worker, job)
+            self._launch(worker, job + 1)
+        if not self._await_present(sum(former is not None for _, _, former in before), now_s + seconds):
+            for worker, job, _ in before:  # one that does not end by itself keeps its core from the next
+                self._cancel(worker, job)
+
+    def _cancel(self, worker: int, job: int) -> None:
+        if self._launcher is not None:
+            self._launcher.cancel(worker, job)
+
+    def _await_present(self, workers: int, until_s: float) -> bool:
+        with self._changed:
+            while len(self.present()) < workers and not self._given_up:
+                left_s = until_s - self._clock.monotonic_s()
+                if left_s <= 0:
+                    return False
+                self._changed.wait(min(left_s, LOOK_S))
+        return True
+
     def await_idle(self, seconds: float) -> set[int]:
         """Wait until no registered worker owes an answer. Returns those that still do after so long."""
         until_s = self._clock.monotonic_s() + seconds

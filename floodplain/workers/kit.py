@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.operators.kernel.traits import traits_of
@@ -12,6 +12,7 @@ from floodplain.sinks.row_checks import SinkCheck
 from floodplain.workers.channel import Credentials
 
 Dumps: TypeAlias = Callable[[Any], bytes]
+Named = TypeVar("Named")
 Point: TypeAlias = Literal["read", "pull", "serve", "take", "process", "answer"]
 
 
@@ -21,7 +22,7 @@ def go_on(_: Point) -> None:
 
 @dataclass(frozen=True)
 class WorkerKit:
-    """Shipped once, with the launch of a worker. Commands name operators; code never travels with them."""
+    """Shipped with the launch of a worker. Commands name operators; code never travels with them."""
 
     address: tuple[str, int]
     """The coordinator's."""
@@ -49,10 +50,14 @@ class WorkerKit:
             location=place.location,
             settings=place.settings,
             options=dict(place.options),
-            operators={name: dumps(operator) for name, operator in bound.operators.items()},
-            checks={named: dumps(checks) for named, checks in bound.checks.items()},
+            operators=_dumped(bound.operators, dumps),
+            checks=_dumped(bound.checks, dumps),
             load=load,
         )
+
+    def with_plan(self, bound: BoundPlan, dumps: Dumps) -> "WorkerKit":
+        """The same for the operators of another plan."""
+        return replace(self, operators=_dumped(bound.operators, dumps), checks=_dumped(bound.checks, dumps))
 
     def operator(self, name: str, fixed: bytes = b"") -> KeyedOperator:
         """A fresh copy, so that nothing that a try leaves in it reaches the next."""
@@ -62,3 +67,7 @@ class WorkerKit:
     def checks_of(self, operator: str, output: str) -> tuple[SinkCheck, ...]:
         made: tuple[SinkCheck, ...] = self.load(self.checks[operator, output])
         return made
+
+
+def _dumped(parts: Mapping[Named, Any], dumps: Dumps) -> dict[Named, bytes]:
+    return {name: dumps(part) for name, part in parts.items()}

@@ -129,6 +129,8 @@ class KeyedOperator:
     """Shorter lateness of earlier versions of the job, as in ``late_cutoff_ms``."""
     has_watermark: bool = True
     """Whether the pipeline has a watermark: else event time does not advance."""
+    since: int = 0
+    """The epoch whose update brought this code; 0 if it came with the start."""
 
     def __post_init__(self) -> None:
         check_on_error(self.on_error, self.process)

@@ -25,7 +25,6 @@ from floodplain.versions.log.commit import commit
 from floodplain.versions.log.requirements import RequireRuns, RequireSchema
 from floodplain.versions.records.definition import Definition
 from floodplain.versions.records.edit import (
-    AdvancePublished,
     DropDefinition,
     DropTable,
     NoteChange,
@@ -53,6 +52,23 @@ class StartChanges:
     reset: tuple[str, ...] = ()
     rename: Mapping[str, str] = field(default_factory=dict)
     evolve: Mapping[str, Evolve] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        drop: Sequence[str] = (),
+        reset: Sequence[str] = (),
+        rename: Mapping[str, str] | None = None,
+        evolve: Mapping[str, Evolve] | None = None,
+    ) -> "StartChanges":
+        """As users pass them."""
+        return cls(_names("drop", drop), _names("reset", reset), dict(rename or {}), dict(evolve or {}))
+
+
+def _names(option: str, names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise BadInput(f"{option}={names!r} is a text: pass a list of names, {option}=[{names!r}]")
+    return tuple(names)
 
 
 NO_CHANGES = StartChanges()
@@ -279,15 +295,20 @@ def migrate(writer: Writer, migration: Migration) -> None:
         needed = [RequireSchema(table, schema.id if schema else 0) for table, schema in tables.items()]
         commit(history, updates, needed, token=writer.token)
         return
-    epoch = writer.epoch()
+    commit_migration(writer, migration)
+
+
+def commit_migration(writer: Writer, migration: Migration, also: Sequence[Update] = ()) -> int:
+    """Commits the migration as an epoch of its own, by one edit, and returns its number. ``also``: what else the edit has."""
+    updates, epoch = migration.updates(), writer.epoch()
     replaced = _rewritten(writer, migration.base, migration.rewrites)
     runs = {run.id: run for runs in migration.head.runs.values() for run in runs}
     requirements = [
         requirement for update in replaced for requirement in RequireRuns.of((runs[run] for run in update.dropped), update.groups)
     ]
-    epoch.commit(also=[*updates, *replaced], requirements=requirements)
     # It has no output, so no sink is to be called for it.
-    commit(history, [AdvancePublished(epoch.number)], token=writer.token)
+    epoch.commit(also=[*updates, *replaced, *also], requirements=requirements, published=True)
+    return epoch.number
 
 
 def _rewritten(writer: Writer, base: Manifest, requested: Sequence[Rewrite]) -> list[ReplaceRuns]:
