@@ -94,6 +94,16 @@ class StoreSettings:
     prefetch_bytes: int = 64 << 20
     """Entries of a list, map or set (``prefetch="all"``) that a task has in memory at a time. Further keys are fetched in batches
     of this size as they are reached; a single map that is larger is read entry by entry. More: fewer, larger reads."""
+    hide_misses: bool = True
+    """Where reading needs remote requests, a task fetches all chunks that its keys need in the background, in one batch, and
+    first processes keys whose state is at hand. It costs memory (``read_ahead_bytes``) and threads (``concurrent_reads``). Off: a
+    task fetches a table when it first reads it, and waits. Results are the same."""
+    read_ahead_bytes: int = 64 << 20
+    """Decoded chunks that a task has fetched, or is fetching, before it uses them. More: longer waits are hidden. It is memory in
+    addition to ``memory_bytes``."""
+    concurrent_reads: int = 16
+    """Requests for chunks that a task has under way in the background. More: faster, up to what network and store allow. Each
+    takes a thread while there is something to fetch."""
     reserve_bytes: int = 4 << 20
     """Disk space that a directory reserves for a garbage collection on a full disk, which begins with writing an edit and some
     manifests. 0: none; on a full disk something else must be deleted first."""
@@ -113,6 +123,9 @@ class StoreSettings:
                 f"max_clock_ahead_ms={self.max_clock_ahead_ms} is not possible: stores know the time to the second, so allow for "
                 f"{LEAST_CLOCK_AHEAD_MS} or more"
             )
+        for name in ("read_ahead_bytes", "concurrent_reads"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise BadInput(f"StoreSettings.{name} is {getattr(self, name)!r}: give a whole number from 1 on")
         if not isinstance(self.window_bytes, int) or not 1 <= self.window_bytes <= MOST_WINDOW_BYTES:
             raise BadInput(
                 f"StoreSettings.window_bytes is {self.window_bytes!r}: give a whole number of bytes from 1 to {MOST_WINDOW_BYTES}"

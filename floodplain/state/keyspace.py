@@ -60,17 +60,21 @@ class TableCursor:
         self._writer = writer
         self._columns = [field.name for field in (*self.schema.subkeys, *self.schema.values)] or None
         """The columns to read: all but the keys, which are known."""
+        self.was_read = False
+        """Whether the stored rows of any key were looked up."""
         self._lookup: Lookup | None = None
         self._aligned: pa.Table | None = None
 
     def lookup(self) -> Lookup:
         """All rows of all keys of the task."""
         if self._lookup is None:
+            self.was_read = True
             self._lookup = self._read(self.space.lookup_keys())
         return self._lookup
 
     def lookup_of(self, numbers: np.ndarray) -> Lookup:
         """All rows of these keys; ``key_number`` of the lookup is an index into ``numbers``."""
+        self.was_read = True
         return self._read(self.space.at(numbers))
 
     def before_expiry(self, numbers: np.ndarray) -> Lookup | None:

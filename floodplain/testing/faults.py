@@ -96,6 +96,9 @@ class CountedBlobs(Blobs):
     def get_ranges(self, name: str, ranges: Sequence[Range]) -> list[pa.Buffer]:
         return self._inner.get_ranges(name, ranges)
 
+    def at_hand(self, name: str, ranges: Sequence[Range]) -> list[bool]:
+        return self._inner.at_hand(name, ranges)
+
     def map(self, name: str) -> pa.Buffer | None:
         return self._inner.map(name)
 

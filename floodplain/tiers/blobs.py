@@ -96,6 +96,10 @@ class Blobs(ABC):
         there is no such file. Costs one look at the file system and no request."""
         return None
 
+    def at_hand(self, name: str, ranges: Sequence[Range]) -> list[bool]:  # noqa: ARG002
+        """Per range, whether reading it now would ask nothing remote. What is at hand may go at any time; costs no request."""
+        return [self.answers_at_once] * len(ranges)
+
     @abstractmethod
     def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
         """Blobs whose name starts with ``prefix``, in ascending name order, only those greater than ``after``.

@@ -108,6 +108,14 @@ class CachedBlobs(Blobs):
             return kept
         return self._lower.map(name)
 
+    def at_hand(self, name: str, ranges: Sequence[Range]) -> list[bool]:
+        lower = self._lower.at_hand(name, ranges)
+        if not self._cacheable(checked_blob(name)) or all(lower):
+            return lower
+        if self._files.has(name, WHOLE):
+            return [True] * len(ranges)
+        return [below or self._files.has(name, _part(range_)) for below, range_ in zip(lower, ranges, strict=True)]
+
     def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
         return self._lower.list(prefix, after)
 

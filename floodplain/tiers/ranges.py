@@ -9,6 +9,8 @@ from floodplain.errors import Refused
 from floodplain.tiers.blobs import Range
 
 EMPTY = pa.py_buffer(b"")
+GAP_BYTES = 256 << 10
+"""Ranges this near travel as one: at 50 MB/s the gap costs 5 ms, a request of its own 10 to 50."""
 
 
 def checked_ranges(name: str, ranges: Sequence[Range]) -> Sequence[Range]:

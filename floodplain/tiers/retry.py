@@ -49,6 +49,9 @@ class Retrying(Blobs):
     def get_ranges(self, name: str, ranges: Sequence[Range]) -> list[pa.Buffer]:
         return self._ask(lambda: self._lower.get_ranges(name, ranges))
 
+    def at_hand(self, name: str, ranges: Sequence[Range]) -> list[bool]:
+        return self._lower.at_hand(name, ranges)
+
     def map(self, name: str) -> pa.Buffer | None:
         return self._ask(lambda: self._lower.map(name))
 

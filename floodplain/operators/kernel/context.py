@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
+
 from floodplain.errors import BadInput
 from floodplain.eventtime.points import point_ms
 from floodplain.eventtime.times import EpochTimes, known_ms
@@ -49,8 +51,10 @@ class Context(EpochContext):
         *,
         naive: bool = False,
         stopwatch_s: Callable[[], float] = lambda: 0.0,
+        numbers: np.ndarray | None = None,
     ) -> None:
-        """``naive``: event times have no zone. ``stopwatch_s``: a clock that only goes on, for how long work takes."""
+        """``naive``: event times have no zone. ``stopwatch_s``: a clock that only goes on, for how long work takes. ``numbers``:
+        those of its keys among all keys of the task, if it has a part of them."""
         super().__init__(epoch, times, resource)
         self.event_time: int | None = self.watermark
         """The latest event time among the rows of this key in this epoch; the timer's time in ``on_timer``. None if no row has
@@ -58,6 +62,7 @@ class Context(EpochContext):
         self._event, self._processing = timers[EVENT_TIMERS], timers[PROCESSING_TIMERS]
         self.naive = naive
         self.sides = sides
+        self._numbers = numbers
         self.ignored = 0
         self.stopwatch_s = stopwatch_s
         self.measures: dict[str, int] = {}
@@ -69,7 +74,8 @@ class Context(EpochContext):
 
     def emit(self, side: str, rows: RowLike) -> None:
         """Emit one row, as a tuple or a dict, or an Arrow table of rows, to a declared side output."""
-        self.sides.emit(side, rows, self._event.i)
+        number = self._event.i
+        self.sides.emit(side, rows, number if self._numbers is None else int(self._numbers[number]))
 
     def timer(self, at: int | datetime) -> None:
         """Call ``on_timer`` for this key once the watermark reaches this time, in milliseconds or with a time zone."""

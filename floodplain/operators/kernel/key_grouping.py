@@ -25,7 +25,7 @@ class Grouped:
     starts: np.ndarray
     space: KeySpace
     more: np.ndarray
-    """The key number of each of the ``more_keys``."""
+    """The key number of each of the keys of ``joined``; −1 if it is not in this part."""
 
     @cached_property
     def rows(self) -> pa.Table:
@@ -36,20 +36,30 @@ class Grouped:
         order = self.order if at is None else self.order[at]
         return one_array(self.input.column(name)).take(pa.array(order))
 
+    def joined(self, more_keys: pa.Table) -> "Grouped":
+        """With further keys, that may have no rows, such as those with due timers. They have the column names of tables."""
+        space, more = _joined(self.space, more_keys)
+        return Grouped(self.input, self.order, self.starts, space, more)
+
+    def part(self, numbers: np.ndarray) -> "Grouped":
+        """These keys alone, with their rows, in the same order. Requires: ``numbers`` ascend."""
+        with_rows = numbers[: np.searchsorted(numbers, len(self.starts) - 1)]
+        sizes = np.diff(self.starts)[with_rows]
+        starts = np.append(0, np.cumsum(sizes))
+        places = np.repeat(self.starts[with_rows] - starts[:-1], sizes) + np.arange(starts[-1])
+        position = np.full(len(self.space), -1)
+        position[numbers] = np.arange(len(numbers))
+        space = KeySpace(self.space.keys.take(pa.array(numbers)), self.space.hashes[numbers])
+        return Grouped(self.input, self.order[places], starts, space, position[self.more])
+
     def take(self, positions: np.ndarray, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows at these positions, or only some columns of them."""
         selected = self.input if columns is None else self.input.select(list(columns))
         return selected.take(pa.array(self.order[positions]))
 
 
-def group(
-    rows: pa.Table, key_columns: Mapping[str, str], order_by: Sequence[str] = (), more_keys: pa.Table | None = None
-) -> Grouped:
-    """``key_columns``: name in the rows → name in tables. ``more_keys``: keys that may have no rows, such as those with due
-    timers, under the names of tables.
-
-    Rows of a key are sorted by ``order_by``, or keep their order.
-    """
+def group(rows: pa.Table, key_columns: Mapping[str, str], order_by: Sequence[str] = ()) -> Grouped:
+    """``key_columns``: name in the rows → name in tables. Rows of a key are sorted by ``order_by``, or keep their order."""
     keys = normalize_keys([rows.column(name) for name in key_columns])
     hashes = hashes_of(rows, keys)
     order = _order(rows, hashes, order_by)
@@ -63,8 +73,7 @@ def group(
         pa.table({name: key.take(at) for name, key in zip(key_columns.values(), keys, strict=True)}), hashes[order[first]]
     )
     columns = [name for name in rows.column_names if name != HASH]
-    space, more = _joined(space, more_keys)
-    return Grouped(rows.select(columns), order, np.append(first, len(number)), space, more)
+    return Grouped(rows.select(columns), order, np.append(first, len(number)), space, np.empty(0, np.int64))
 
 
 def hashes_of(rows: pa.Table, keys: list[pa.Array]) -> np.ndarray:
@@ -90,9 +99,9 @@ def _order(rows: pa.Table, hashes: np.ndarray, order_by: Sequence[str]) -> np.nd
     return np.lexsort([*ranks, hashes])
 
 
-def _joined(space: KeySpace, more: pa.Table | None) -> tuple[KeySpace, np.ndarray]:
+def _joined(space: KeySpace, more: pa.Table) -> tuple[KeySpace, np.ndarray]:
     """The key space with new keys of ``more`` appended, and the key number of each of ``more``."""
-    if more is None or not len(more):
+    if not len(more):
         return space, np.empty(0, np.int64)
     hashes = np.concatenate([space.hashes, hash_columns([one_array(column) for column in more.columns])])
     keys = pa.concat_tables([space.keys, more.cast(space.keys.schema)]).combine_chunks()

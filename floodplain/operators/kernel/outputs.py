@@ -173,6 +173,13 @@ class SideOutputs:
         for rows, numbers, length in zip(self._rows.values(), self._numbers.values(), marked, strict=True):
             del rows[length:], numbers[length:]
 
+    def sort(self) -> None:
+        """Puts the rows emitted so far in the order of their keys; those of a key keep their order."""
+        for name, numbers in self._numbers.items():
+            order = sorted(range(len(numbers)), key=numbers.__getitem__)
+            self._rows[name] = [self._rows[name][at] for at in order]
+            self._numbers[name] = [numbers[at] for at in order]
+
     def tables(self, late: pa.Table, origin_of_key: RowOrigin | None = None) -> dict[str, pa.Table]:
         """All declared side outputs. ``late``: the late rows. ``origin_of_key``: as a ``RowOrigin``, by key number."""
         return {

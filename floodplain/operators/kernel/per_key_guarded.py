@@ -29,7 +29,7 @@ class GuardedPerKeyCaller(PerKeyCaller):
         for number in range(len(starts) - 1):
             self._point(number, newest[number])
             self._call(number, keys[number], rows[starts[number] : starts[number + 1]])
-            self._ends.append(len(self._out))
+            self.emitted.ends.append(len(self.emitted.rows))
 
     def _call(self, number: int, key: Any, rows: list[Any]) -> None:
         """Calls until it succeeds or no rows remain. If the failed row is not known, the next call checks each output row when
@@ -71,7 +71,7 @@ class GuardedPerKeyCaller(PerKeyCaller):
             if not is_users_fault(error):
                 raise
             return error
-        self._out += out
+        self.emitted.rows += out
         return None
 
     def _drawn(self, made: Iterable[Any], check_each: bool) -> list[Any]:
@@ -83,7 +83,7 @@ class GuardedPerKeyCaller(PerKeyCaller):
         return out
 
     def _check(self, out: list[Any]) -> None:
-        self._target.check(out)
+        self.emitted.target.check(out)
         for handle in self._handles:
             handle.check()
 

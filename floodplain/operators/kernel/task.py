@@ -1,8 +1,9 @@
 """The keyed kernel: one task's share of an epoch, from rows and state to rows and a delta."""
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -15,13 +16,20 @@ from floodplain.eventtime.times import EpochTimes, as_ms
 from floodplain.operators.kernel.context import Context
 from floodplain.operators.kernel.dead_letters import DeadLetters
 from floodplain.operators.kernel.error_attribution import is_users_fault
-from floodplain.operators.kernel.event_order import Ordered, Reorder
+from floodplain.operators.kernel.event_order import WAITING, Ordered, Reorder
 from floodplain.operators.kernel.key_grouping import Grouped, group
 from floodplain.operators.kernel.late_rows import LATE, with_reasons
-from floodplain.operators.kernel.operator import NO_WATERMARK, DroppedRows, KeyedOperator, Outcome, declared_states
+from floodplain.operators.kernel.operator import (
+    NO_WATERMARK,
+    DroppedRows,
+    KeyedOperator,
+    Outcome,
+    added_up,
+    declared_states,
+)
 from floodplain.operators.kernel.outputs import SideOutputs
 from floodplain.operators.kernel.per_batch import PerBatchCaller
-from floodplain.operators.kernel.per_key import PerKeyCaller, keys_of
+from floodplain.operators.kernel.per_key import Emitted, PerKeyCaller, Portion, call_portions, keys_of
 from floodplain.operators.kernel.per_key_guarded import GuardedPerKeyCaller
 from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess, Process
 from floodplain.operators.kernel.reserved_columns import rows_in
@@ -37,10 +45,22 @@ from floodplain.state.row_expressions import ALL, LAZY
 from floodplain.state.tables import OperatorTables
 from floodplain.state.timers import EVENT_TIMERS, PROCESSING_TIMERS, TimersHandle
 from floodplain.store.read.snapshot import Snapshot
+from floodplain.store.read.task_reads import TaskReads
 from floodplain.store.rows.layout import BEGINNING
 from floodplain.store.write.task_writer import TaskWriter
 from floodplain.versions.records.edit import GroupRanges
 from floodplain.versions.records.schema import PROCESSING_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """Some keys of a task, with handles on their state."""
+
+    grouped: Grouped
+    cursors: Mapping[str, TableCursor]
+    handles: Mapping[str, Any]
+    context: Context
+    letters: DeadLetters
 
 
 class KeyedTask:
@@ -71,31 +91,30 @@ class KeyedTask:
 
     def run(self, rows: pa.Table) -> Outcome:
         """Processes the rows, fires due timers, and passes the delta to the writer."""
-        with _cycle_collector_off():
-            return self._run(rows)
+        with _cycle_collector_off(), self._snapshot.task_reads(self._groups) as reads:
+            return self._run(rows, reads)
 
-    def _run(self, rows: pa.Table) -> Outcome:
+    def _run(self, rows: pa.Table, reads: TaskReads) -> Outcome:
         operator, epoch = self._operator, self._writer.epoch
+        reads.scans(self._scanned())
         rows, late, newest = self._on_time(rows)
         ordered = Ordered(rows, None, 0) if operator.in_order is None else self._in_order(rows)
         rows, order_by = ordered.rows, () if operator.in_order is not None else operator.process.order_by
         self._level.begin(epoch, self._times)
+        grouped = group(rows, self._tables.key_columns, order_by)
+        tables = self._keyed_tables()
+        missing = reads.lookups(tables, grouped.space.hashes)
         due = {name: self._due(name) for name in self._until}
-        grouped = group(rows, self._tables.key_columns, order_by, _keys_of(due, self._tables))
-        handles = self._handles(grouped, due)
-        if operator.traits.caller is not None:
-            _trust(handles)
+        grouped, with_rows = grouped.joined(_keys_of(due, self._tables)), len(grouped.space)
         sides = SideOutputs(operator.name, operator.sides, check_each=operator.on_error == "dead_letter")
-        naive = operator.event_time is not None and _is_naive(grouped.input.schema.field(operator.event_time).type)
-        timers = {name: handles[name] for name in self._until}
-        context = Context(
-            epoch, self._times, timers, sides, self._level.resource, naive=naive, stopwatch_s=self._writer.clock.monotonic_s
-        )
-        letters = DeadLetters(operator.name, grouped.space, self._writer, self._times.processing_ms)
-        output = self._call(grouped, handles, context, letters)
-        self._write(grouped, handles)
-        letters.write()
+        missing = np.append(missing, reads.lookups(tables, grouped.space.hashes[with_rows:]))
+        output, bound = self._call(grouped, due, sides, reads.portions(missing))
+        for part in bound:
+            self._write(part)
+            part.letters.write()
         self._level.write(self._writer)
+        if len(grouped.space):
+            reads.note({table: any(part.cursors[table].was_read for part in bound) for table in tables})
         return Outcome(
             output=output,
             rows=rows_in(rows),
@@ -104,19 +123,82 @@ class KeyedTask:
             max_event_ms=newest,
             sides=sides.tables(self._reasoned(late, ordered.late), self._origin_of_key(grouped)),
             dropped=DroppedRows(
-                late=rows_in(late) + len(ordered.late or ()), dead=len(letters), early=ordered.early, ignored=context.ignored
+                late=rows_in(late) + len(ordered.late or ()),
+                dead=sum(len(part.letters) for part in bound),
+                early=ordered.early,
+                ignored=sum(part.context.ignored for part in bound),
             ),
             task_values=self._level.changed(),
-            measures=context.measures,
+            measures=added_up(part.context.measures for part in bound),
         )
 
-    def _call(self, grouped: Grouped, handles: Mapping[str, Any], context: Context, letters: DeadLetters) -> pa.Table:
+    def _scanned(self) -> dict[str, int]:
+        """Time tables that are scanned, and up to which time."""
+        scanned = {self._tables.places[name].table: until_ms for name, until_ms in self._until.items()}
+        if self._operator.in_order is not None:
+            scanned[self._tables.places[WAITING].table] = self._times.watermark_ms
+        return scanned
+
+    def _keyed_tables(self) -> dict[str, bool]:
+        """Tables that lookups by key may read → whether they are read as far as the declarations tell."""
+        tables: dict[str, bool] = {}
+        for name, state in self._operator.process.states().items():
+            if not isinstance(state, TaskValue | Broadcast):
+                table = self._tables.places[name].table
+                # Whatever a process does with a value reads the row; the others can be written blindly.
+                tables[table] = tables.get(table, False) or isinstance(state, Value)
+        return tables
+
+    @property
+    def _in_one_call(self) -> bool:
+        """Whether the order of its calls among keys shows: one call for all keys, a caller of its own, or task values."""
+        process = self._operator.process
+        tells = any(isinstance(state, TaskValue) for state in process.states().values())
+        return tells or self._operator.traits.caller is not None or isinstance(process, KeyedBatchProcess)
+
+    def _call(
+        self, grouped: Grouped, due: Mapping[str, pa.Table], sides: SideOutputs, portions: Sequence[np.ndarray]
+    ) -> tuple[pa.Table, list[_Bound]]:
+        """``portions``: the numbers of the keys to call for first, while the state of others travels, and so on."""
+        bound: list[_Bound] = []
+        if len(portions) < 2 or self._in_one_call:
+            bound.append(self._bind(grouped, due, sides))
+            return self._caller(bound[0]).run(), bound
+
+        def called() -> Iterator[Portion]:
+            for numbers in portions:
+                bound.append(self._bind(grouped.part(numbers), due, sides, numbers))
+                yield Portion(numbers, self._caller(bound[-1]))
+
+        return call_portions(called(), Emitted(self._operator, grouped, self._writer.epoch), sides), bound
+
+    def _bind(
+        self, grouped: Grouped, due: Mapping[str, pa.Table], sides: SideOutputs, numbers: np.ndarray | None = None
+    ) -> _Bound:
+        operator = self._operator
+        cursors, handles = self._handles(grouped, due)
+        if operator.traits.caller is not None:
+            _trust(handles)
+        context = Context(
+            self._writer.epoch,
+            self._times,
+            {name: handles[name] for name in self._until},
+            sides,
+            self._level.resource,
+            naive=operator.event_time is not None and _is_naive(grouped.input.schema.field(operator.event_time).type),
+            stopwatch_s=self._writer.clock.monotonic_s,
+            numbers=numbers,
+        )
+        letters = DeadLetters(operator.name, grouped.space, self._writer, self._times.processing_ms)
+        return _Bound(grouped, cursors, handles, context, letters)
+
+    def _caller(self, part: _Bound) -> Any:
         operator = self._operator
         if operator.on_error == "dead_letter":
-            return GuardedPerKeyCaller(operator, grouped, {**handles, **self._level.handles}, context, letters).run()
+            handles = {**part.handles, **self._level.handles}
+            return GuardedPerKeyCaller(operator, part.grouped, handles, part.context, part.letters)
         default = PerBatchCaller if isinstance(operator.process, KeyedBatchProcess) else PerKeyCaller
-        made: pa.Table = (operator.traits.caller or default)(operator, grouped, handles, context).run()
-        return made
+        return (operator.traits.caller or default)(operator, part.grouped, part.handles, part.context)
 
     def _on_time(self, rows: pa.Table) -> tuple[pa.Table, pa.Table, int | None]:
         column = self._operator.event_time
@@ -155,7 +237,7 @@ class KeyedTask:
         due = list(view.scan(groups=self._groups, times=(-(1 << 63), self._until[name] + 1)))
         return pa.concat_tables([view.empty(), *due])
 
-    def _handles(self, grouped: Grouped, due: Mapping[str, pa.Table]) -> dict[str, Any]:
+    def _handles(self, grouped: Grouped, due: Mapping[str, pa.Table]) -> tuple[dict[str, TableCursor], dict[str, Any]]:
         cursors: dict[str, TableCursor] = {}
         clocks = Clocks(self._now_ms, cache(partial(_newest_ms, grouped, self._operator.event_time)), self._operator.lateness_ms)
         handles: dict[str, Any] = {}
@@ -187,11 +269,11 @@ class KeyedTask:
                 case Timers():
                     numbers = grouped.more[offset : offset + len(due[name])]
                     offset += len(numbers)
+                    own = numbers >= 0
                     times = due[name].column(place.subkey).to_numpy()
-                    handles[name] = TimersHandle(place, cursor, (numbers, times), self._until[name])
+                    handles[name] = TimersHandle(place, cursor, (numbers[own], times[own]), self._until[name])
                     handles[name].refusal = self._refusal(name)
-        self._cursors = cursors
-        return handles
+        return cursors, handles
 
     def _refusal(self, timers: str) -> str | None:
         """Why timers of this clock cannot be set, if they would never fire; else None."""
@@ -208,32 +290,32 @@ class KeyedTask:
             return None
         return lambda number: place_of(self._writer.epoch, keys_of(self._operator, grouped)[number], None)
 
-    def _write(self, grouped: Grouped, handles: Mapping[str, Any]) -> None:
+    def _write(self, part: _Bound) -> None:
         values: dict[str, list[OneEntry]] = {}
         try:
-            for handle in handles.values():
+            for handle in part.handles.values():
                 if isinstance(handle, OneEntry):
                     values.setdefault(handle.place.table, []).append(handle)
                 else:
                     handle.write()
             for table, one_per_key in values.items():
-                write_values(self._cursors[table], one_per_key)
+                write_values(part.cursors[table], one_per_key)
         except Exception as error:
             if is_users_fault(error):
-                self._blame(error, grouped, handles)
+                self._blame(error, part)
             raise
 
-    def _blame(self, error: Exception, grouped: Grouped, handles: Mapping[str, Any]) -> None:
+    def _blame(self, error: Exception, part: _Bound) -> None:
         """Raises an error that names the key and the state whose value is invalid, or that a merge function of the user rejects.
         Such errors occur only when all keys are written at once."""
         operator, epoch = self._operator.name, self._writer.epoch
-        for name, handle in handles.items():
-            for number in range(len(grouped.space)):
+        for name, handle in part.handles.items():
+            for number in range(len(part.grouped.space)):
                 handle.i = number
                 try:
                     handle.check()
                 except Exception as reason:
-                    key = keys_of(self._operator, grouped)[number]
+                    key = keys_of(self._operator, part.grouped)[number]
                     raise UserError.of(operator, epoch, key, None, reason, state=name) from error
         if not isinstance(error, FloodplainError):
             raise UserError.of(operator, epoch, None, None, error) from error

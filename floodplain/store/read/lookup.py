@@ -272,7 +272,10 @@ def _prefetch(lookup_keys: LookupKeys, pending: np.ndarray, sources: Sequence[So
 
     Not where that would bring too much into memory; then each run is asked in its turn, a few chunks at a time.
     """
-    wanted = {age: _chunks_wanted(source, lookup_keys, pending) for age, source in enumerate(sources) if not source.reader.mapped}
+    remote = {age: source for age, source in enumerate(sources) if not source.reader.mapped}
+    if not any(source.reader.far(_chunks_of(source, lookup_keys, pending)) for source in remote.values()):
+        return {}
+    wanted = {age: _chunks_wanted(source, lookup_keys, pending) for age, source in remote.items()}
     sizes = (int(sources[age].reader.decoded_bytes[chunks].sum()) for age, chunks in wanted.items())
     if len(wanted) < 2 or sum(sizes) > FETCH_BYTES:
         return {}
@@ -282,6 +285,9 @@ def _prefetch(lookup_keys: LookupKeys, pending: np.ndarray, sources: Sequence[So
 
 
 def _chunks_wanted(source: Source, lookup_keys: LookupKeys, pending: np.ndarray) -> list[int]:
-    wanted = candidates(source, lookup_keys, pending)
+    return _chunks_of(source, lookup_keys, candidates(source, lookup_keys, pending))
+
+
+def _chunks_of(source: Source, lookup_keys: LookupKeys, wanted: np.ndarray) -> list[int]:
     subs = None if lookup_keys.subs is None else lookup_keys.subs[wanted]
     return source.reader.wanted_chunks(lookup_keys.hashes[wanted], subs)

@@ -239,6 +239,16 @@ def _batches(source: Source, begin: int, end: int, times: tuple[int, int] | None
     return batches if times is None else [_timed(batch, times) for batch in batches]
 
 
+def chunks_wanted(
+    source: Source, schema: TableSchema, groups: GroupRanges, key_groups: int, times: tuple[int, int] | None
+) -> list[int]:
+    """The chunks that a scan of these key groups may read."""
+    spans = [source.reader.span(*row_position.of_groups(schema, low, high, key_groups)) for low, high in groups]
+    chunks = np.unique(np.concatenate([np.array(span, np.int64) for span in spans])) if spans else np.empty(0, np.int64)
+    wanted: list[int] = chunks[_may_hold(source, chunks, times)].tolist()
+    return wanted
+
+
 def _clears(source: Source, major: int) -> list[pa.RecordBatch]:
     """The clears of a hash, or key group: they stand before its other rows, with a sub-key of 0, and count for all of them."""
     batches = _batches(source, row_position.first_of(major), row_position.first_of(major) + 1, None)

@@ -14,6 +14,7 @@ from floodplain.metrics import LOOKUP_ROWS, LOOKUPS
 from floodplain.store.read import key_range_reader as pieces
 from floodplain.store.read import lookup, scan
 from floodplain.store.read.snapshot_files import SnapshotFiles
+from floodplain.store.read.task_reads import TaskReads
 from floodplain.store.rows import large_tables, layout
 from floodplain.store.rows.definition import recorded
 from floodplain.store.rows.delta import cast_column, hashes_of
@@ -314,6 +315,10 @@ class Snapshot:
     def stored(self, name: str, later: TableSchema | None = None) -> TableView:
         """A table with the names that it has in the log: what operators work with. ``later``: as a later schema of it has it."""
         return self._view(self._schema(name) if later is None else recorded(later))
+
+    def task_reads(self, groups: GroupRanges) -> TaskReads:
+        """Fetches in the background what a task of these key groups will read."""
+        return TaskReads(self._files, self._open_runs, self._history.settings, groups)
 
     def _view(self, schema: TableSchema) -> TableView:
         return TableView(self._files, schema, self._open_runs, self._history)

@@ -64,6 +64,10 @@ class CachedRun:
         """Whether all chunks were here when last looked for."""
         return bool(self._present.all())
 
+    def has(self, chunk: int) -> bool:
+        """Whether the chunk was here when last looked for."""
+        return bool(self._present[chunk])
+
     def is_mapped(self, chunk: int) -> bool:
         """Whether the chunk is used where it is mapped."""
         return self.mapped and bool(self._present[chunk])
@@ -106,6 +110,10 @@ class CachedRun:
         if not self._copied:
             self._derived.keep(self._key, {f"c{chunk}": packed([batch.serialize()]) for chunk, batch in fresh.items()})
             self._present[list(fresh)] = True
+
+    def count_misses(self, chunks: int) -> None:
+        """So many chunks are fetched without having been asked for here."""
+        self._derived.missed(chunks)
 
     def section(self, place: Section, read: Read) -> pa.Buffer:
         """The index or the filter."""

@@ -3,26 +3,61 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
+ChunkKey: TypeAlias = tuple[str, int]
+"""(id of the run, number of the chunk)"""
+
+
+class Arrivals(Protocol):
+    """Chunks that are being fetched in the background."""
+
+    def take(self, key: ChunkKey) -> pa.RecordBatch | None:
+        """The chunk, once it is there; None if it is not coming: then the caller fetches it. Raises what fetching it raised."""
+
 
 class ChunkCache:
-    """Chunks by run and number, evicted least recently used first. Chunks in a mapped file do not count against the limit."""
+    """Chunks by run and number, evicted least recently used first. Chunks in a mapped file do not count against the limit.
+
+    Who asks for a chunk that is being fetched in the background waits for it, so that no chunk travels twice.
+    """
 
     def __init__(self, size_bytes: int) -> None:
         self._limit = size_bytes
         self._used = 0
-        self._chunks: OrderedDict[tuple[str, int], tuple[pa.RecordBatch, int]] = OrderedDict()
+        self._chunks: OrderedDict[ChunkKey, tuple[pa.RecordBatch, int]] = OrderedDict()
+        self._coming: dict[ChunkKey, Arrivals] = {}
         self._lock = threading.Lock()
 
     def get(self, run: str, chunk: int) -> pa.RecordBatch | None:
+        coming = self._coming.get((run, chunk))
+        if coming is not None and (arrived := coming.take((run, chunk))) is not None:
+            self.put(run, chunk, arrived, held=False)
+            return arrived
         with self._lock:
             batch = self._chunks.get((run, chunk))
             if batch is None:
                 return None
             self._chunks.move_to_end((run, chunk))
             return batch[0]
+
+    def has(self, run: str, chunk: int) -> bool:
+        """Whether ``get`` finds the chunk, maybe after waiting for it."""
+        with self._lock:
+            return (run, chunk) in self._chunks or (run, chunk) in self._coming
+
+    def expect(self, keys: Iterable[ChunkKey], arrivals: Arrivals) -> None:
+        """From now on, ``get`` takes these chunks from ``arrivals``."""
+        with self._lock:
+            self._coming.update(dict.fromkeys(keys, arrivals))
+
+    def expect_no_more(self, keys: Iterable[ChunkKey], arrivals: Arrivals) -> None:
+        with self._lock:
+            for key in keys:
+                if self._coming.get(key) is arrivals:
+                    del self._coming[key]
 
     def put(self, run: str, chunk: int, batch: pa.RecordBatch, *, held: bool) -> None:
         """``held``: the batch's memory belongs to a mapping, not to this process."""

@@ -2,7 +2,8 @@
 
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from floodplain.store.run.cached_run import RUN, SMALL_BYTES, key_of
 from floodplain.store.run.chunk_cache import ChunkCache
 from floodplain.store.run.lookup_keys import Source
 from floodplain.store.run.opening import open_run
+from floodplain.store.run.read_ahead import ReadAhead
 from floodplain.store.run.reader import FETCH_BYTES, RunReader
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.derived import DerivedCache
@@ -21,6 +23,9 @@ from floodplain.versions.records.edit import GroupRanges, RunRef
 from floodplain.versions.records.groups import intersect
 from floodplain.versions.records.manifest import Manifest
 from floodplain.versions.records.schema import TableSchema
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _CONCURRENT_OPENS = 8
 LOCAL_TIERS = ("directory", "memory")
@@ -67,6 +72,21 @@ class OpenRuns:
         """The runs that were opened, or were to stay open the last time."""
         self._uses: weakref.WeakSet[Use] = weakref.WeakSet()
         self._lock = threading.Lock()
+        self.was_read: dict[str, bool] = {}
+        """Table → whether the last task of this process that could have looked up its keys has done so."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether reading a run may take a remote request."""
+        return not (self._blobs.answers_at_once or self._blobs.tier in LOCAL_TIERS)
+
+    def read_ahead(self, most_requests: int, budget_bytes: int) -> ReadAhead:
+        """Fetches chunks in the background, for all who read runs here."""
+        return ReadAhead(self._cache, most_requests=most_requests, budget_bytes=budget_bytes)
+
+    def on_each(self, ask: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """What ``ask`` returns for each item, in order; several at a time where reading waits."""
+        return fan_out(self._blobs, ask, items, _CONCURRENT_OPENS)
 
     def use(self, manifest: Manifest) -> Use:
         """Mark the runs of this manifest as in use for as long as the result is referenced."""

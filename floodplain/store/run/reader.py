@@ -113,20 +113,38 @@ class RunReader:
         return here
 
     def _fetched(self, chunks: Sequence[int]) -> dict[int, pa.RecordBatch]:
-        """Chunks as they are stored, decoded; the cache of this machine keeps them decoded, and then they are used from there."""
-        stored = zip(chunks, self._read([(int(self._offset[chunk]), int(self._length[chunk])) for chunk in chunks]), strict=True)
-        if self.cached is not None and self.cached.mapped:
-            fresh = {chunk: self._decode_or_ask_again(chunk, data) for chunk, data in stored}
-            self.cached.keep(fresh)
-            here = self._from_cache(self.cached, chunks)
-            for chunk in fresh.keys() - here.keys():
-                self._cache.put(self.ref.id, chunk, fresh[chunk], held=False)
-            return {**fresh, **here}
-        batches = {}
-        for chunk, data in stored:
-            batches[chunk] = self._decode_or_ask_again(chunk, data)
-            self._cache.put(self.ref.id, chunk, batches[chunk], held=self._zero_copy(data, batches[chunk]))
+        ranges = [(int(self._offset[chunk]), int(self._length[chunk])) for chunk in chunks]
+        data = dict(zip(chunks, self._read(ranges), strict=True))
+        batches = self.admitted(data)
+        for chunk, batch in batches.items():
+            self._cache.put(self.ref.id, chunk, batch, held=self._zero_copy(data[chunk], batch))
         return batches
+
+    def admitted(self, data: Mapping[int, pa.Buffer]) -> dict[int, pa.RecordBatch]:
+        """Chunks as they are stored, decoded; the cache of this machine keeps them decoded, and then they are used from there."""
+        batches = {chunk: self._decode_or_ask_again(chunk, stored) for chunk, stored in data.items()}
+        if self.cached is not None and self.cached.mapped:
+            self.cached.keep(batches)
+            batches |= self._from_cache(self.cached, list(batches))
+        return batches
+
+    def place(self, chunk: int) -> tuple[int, int]:
+        """Offset and length of a chunk in its object."""
+        return self.ref.offset + int(self._offset[chunk]), int(self._length[chunk])
+
+    def far(self, chunks: Sequence[int]) -> list[int]:
+        """Of these chunks, those that only a remote request brings, and that are not coming."""
+        unread = [] if self.mapped else [chunk for chunk in chunks if not self._cache.has(self.ref.id, chunk)]
+        if self.cached is not None:
+            return [chunk for chunk in unread if not self.cached.has(chunk)]
+        at_hand = self.blobs.at_hand(self.ref.object, [self.place(chunk) for chunk in unread]) if unread else []
+        return [chunk for chunk, here in zip(unread, at_hand, strict=True) if not here]
+
+    def load_parts(self) -> None:
+        """Reads the membership filter and the index, if it has them and they are not in memory."""
+        for part in (self._footer.filter, self._footer.index):
+            if part is not None and not self.mapped:
+                self._part(part)
 
     def find(
         self, hashes: np.ndarray, subs: np.ndarray | None = None, held: Mapping[int, pa.RecordBatch] | None = None
@@ -141,7 +159,7 @@ class RunReader:
     def _find_by_hash(
         self, hashes: np.ndarray, subs: np.ndarray | None, held: Mapping[int, pa.RecordBatch] | None
     ) -> Iterator[tuple[int, Hits]]:
-        lookup_keys = self._needles_by_chunk(hashes, subs)
+        lookup_keys = self.keys_by_chunk(hashes, subs)
         for chunk, batch in self._fetch_each(list(lookup_keys), held):
             dense = chunk in self._directories or _DENSE * len(lookup_keys[chunk]) >= len(batch)
             if dense and self.unique and subs is None:
@@ -169,7 +187,7 @@ class RunReader:
         if self._footer.index is not None:
             _, row = self._index_rows(hashes[starts_of(hashes)])
             return np.unique(np.searchsorted(self._ends, row, "right")).tolist()
-        return list(self._needles_by_chunk(hashes, subs))
+        return list(self.keys_by_chunk(hashes, subs))
 
     def may_contain(self, hashes: np.ndarray) -> np.ndarray:
         """False only for hashes that are not in this run. Asks the membership filter only where reading rows needs requests."""
@@ -285,8 +303,8 @@ class RunReader:
         if padding != expected:
             raise damaged(self.ref, f"nothing but padding at {at}", "other bytes")
 
-    def _needles_by_chunk(self, hashes: np.ndarray, subs: np.ndarray | None) -> dict[int, np.ndarray]:
-        """Chunk → the lookup keys that it may hold. Both are sorted, so a chunk's lookup keys are neighbours."""
+    def keys_by_chunk(self, hashes: np.ndarray, subs: np.ndarray | None) -> dict[int, np.ndarray]:
+        """Chunk → the lookup keys that it may hold, which are neighbours, because both are sorted. Requires: no time table."""
         low = np.searchsorted(hashes, self.first, "left")
         high = np.searchsorted(hashes, self.last, "right")
         keys_by_chunk = {int(chunk): np.arange(low[chunk], high[chunk]) for chunk in np.flatnonzero(high > low)}
