@@ -7,11 +7,13 @@ all of them in turn. A ``delete`` of several names counts as one operation each:
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 import pyarrow as pa
 
+from floodplain.errors import AlreadyExists, NotFound, Unavailable
 from floodplain.metrics import Counters
 from floodplain.tiers.blobs import BlobInfo, Blobs, Data, Range
 from floodplain.tiers.memory import MemoryBlobs
@@ -38,6 +40,10 @@ class Plan:
     def before(self, op: Op) -> None: ...
 
     def after(self, op: Op) -> None: ...
+
+    def carried(self, op: Op, act: Callable[[], Result]) -> Result:
+        """What the operation itself returns or raises."""
+        return act()
 
 
 @dataclass
@@ -142,7 +148,11 @@ class FaultyBlobs(Blobs):
             self.ops.append(op)
         try:
             self.plan.before(op)
-            result = act()
+            try:
+                result = self.plan.carried(op, act)
+            except NotFound:
+                self.plan.after(op)
+                raise
             self.plan.after(op)
         except Crash:
             self.dead = True
@@ -241,10 +251,36 @@ def remembered(other: Callable[[Blobs], object]) -> Callable[[Blobs], None]:
     return act
 
 
+class Network:
+    """Loses requests and answers with probability ``losses``, and delivers some writes late: long after the caller gave them up,
+    or never."""
+
+    def __init__(self, rng: random.Random, losses: float) -> None:
+        self._rng, self._losses = rng, losses
+        self._late: list[Callable[[], object]] = []
+
+    def carried(self, op: Op, act: Callable[[], Result]) -> Result:
+        if not self._losses or self._rng.random() >= self._losses:
+            return act()
+        fate = self._rng.choice(("request lost", "answer lost", "late", "late"))
+        if fate == "answer lost":
+            act()
+        elif fate == "late" and op.method in WRITES:
+            self._late.append(act)
+        raise Unavailable(f"{fate}: {op.method} {op.name}")
+
+    def deliver(self, chance: float) -> None:
+        for act in [act for act in self._late if self._rng.random() < chance]:
+            self._late.remove(act)
+            with suppress(AlreadyExists):
+                act()
+
+
 class Turns(Plan):
     """Lets one actor run at a time, from one blob operation to the next."""
 
-    def __init__(self, crash_at: int | None) -> None:
+    def __init__(self, crash_at: int | None, network: Network) -> None:
+        self.carried = network.carried  # type: ignore[method-assign]
         self.crash_at = crash_at
         self.done = False
         self.granted = threading.Semaphore(0)
@@ -265,13 +301,20 @@ class Turns(Plan):
         self.paused.acquire()
 
 
-def simulate(blobs: Blobs, actors: Sequence[Callable[[Blobs], object]], rng: random.Random, crashes: float = 0.0) -> list[object]:
+def simulate(
+    blobs: Blobs,
+    actors: Sequence[Callable[[Blobs], object]],
+    rng: random.Random,
+    crashes: float = 0.0,
+    losses: float = 0.0,
+) -> list[object]:
     """Run the actors to their ends, switching at random between any two blob operations; what each returned or raised.
 
     The same seed gives the same schedule. Requires: an actor uses its blobs from one thread. Each crashes with probability
-    ``crashes``, somewhere.
+    ``crashes``, somewhere; each request, or its answer, is lost with probability ``losses``, or arrives at any later time.
     """
-    turns = [Turns(rng.randrange(60) if rng.random() < crashes else None) for _ in actors]
+    network = Network(rng, losses)
+    turns = [Turns(rng.randrange(60) if rng.random() < crashes else None, network) for _ in actors]
     results: list[object] = [None] * len(actors)
 
     def work(number: int) -> None:
@@ -292,6 +335,8 @@ def simulate(blobs: Blobs, actors: Sequence[Callable[[Blobs], object]], rng: ran
         for _ in range(rng.choice((1, 1, 2, 5, 20, 100))):
             if not favourite.done:
                 favourite.run_on()
+        network.deliver(0.05)
     for thread in threads:
         thread.join()
+    network.deliver(0.5)
     return results

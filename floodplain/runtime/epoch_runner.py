@@ -26,6 +26,7 @@ from floodplain.state.descriptors import EVENT_TIME
 from floodplain.state.durations import interval_s
 from floodplain.state.tables import SEPARATOR
 from floodplain.store.processing_time import Moment
+from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.write.task_writer import conflict_before_damage
 from floodplain.tier_use import COMMIT, UseCursor, tallied
 from floodplain.tiers.redact import without_credentials
@@ -46,13 +47,16 @@ class EpochRunner:
         engine: Engine,
         slots: int,
         concern: Callable[[], str | None] = lambda: None,
+        *,
+        deferred: bool = False,
     ) -> None:
-        """``concern`` tells what is wrong in the background, if anything: a warning in the progress of epochs."""
+        """``concern`` tells what is wrong in the background, if anything: a warning in the progress of epochs. ``deferred``: what
+        epochs leave behind is deleted when the publisher's ``delete_discarded`` is called, so that no epoch waits for it."""
         self.store = place.store
         self.writer = place.writer
         self.bound = BoundPlan(place, plan, engine)
         """Has operators and schemas once ``prepare`` was called."""
-        self.publisher = Publisher(place, plan.outlets)
+        self.publisher = Publisher(place, plan.outlets, deferred=deferred)
         self.progress = ProgressLog(place.store)
         self.time = WatermarkClock(place.writer, plan.watermark, engine)
         self._wanted_slots = checked_slots(slots, place.store.head.key_groups)
@@ -101,7 +105,7 @@ class EpochRunner:
 
     def due(self, watermark_ms: int, now_ms: int) -> bool:
         """Whether a timer waits for no more than these times."""
-        snapshot = self.store.snapshot()
+        snapshot = Snapshot(self.store.head, self.store.open_runs, self.store.history)  # only we set timers
         for timers in self.bound.timers:
             late_ms = late_cutoff_ms(watermark_ms, timers.operator.lateness_ms, timers.operator.lateness_before)
             until_ms = late_ms if timers.by_event_time else now_ms
@@ -148,8 +152,8 @@ class EpochRunner:
             epoch = self.writer.epoch(at=at, watermarks=watermarks)
             epoch.commit([], source=position, also=published, used=self._unrecorded.new())
             self._unrecorded.take()
-            self.store.history.blobs.delete(files)
-        self.publisher.publish()
+        self.publisher.publish_committed()
+        self.publisher.discard(files)
 
     def run(
         self,
@@ -220,9 +224,9 @@ class EpochRunner:
         self._unrecorded.take()
         commit_ms = int((clock.monotonic_s() - commits_s) * 1000)
         operators = {name: self._operator_progress(name, reports) for name, reports in run.reports_of.items()}
-        self.store.history.blobs.delete(sorted(run.staged().difference(outputs).union(done)))
         self.bound.engine.end_epoch()
-        self.publisher.publish()
+        self.publisher.publish_committed()
+        self.publisher.discard(sorted(run.staged().difference(outputs).union(done)))
         duration_ms = int((clock.monotonic_s() - started_s) * 1000)
         used = self._unshown.new()
         self._unshown.take()

@@ -1,6 +1,7 @@
 """Publishes what epochs have committed, under the lease, and deletes staged files that nobody needs any more."""
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -14,6 +15,7 @@ from floodplain.tiers import paths
 from floodplain.versions.log.commit import commit
 from floodplain.versions.log.requirements import RequireLease
 from floodplain.versions.records.edit import AdvancePublished
+from floodplain.versions.retention.garbage import old_staged
 
 
 class Publisher:
@@ -23,7 +25,11 @@ class Publisher:
     publishing got rides in the next edit, and staged files stay until then.
     """
 
-    def __init__(self, place: StateLocation, outlets: Sequence[Outlet]) -> None:
+    def __init__(self, place: StateLocation, outlets: Sequence[Outlet], *, deferred: bool = False) -> None:
+        """``deferred``: discarded files are deleted when ``delete_discarded`` is called, and not at once."""
+        self._deferred = deferred
+        self._discarded: set[str] = set()
+        self._lock = threading.Lock()
         self.store = place.store
         self.writer = place.writer
         self._outlets = tuple(outlets)
@@ -74,10 +80,16 @@ class Publisher:
         Raises ``Corrupt`` if a staged file of any sink is not what the edit vouches for, before a sink is given one.
         """
         with tallied(self.store.counters.tally, PUBLISH):
+            self.store.history.refresh()
+            self._publish()
+
+    def publish_committed(self) -> None:
+        """As ``publish``, right after the commit of the epoch: that has looked whether another driver took over."""
+        with tallied(self.store.counters.tally, PUBLISH):
             self._publish()
 
     def _publish(self) -> None:
-        head = self.store.history.refresh()
+        head = self.store.head
         RequireLease(self.writer.token).check(head)
         if max(head.published, self._published) >= head.epoch:
             return
@@ -118,16 +130,29 @@ class Publisher:
 
         What is not published yet, as far as the log tells, stays, and what a driver staged that has superseded this one.
         """
-        head, blobs = self.store.head, self.store.history.blobs
-        token, epoch = self.writer.token, head.epoch
-        kept = head.outputs if head.published < epoch else ()
-        staged = [(paths.token_and_epoch_of(info.name), info.name) for info in blobs.list(paths.STAGED)]
-        old = [name for author, name in staged if author and (author[0] < token or author < (token, epoch))]
-        blobs.delete([name for name in old if name not in kept])
+        blobs = self.store.history.blobs
+        blobs.delete(old_staged(self.store.head, blobs.list(paths.STAGED), self.writer.token))
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Delete staged files that no epoch needs any more. Those that are still there when the process ends are swept later."""
+        with self._lock:
+            self._discarded.update(names)
+        if not self._deferred:
+            self.delete_discarded()
+
+    def delete_discarded(self) -> None:
+        """Any thread may call it. What could not be deleted is tried again with the next call."""
+        with self._lock:
+            names = sorted(self._discarded)
+        if names:
+            self.store.history.blobs.delete(names)
+        with self._lock:
+            self._discarded.difference_update(names)
 
     def finish(self) -> None:
         """Record how far publishing got and delete what is published. Raises ``Conflict`` if another driver has the state."""
         self.record()
+        self.delete_discarded()
         head = self.store.history.refresh()
         RequireLease(self.writer.token).check(head)
         if head.published >= head.epoch:

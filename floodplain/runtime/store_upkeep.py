@@ -10,8 +10,11 @@ from floodplain.store.store import Store
 from floodplain.tier_use import UPKEEP, tallied
 from floodplain.versions.records.manifest import Manifest
 
-COLLECT_EVERY = 64
+COLLECT_EVERY = 128
 """Log positions between two garbage collections. Renewals of the lease count: an idle query has nothing but these."""
+COLLECT_EPOCHS = 100
+COLLECT_S = 600.0
+"""Epochs, or seconds, between two garbage collections: each lists the store."""
 UNMAPPED_AFTER = 2
 """Epochs after which no task has a run mapped any more that was replaced: each unmaps what its own epoch does not name."""
 SPREAD_OVER = 4
@@ -69,24 +72,32 @@ class Duty:
 class StoreUpkeep:
     """Compaction and garbage collection of one running query, a round at a time. Used by one thread."""
 
-    def __init__(self, store: Store, sweep_staged: Callable[[], object]) -> None:
+    def __init__(self, store: Store, delete_discarded: Callable[[], object]) -> None:
+        """``delete_discarded`` deletes what epochs have left behind."""
         self._store = store
-        self._sweep_staged = sweep_staged
+        self._delete_discarded = delete_discarded
         self._eviction_queue = EvictionQueue(store)
         self._compaction, self._collection = Duty("compaction", store), Duty("garbage collection", store)
+        self._deletion = Duty("deletion of staged files", store)
         self._compacted = -1
         # Of queries before this one, too: one that ends after a few epochs leaves its garbage to the next.
         self._collected = store.head.horizon
+        self._next_collection = (0, 0.0)
+        """The epoch, or the time, that it waits for."""
 
     @property
     def concern(self) -> str | None:
         """What is wrong, as long as it is: a warning for people."""
-        return "; ".join(filter(None, (self._compaction.concern, self._collection.concern))) or None
+        return "; ".join(filter(None, (duty.concern for duty in self._duties))) or None
+
+    @property
+    def _duties(self) -> tuple[Duty, ...]:
+        return self._compaction, self._collection, self._deletion
 
     @property
     def failure(self) -> Exception | None:
         """What keeps it from its work, if that does not pass by itself."""
-        return self._compaction.failure or self._collection.failure
+        return next(filter(None, (duty.failure for duty in self._duties)), None)
 
     def round(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """What is due now. Raises nothing. Once ``stopped`` says so, no further step of a compaction begins but small ones."""
@@ -94,9 +105,15 @@ class StoreUpkeep:
             self._round(stopped)
 
     def _round(self, stopped: Callable[[], bool]) -> None:
+        self._deletion.do(self._delete_discarded)
         self._compaction.do(lambda: self._compact(stopped))
-        if self._store.head.position - self._collected >= COLLECT_EVERY:
+        if self._is_collection_due():
             self._collection.do(self._collect)
+
+    def _is_collection_due(self) -> bool:
+        head, (epoch, at_s) = self._store.head, self._next_collection
+        waited = head.epoch >= epoch or self._store.history.clock.monotonic_s() >= at_s
+        return waited and head.position - self._collected >= COLLECT_EVERY
 
     def _compact(self, stopped: Callable[[], bool]) -> None:
         self._eviction_queue.evict()
@@ -104,7 +121,7 @@ class StoreUpkeep:
         if epoch == self._compacted:
             return
         done_bytes = 0
-        for step in self._store.compact():
+        for step in self._store.compact(refresh=False):
             done_bytes += step.bytes_before
             if stopped() and done_bytes >= LAST_BYTES:
                 return
@@ -112,8 +129,9 @@ class StoreUpkeep:
 
     def _collect(self) -> None:
         self._store.collect_garbage()
-        self._sweep_staged()
-        self._collected = self._store.head.position
+        head = self._store.head
+        self._collected = head.position
+        self._next_collection = (head.epoch + COLLECT_EPOCHS, self._store.history.clock.monotonic_s() + COLLECT_S)
 
 
 class EvictionQueue:

@@ -76,7 +76,7 @@ class Driver:
         self._without_data = without_data
         self._engine = engine
         self._listener = listener
-        self.epochs = EpochRunner(place, plan, engine, slots, listener.concern)
+        self.epochs = EpochRunner(place, plan, engine, slots, listener.concern, deferred=True)
         self.store = place.store
         self.seen = SeenReader(place.store.history.blobs, place.store.head.store)
         self._tags = tuple(tags)
@@ -148,8 +148,9 @@ class Driver:
         assert self._checkpoint is not None
         self._engine.use(rows.sparkSession)
         entry = spark_checkpoint.batch_entry(self._checkpoint, batch_id, self.store.head.source, self.seen)
-        self.epochs.publisher.publish()
-        if not spark_checkpoint.is_replay(self.store.head.source, entry.position):
+        if spark_checkpoint.is_replay(self.store.head.source, entry.position):
+            self.epochs.publisher.publish()
+        else:
             inputs = self._engine.inputs(rows, self._tags, entry.position, self.store.head.source)
             self.epochs.run(inputs, entry.position, entry.timestamp_ms, entry.watermark_ms)
             self._engine.batch_done(entry.position)

@@ -149,11 +149,14 @@ class Store:
             self.history.blobs.reserve(self._reserve_bytes)
         return Writer(self, token)
 
-    def compact(self, *, full: bool = False, step_bytes: int | None = None) -> Iterator[Compacted]:
-        """Compact where the policy says so, one bounded step at a time. A step that loses a race to another one is dropped."""
+    def compact(self, *, full: bool = False, step_bytes: int | None = None, refresh: bool = True) -> Iterator[Compacted]:
+        """Compact where the policy says so, one bounded step at a time. A step that loses a race to another one is dropped.
+
+        ``refresh``: look for what other processes have committed; else what this one knows is enough, and costs no request.
+        """
         tiered = policy.TieredPolicy() if step_bytes is None else policy.TieredPolicy(step_bytes=step_bytes)
         while True:
-            manifest = self.history.refresh()
+            manifest = self.history.refresh() if refresh else self.history.head
             proposals = policy.full(manifest, tiered.step_bytes) if full else tiered.propose(manifest)
             if not proposals:
                 return
@@ -301,7 +304,10 @@ class Writer:
         the first epoch of a state, if that is not 1.
         """
         history = self.store.history
-        before = history.refresh().watermarks.get(PROCESSING_TIME, layout.BEGINNING)
+        # Nobody else commits epochs under our lease, and the commit looks for others. But who let it run out may have been passed
+        # by the horizon.
+        head = history.head if history.clock.now_ms() < history.head.lease.expires_ms else history.refresh()
+        before = head.watermarks.get(PROCESSING_TIME, layout.BEGINNING)
         if at is None:
             at = self.time.moment() if now_ms is None else Moment(max(now_ms, before))
         times = {**(watermarks or {}), PROCESSING_TIME: at.now_ms}

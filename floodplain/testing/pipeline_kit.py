@@ -196,12 +196,13 @@ class PipelineKit(DescribingKit):
         history = History.create(
             blobs, self._settings.key_groups, settings=self._settings, clock=self._clock, randomness=self._randomness
         )
-        self.store = Store(history, self._counters)
-        if self._requested is not None and self.store.head.epoch > self._requested.epoch:
+        store = Store(history, self._counters)
+        if self._requested is not None and store.head.epoch > self._requested.epoch:
             self._adopt(self._requested.described)
             self._requested = self._pending = None
-        writer = self.store.writer(f"kit_{self._randomness.nonce()}", force=True)
-        place = StateLocation(self.store, writer, self._location, self._settings, {}, blobs)
+        writer = store.writer(f"kit_{self._randomness.nonce()}", force=True)
+        self.store = store  # not before: another driver may start while this one takes the lease
+        place = StateLocation(store, writer, self._location, self._settings, {}, blobs)
         self._engine = self._new_engine()
         log = History.open(blobs, settings=self._settings, clock=self._clock, randomness=SeededRandomness(0))
         self._epochs = EpochRunner(place, with_checked_sinks(self._plan, log, writer.token), self._engine, self._slots)
@@ -258,8 +259,9 @@ class PipelineKit(DescribingKit):
         return {tag: _table(of_input, self._inputs[tag]) for tag, of_input in tagged.items()}
 
     def _deliver(self, inputs: dict[str, pa.Table], position: SourcePosition, now_ms: int, watermark_ms: int) -> None:
-        self._epochs.publisher.publish()
-        if not spark_checkpoint.is_replay(self.store.head.source, position):
+        if spark_checkpoint.is_replay(self.store.head.source, position):
+            self._epochs.publisher.publish()
+        else:
             self._epochs.run(inputs, position, now_ms, watermark_ms)
 
     def static(

@@ -7,6 +7,7 @@ from floodplain.errors import BadName, Refused
 FORMAT = "format"
 LOG = "log/"
 MANIFESTS = "manifest/"
+FENCES = "fence/"
 RUNS = "runs/"
 SEEN = "seen/"
 STAGED = "staged/"
@@ -101,6 +102,11 @@ def log(position: int) -> str:
 
 def manifest(position: int) -> str:
     return f"{MANIFESTS}{_number(position)}.manifest"
+
+
+def fence(segment: int) -> str:
+    """Says that a segment of the log was trimmed."""
+    return f"{FENCES}{_number(segment)}.fence"
 
 
 def pin(nonce: str) -> str:

@@ -6,7 +6,9 @@ from floodplain.tiers.blobs import Blobs
 
 SHOWN = 5
 """Of what is there, in the message."""
-_PARTS = {name.rstrip("/") for name in (paths.LOG, paths.MANIFESTS, paths.RUNS, paths.SEEN, paths.STAGED, paths.PINS)}
+_PARTS = {
+    name.rstrip("/") for name in (paths.LOG, paths.MANIFESTS, paths.FENCES, paths.RUNS, paths.SEEN, paths.STAGED, paths.PINS)
+}
 _HARMLESS = {paths.PROBES.rstrip("/"), paths.TEMPS.rstrip("/"), "checkpoint", "lost+found", ".DS_Store"}
 """What may be there before the first object of a store is: left by a start that was cut short, or by the file system."""
 

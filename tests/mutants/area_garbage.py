@@ -76,8 +76,8 @@ PLANTS = (
     Plant(
         "the_log_is_trimmed_up_to_its_end",
         "garbage",
-        "edits = [info for position, info in positions(history, paths.LOG) if position <= trim_to]",
-        "edits = [info for position, info in positions(history, paths.LOG) if position <= max(trim_to, head.horizon)]",
+        "edits = _trimmed(history, listing, trim_to)",
+        "edits = _trimmed(history, listing, max(trim_to, head.horizon))",
         ("collect::test_a_collection_reports_what_it_did",),
     ),
     Plant(
@@ -97,15 +97,15 @@ PLANTS = (
     Plant(
         "a_collection_does_not_ask_for_its_lease",
         "garbage",
-        "head = commit(history, plan.updates, token=token) if plan.updates else head",
-        "head = commit(history, plan.updates) if plan.updates and token >= 0 else head",
+        "saved, head = head, commit(history, plan.updates, token=token) if plan.updates else head",
+        "saved, head = head, commit(history, plan.updates) if plan.updates and token >= 0 else head",
         ("collect::test_under_a_lost_lease_nothing_is_collected",),
     ),
     Plant(
         "output_of_the_last_epoch_is_swept",
-        "publisher",
-        "if author and (author[0] < token or author < (token, epoch))]",
-        "if author and (author[0] < token or author <= (token, epoch))]",
+        "garbage",
+        "if author and author < (token, head.epoch) and name not in kept]",
+        "if author and author <= (token, head.epoch) and name not in kept]",
         ("kit::test_what_other_attempts_staged_is_swept_while_the_driver_runs",),
     ),
 )

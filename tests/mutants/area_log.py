@@ -6,21 +6,73 @@ PLANTS = (
     Plant(
         "under_a_lease_a_trimmed_position_is_opened_again",
         "commit",
-        "if theirs is None and next(manifests.stored(history.blobs, above=head.position), None) is None:",
-        "if theirs is None and (token or next(manifests.stored(history.blobs, above=head.position), None) is None):",
+        "first, later = _looked(history, head)",
+        "first, later = (True, True) if token else _looked(history, head)",
         ("commits::test_a_paused_writer_cannot_reopen_a_trimmed_position",),
     ),
     Plant(
-        "checkpoints_are_looked_for_before_the_create",
+        "fences_are_looked_for_before_the_create",
         "commit",
-        """        theirs = _create(history, edit, data)
-        if theirs is None and next(manifests.stored(history.blobs, above=head.position), None) is None:
+        """        if _create(history, edit, data) is None:
+            first, later = _looked(history, head)
 """,
-        """        newer = next(manifests.stored(history.blobs, above=head.position), None)
-        theirs = _create(history, edit, data)
-        if theirs is None and newer is None:
+        """        first, later = _looked(history, head)
+        if _create(history, edit, data) is None:
 """,
-        ("commits::test_a_commit_that_others_built_on_and_checkpointed_is_counted",),
+        ("fenced::test_whenever_others_trim_the_log_an_edit_counts_once_or_not_at_all",),
+    ),
+    Plant(
+        "the_log_is_trimmed_before_its_fences_stand",
+        "garbage",
+        """    fences.create(blobs, history.format.store, going, length, retry, history.clock, history.randomness)
+    blobs.delete(info.name for _, info in edits)
+""",
+        """    blobs.delete(info.name for _, info in edits)
+    fences.create(blobs, history.format.store, going, length, retry, history.clock, history.randomness)
+""",
+        ("fenced::test_a_collection_that_dies_anywhere_fools_no_writer",),
+    ),
+    Plant(
+        "only_the_last_segment_gets_a_fence",
+        "fences",
+        "sorted({segment_of(position, length) for position in positions})",
+        "sorted({segment_of(position, length) for position in positions})[-1:]",
+        ("fenced::test_each_segment_that_loses_an_edit_has_a_fence",),
+    ),
+    Plant(
+        "the_log_is_trimmed_in_the_segment_that_it_ends_in",
+        "garbage",
+        "fences.segment_of(position, length) < ends_in:",
+        "fences.segment_of(position, length) <= ends_in:",
+        ("fenced::test_writers_at_the_end_of_the_log_list_nothing",),
+    ),
+    Plant(
+        "a_log_of_an_earlier_release_is_taken_for_fenced",
+        "commit",
+        "    if head.fenced:\n",
+        "    if head.fenced >= 0:\n",
+        ("fenced::test_where_an_earlier_release_may_have_trimmed_checkpoints_tell",),
+    ),
+    Plant(
+        "a_reader_of_an_earlier_release_is_taken_for_fenced",
+        "follow",
+        "    if not base.fenced:\n",
+        "    if base.fenced < 0:\n",
+        ("fenced::test_where_an_earlier_release_may_have_trimmed_checkpoints_tell",),
+    ),
+    Plant(
+        "what_follows_is_believed_without_a_look_for_fences",
+        "follow",
+        "return None if passed else manifest",
+        "return None if passed and manifest is base else manifest",
+        ("commits::test_a_reader_is_not_fooled_by_a_stray",),
+    ),
+    Plant(
+        "the_fence_of_the_edit_that_is_missing_is_not_looked_for",
+        "follow",
+        "fences.stand(blobs, base.position + 1, manifest.position + 1, segment)",
+        "manifest is not base and fences.stand(blobs, base.position + 1, manifest.position, segment)",
+        ("fenced::test_whenever_others_trim_the_log_a_reader_sees_all_of_it",),
     ),
     Plant(
         "an_edit_of_another_is_taken_for_ours",

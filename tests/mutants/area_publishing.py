@@ -6,11 +6,11 @@ PLANTS = (
     Plant(
         "published_without_the_lease",
         "publisher",
-        """        head = self.store.history.refresh()
+        """        head = self.store.head
         RequireLease(self.writer.token).check(head)
         if max(head.published, self._published) >= head.epoch:
 """,
-        """        head = self.store.history.refresh()
+        """        head = self.store.head
         if max(head.published, self._published) >= head.epoch:
 """,
         ("crashes::test_no_driver_that_takes_over_loses_or_repeats_anything[counting]",),
@@ -30,7 +30,7 @@ PLANTS = (
         "published_only_with_the_next_epoch",
         "epochs",
         """        self.bound.engine.end_epoch()
-        self.publisher.publish()
+        self.publisher.publish_committed()
 """,
         """        self.bound.engine.end_epoch()
 """,

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from floodplain.clock import ManualClock
-from floodplain.errors import Conflict, SnapshotExpired
+from floodplain.errors import Conflict, SnapshotExpired, Unavailable
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.log import lease, replay
 from floodplain.versions.log.manifest_checkpoint import maybe_checkpoint
@@ -29,7 +29,7 @@ from tests.versions.world import (
     sweep,
 )
 
-EXPECTED = (Conflict, SnapshotExpired)
+EXPECTED = (Conflict, SnapshotExpired, Unavailable)
 
 
 class Actors:
@@ -100,14 +100,14 @@ class Actors:
             assert history.at(epoch).epoch == epoch
 
 
-def run(seed: int, crashes: float) -> None:
+def run(seed: int, crashes: float, losses: float = 0.0) -> None:
     rng = random.Random(seed)
     blobs, clock = memory(), ManualClock()
-    epochs(create(blobs, clock), 4)
+    epochs(create(blobs, clock, log_segment=rng.choice((1, 1, 2, 5))), 4)
     actors = Actors(blobs, clock, rng)
     kinds = [actors.writer, actors.restorer, actors.compactor, actors.collector, actors.reader, actors.tagger, actors.traveller]
     cast = [actors.writer, actors.collector, *rng.choices(kinds, k=rng.randrange(2, 6))]
-    for result in simulate(blobs, cast, rng, crashes):
+    for result in simulate(blobs, cast, rng, crashes, losses):
         if result is not None and not isinstance(result, (*EXPECTED, Crash)):
             raise AssertionError(f"seed {seed}") from result
     history = check_store(blobs, clock)
@@ -122,17 +122,17 @@ def run(seed: int, crashes: float) -> None:
 
 @pytest.fixture(autouse=True)
 def _one_thread_for_each_actor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "_fetched", lambda blobs, positions: ((p, replay._get(blobs, p)) for p in positions))
+    monkeypatch.setattr(replay, "_fetched", lambda blobs, positions: ((p, replay.edit_at(blobs, p)) for p in positions))
 
 
-@pytest.mark.parametrize("crashes", [0.0, 0.4])
-def test_random_schedules(crashes: float) -> None:
+@pytest.mark.parametrize(("crashes", "losses"), [(0.0, 0.0), (0.4, 0.0), (0.2, 0.05)])
+def test_random_schedules(crashes: float, losses: float) -> None:
     for seed in range(150):
-        run(seed, crashes)
+        run(seed, crashes, losses)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("crashes", [0.0, 0.4])
-def test_many_random_schedules(crashes: float) -> None:
+@pytest.mark.parametrize(("crashes", "losses"), [(0.0, 0.0), (0.4, 0.0), (0.2, 0.05), (0.0, 0.2)])
+def test_many_random_schedules(crashes: float, losses: float) -> None:
     for seed in range(1_000, 11_000):
-        run(seed, crashes)
+        run(seed, crashes, losses)

@@ -31,10 +31,11 @@ def memory() -> MemoryBlobs:
     return MemoryBlobs("memory://test", Counters())
 
 
-def create(blobs: Blobs, clock: Clock | None = None, settings: StoreSettings = SETTINGS) -> History:
-    """A new store with one table."""
+def create(blobs: Blobs, clock: Clock | None = None, settings: StoreSettings = SETTINGS, *, log_segment: int = 1) -> History:
+    """A new store with one table. Its log can be trimmed anywhere, unless ``log_segment`` is longer."""
+    randomness = SeededRandomness(next(_seeds))
     history = History.create(
-        blobs, 16, settings=settings, clock=clock or ManualClock(), randomness=SeededRandomness(next(_seeds))
+        blobs, 16, settings=settings, clock=clock or ManualClock(), randomness=randomness, log_segment=log_segment
     )
     if not history.head.schemas:
         commit(history, [PutSchema(schema("t"))])

@@ -1,11 +1,13 @@
 """Appending to the log: the only way anything is ever committed."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from floodplain.errors import BadInput, Conflict, Corrupt, Unavailable
 from floodplain.tiers import paths
 from floodplain.tiers.create import create_or_read
-from floodplain.versions.log import manifests
+from floodplain.tiers.fan_out import fan_out
+from floodplain.versions.log import fences, manifests
 from floodplain.versions.log.history import History
 from floodplain.versions.log.requirements import RequireLease, Requirement
 from floodplain.versions.records.edit import Edit, Update
@@ -14,16 +16,18 @@ from floodplain.versions.records.manifest import BrokenHistory, Manifest, apply
 
 
 def commit(history: History, updates: Sequence[Update], requirements: Sequence[Requirement] = (), *, token: int = 0) -> Manifest:
-    """Append one edit and return a manifest that has it, the newest this process knows.
+    """Append one edit and return a manifest that has it, the newest this process knows: with what others have appended, if they
+    were waiting for it.
 
     ``token`` is the lease it is written under (0 for none); it is required to be the newest, and the edit renews it.
     Raises ``Conflict`` (``Fenced`` if the lease was lost) when a requirement does not hold or the updates do not fit the
     manifest; then nothing was committed. ``Unavailable`` leaves that open: refresh and look.
 
-    Why a create that succeeded may be believed (I2): position n is deleted only below a durable checkpoint, and from then
-    on a checkpoint at or above n always exists. So if none is found *after* the create, n was never taken before, and the
-    edit counts. If one is found, either others already built on this edit or n had been taken, trimmed, and opened again
-    by us; the nonces in the newest manifest tell which.
+    Why a create that succeeded may be believed (I2): position n is deleted only after its fence was created, and below a durable
+    checkpoint. So if there is no fence *after* the create, n was never taken before, and the edit counts. If there is one, or the
+    log may have been trimmed without, checkpoints tell: from that deletion on one at or above n always exists. If none is found,
+    n was never taken. If one is, either others already built on this edit or n had been taken, trimmed, and opened again by us;
+    the nonces in the newest manifest tell which.
     """
     if history.damage is not None:
         raise history.damage
@@ -35,11 +39,13 @@ def commit(history: History, updates: Sequence[Update], requirements: Sequence[R
             requirement.check(head)
         edit = _edit(history, head, updates, token)
         data, after = _encoded(head, edit)
-        theirs = _create(history, edit, data)
-        if theirs is None and next(manifests.stored(history.blobs, above=head.position), None) is None:
-            return history.advance(after)
-        if theirs is None and _counted(history, edit):
-            return history.head
+        if _create(history, edit, data) is None:
+            first, later = _looked(history, head)
+            if first:
+                head = history.advance(after)
+                return history.refresh() if later else head
+            if _counted(history, edit):
+                return history.head
         stuck = stuck + 1 if history.refresh().position == head.position else 0
     raise Unavailable(f"{paths.log(head.position + 1)} at {history.blobs.url} is taken and yet not there; ask again later")
 
@@ -49,6 +55,21 @@ def _create(history: History, edit: Edit, data: bytes) -> object:
     return create_or_read(
         history.blobs, paths.log(edit.position), data, history.settings.retry, history.clock, history.randomness
     )
+
+
+def _looked(history: History, head: Manifest) -> tuple[bool, bool]:
+    """Whether nobody had taken the position after ``head`` before us, and whether others may have built on our edit since.
+
+    Requires: our edit is stored there.
+    """
+    blobs, position = history.blobs, head.position + 1
+    if head.fenced:
+        names = (paths.fence(fences.segment_of(position, history.format.log_segment)), paths.log(position + 1))
+        fence, later = fan_out(blobs, partial(fences.is_there, blobs), names, len(names))
+        if not fence:
+            return True, later
+    first = next(manifests.stored(blobs, above=head.position), None) is None
+    return first, first
 
 
 def _edit(history: History, head: Manifest, updates: Sequence[Update], token: int) -> Edit:
@@ -62,6 +83,7 @@ def _edit(history: History, head: Manifest, updates: Sequence[Update], token: in
         token=token,
         updates=tuple(updates),
         lease_expires_ms=now_ms + history.settings.lease_ms if token else 0,
+        fences=True,
     )
 
 

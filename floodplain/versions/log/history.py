@@ -12,7 +12,8 @@ from floodplain.settings import StoreSettings
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs, Data
 from floodplain.tiers.create import create_or_read
-from floodplain.versions.log import manifests
+from floodplain.versions.log import fences, manifests
+from floodplain.versions.log.follow import follow
 from floodplain.versions.log.replay import replay
 from floodplain.versions.records.frame import Kind, decode, encode
 from floodplain.versions.records.manifest import EpochMark, Manifest
@@ -30,6 +31,8 @@ class Format(msgspec.Struct, frozen=True):
     """Its id, of which the names of output files are made."""
     key_groups: Annotated[int, msgspec.Meta(ge=1, le=MAX_KEY_GROUPS)]
     created_ms: int
+    log_segment: Annotated[int, msgspec.Meta(ge=1)] = fences.SEGMENT
+    """Positions of the log that are trimmed together."""
 
 
 class History:
@@ -55,11 +58,20 @@ class History:
         self._head = Manifest(format_.store, format_.key_groups)
 
     @classmethod
-    def create(cls, blobs: Blobs, key_groups: int, *, settings: StoreSettings, clock: Clock, randomness: Randomness) -> "History":
-        """Make a store, or open the one that is there: its number of key groups then stands."""
+    def create(
+        cls,
+        blobs: Blobs,
+        key_groups: int,
+        *,
+        settings: StoreSettings,
+        clock: Clock,
+        randomness: Randomness,
+        log_segment: int = fences.SEGMENT,
+    ) -> "History":
+        """Make a store, or open the one that is there: its number of key groups, and length of segments, then stand."""
         if not 1 <= key_groups <= MAX_KEY_GROUPS or key_groups & (key_groups - 1):
             raise BadInput(f"{key_groups} key groups are not possible: use a power of two from 1 to {MAX_KEY_GROUPS}")
-        data = encode(Kind.FORMAT, Format(randomness.nonce(), key_groups, clock.now_ms()))
+        data = encode(Kind.FORMAT, Format(randomness.nonce(), key_groups, clock.now_ms(), log_segment))
         theirs = create_or_read(blobs, paths.FORMAT, data, settings.retry, clock, randomness)
         return cls._opened(blobs, data if theirs is None else theirs, settings, clock, randomness)
 
@@ -73,7 +85,7 @@ class History:
         """A damaged store as far as it can be read: the head is the last good one, and nothing can be committed."""
         history = cls._based(blobs, _format(blobs), settings, clock, randomness)
         try:
-            history.refresh()
+            history._refold()
         except Corrupt as damage:
             history.damage = damage
             history.advance(replay(blobs, history.head).manifest)
@@ -82,7 +94,7 @@ class History:
     @classmethod
     def _opened(cls, blobs: Blobs, data: Data, settings: StoreSettings, clock: Clock, randomness: Randomness) -> "History":
         history = cls._based(blobs, data, settings, clock, randomness)
-        history.refresh()
+        history._refold()
         return history
 
     @classmethod
@@ -118,7 +130,12 @@ class History:
             self._checkpointed = max(self._checkpointed, position)
 
     def refresh(self) -> Manifest:
-        """Fold what others appended.
+        """Fold what others appended: by the names of the next edits, or by a listing if there are many or the log was trimmed."""
+        manifest = follow(self.blobs, self.head, self.format.log_segment)
+        return self._refold() if manifest is None else self.advance(manifest)
+
+    def _refold(self) -> Manifest:
+        """By listings.
 
         What the log holds is believed only after a look for newer checkpoints. An object at n is a stray if n was trimmed
         and created again by a writer that did not know; then a checkpoint at or above n was there before the stray, and

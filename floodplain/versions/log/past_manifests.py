@@ -6,7 +6,7 @@ from functools import partial
 
 from floodplain.errors import Corrupt, NotFound
 from floodplain.tiers import paths
-from floodplain.tiers.blobs import BlobInfo, Blobs, Data
+from floodplain.tiers.blobs import Blobs, Data
 from floodplain.tiers.fan_out import fan_out
 from floodplain.versions.log import manifests
 from floodplain.versions.log.history import History
@@ -18,17 +18,18 @@ _WINDOW = 16
 _THREADS = 8
 
 
-def manifests_at(history: History, marks: Iterable[EpochMark]) -> Iterator[tuple[EpochMark, Manifest, bool]]:
+def manifests_at(
+    history: History, marks: Iterable[EpochMark], checkpoints: Sequence[int], log: Collection[int]
+) -> Iterator[tuple[EpochMark, Manifest, bool]]:
     """The manifest at each mark, oldest first, and whether it was read from a checkpoint of its own.
 
-    Two listings, and no checkpoint and no edit is read twice, however many marks there are. What a collection took away
-    meanwhile, or does not fit, is looked for once more as ``History.manifest_at`` does, which raises ``Corrupt``.
+    ``checkpoints`` (ascending) and ``log`` are the positions that a listing found. No checkpoint and no edit is read twice,
+    however many marks there are. What is not there, or does not fit, is looked for once more as ``History.manifest_at`` does,
+    which raises ``Corrupt``.
     """
     wanted = sorted(set(marks), key=lambda mark: mark.position)
     if not wanted:
         return
-    checkpoints = [position for position, _ in positions(history, paths.MANIFESTS)]
-    log = {position for position, _ in positions(history, paths.LOG)}
     above = [0, *(mark.position for mark in wanted)]
     steps = [_steps(at, mark.position, checkpoints, log) for at, mark in zip(above, wanted, strict=False)]
     stored = _fetched(history.blobs, [name for names in steps for name in names])
@@ -36,14 +37,6 @@ def manifests_at(history: History, marks: Iterable[EpochMark]) -> Iterator[tuple
     for mark, names in zip(wanted, steps, strict=True):
         at, own = _walked(history, mark, at, [(name, next(stored)) for name in names])
         yield mark, at, own
-
-
-def positions(history: History, prefix: str) -> Iterator[tuple[int, BlobInfo]]:
-    """The edits or checkpoints that are stored, ascending."""
-    for info in history.blobs.list(prefix):
-        position = paths.position_of(info.name)
-        if position is not None and info.name in (paths.log(position), paths.manifest(position)):
-            yield position, info
 
 
 def _steps(at: int, to: int, checkpoints: Sequence[int], log: Collection[int]) -> list[str]:

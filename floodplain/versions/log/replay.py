@@ -60,7 +60,7 @@ def _dense(blobs: Blobs, above: int, up_to: int | None) -> Iterator[tuple[int, D
     expected = above + 1
     for position, data in _fetched(blobs, _listed(blobs, above, up_to)):
         while expected < position:
-            between = _get(blobs, expected)
+            between = edit_at(blobs, expected)
             yield expected, between
             if between is None:
                 return
@@ -71,16 +71,17 @@ def _dense(blobs: Blobs, above: int, up_to: int | None) -> Iterator[tuple[int, D
 
 def _fetched(blobs: Blobs, positions: list[int]) -> Iterator[tuple[int, Data | None]]:
     if len(positions) == 1:
-        yield positions[0], _get(blobs, positions[0])
+        yield positions[0], edit_at(blobs, positions[0])
         return
     for first in range(0, len(positions), _WINDOW):
         window = positions[first : first + _WINDOW]
         # Not across the yield: whoever lets go of this generator half way would wait for threads wherever it is collected.
-        objects = fan_out(blobs, partial(_get, blobs), window, _THREADS)
+        objects = fan_out(blobs, partial(edit_at, blobs), window, _THREADS)
         yield from zip(window, objects, strict=True)
 
 
-def _get(blobs: Blobs, position: int) -> Data | None:
+def edit_at(blobs: Blobs, position: int) -> Data | None:
+    """What is stored as the edit at this position, None for nothing."""
     try:
         return blobs.get(paths.log(position))
     except NotFound:

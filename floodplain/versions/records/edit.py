@@ -268,3 +268,5 @@ class Edit(msgspec.Struct, frozen=True):
     updates: Annotated[tuple[Update, ...], msgspec.Meta(min_length=1)]
     lease_expires_ms: int = 0
     """Renews the lease of ``token`` up to then."""
+    fences: bool = False
+    """Its writer trims the log only behind fences, and so does everybody who can read it."""

@@ -14,10 +14,10 @@ from floodplain.errors import Corrupt, NewerFormat
 from floodplain.tiers.blobs import Data
 
 MAGIC = b"FLDP"
-VERSION = 2
+VERSION = 3
 """What is written. All versions from 1 on are read: what a newer one added is optional in it.
 
-1: the first. 2: definitions of operators, renamed tables.
+1: the first. 2: definitions of operators, renamed tables. 3: fences of the trimmed log.
 """
 MAX_BYTES = 1 << 30
 """More than any manifest needs: a length beyond it is damage, found before anything is decoded."""
@@ -34,6 +34,7 @@ class Kind(IntEnum):
     MANIFEST = 3
     PIN = 4
     SEEN = 5
+    FENCE = 6
 
 
 def encode(kind: Kind, record: msgspec.Struct) -> bytes:

@@ -110,6 +110,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """What tiers were asked for since the state was made, as far as epochs tell: a rollback does not undo it."""
     used_epochs: int = 0
     """How many epochs tell of it."""
+    fenced: int = 0
+    """From this position on the log is trimmed only behind fences; 0 as long as all edits are of earlier releases."""
 
     def schema(self, table: str) -> TableSchema | None:
         versions = self.schemas.get(table)
@@ -149,7 +151,10 @@ def apply(manifest: Manifest, edit: Edit, checksum: str) -> Manifest:
         manifest = _apply_update(manifest, update, edit, checksum)
     nonces = (*manifest.nonces, (edit.position, edit.nonce))[-REMEMBERED_EDITS:]
     ages = aged(manifest.ages, edit.position, edit.at_ms, manifest.horizon)
-    return msgspec.structs.replace(manifest, position=edit.position, chain=checksum, at_ms=edit.at_ms, nonces=nonces, ages=ages)
+    fenced = manifest.fenced or (edit.position if edit.fences else 0)
+    return msgspec.structs.replace(
+        manifest, position=edit.position, chain=checksum, at_ms=edit.at_ms, nonces=nonces, ages=ages, fenced=fenced
+    )
 
 
 def preview(manifest: Manifest, updates: Iterable[DropTable | RenameTable | DropDefinition]) -> Manifest:

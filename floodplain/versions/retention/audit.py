@@ -6,6 +6,7 @@ from floodplain.errors import Corrupt, NotFound
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import BlobInfo
 from floodplain.versions.log import manifests
+from floodplain.versions.log.fences import Fence, segment_of
 from floodplain.versions.log.history import Format, History
 from floodplain.versions.records.edit import Edit
 from floodplain.versions.records.frame import Kind, checksum, decode
@@ -32,6 +33,7 @@ def _objects(history: History) -> Iterator[BlobInfo]:
     yield from history.blobs.list(paths.FORMAT)
     yield from history.blobs.list(paths.LOG)
     yield from history.blobs.list(paths.MANIFESTS)
+    yield from history.blobs.list(paths.FENCES)
     yield from history.blobs.list(paths.PINS)
 
 
@@ -50,6 +52,10 @@ def _check(history: History, name: str, chains: dict[int, str]) -> None:
     elif name.startswith(paths.MANIFESTS):
         manifest = manifests.load(history.blobs, store, paths.position_of(name) or 0)
         _expect(name, chains.get(manifest.position, manifest.chain), manifest.chain)
+    elif name.startswith(paths.FENCES):
+        fence = decode(Kind.FENCE, Fence, history.blobs.get(name), name)
+        segment = segment_of(fence.first, history.format.log_segment)
+        _expect(name, (store, name, (segment + 1) * history.format.log_segment), (fence.store, paths.fence(segment), fence.last))
     else:
         pin = decode(Kind.PIN, PinRecord, history.blobs.get(name), name)
         _expect(name, (store, name), (pin.store, paths.pin(pin.owner)))

@@ -1,6 +1,6 @@
 """Expiring pins: how a reader in any process keeps an epoch's files while it reads."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from types import TracebackType
 
@@ -8,6 +8,7 @@ import msgspec
 
 from floodplain.errors import Corrupt, NotFound, SnapshotExpired, Unavailable
 from floodplain.tiers import paths
+from floodplain.tiers.blobs import BlobInfo
 from floodplain.tiers.create import create_or_read
 from floodplain.versions.log.history import History
 from floodplain.versions.records.frame import Kind, decode, encode
@@ -128,15 +129,15 @@ def share(history: History, record: PinRecord) -> Pin:
     return held
 
 
-def live(history: History, now_ms: int) -> tuple[list[PinRecord], list[str]]:
-    """The pins that hold at ``now_ms``, and the names of those that do not.
+def live(history: History, now_ms: int, listed: Iterable[BlobInfo]) -> tuple[list[PinRecord], list[str]]:
+    """Those of the ``listed`` pins that hold at ``now_ms``, and the names of those that do not.
 
     Clocks differ: a pin holds for a margin longer than its owner believes it does. One that cannot be read stops the
     collection, since what it holds cannot be known.
     """
     margin_ms = history.settings.lease_ms
     holding, expired = [], []
-    for name, record in _stored(history):
+    for name, record in _stored(history, listed):
         if record.expires_ms + margin_ms > now_ms:
             holding.append(record)
         else:
@@ -144,8 +145,8 @@ def live(history: History, now_ms: int) -> tuple[list[PinRecord], list[str]]:
     return holding, expired
 
 
-def _stored(history: History) -> Iterator[tuple[str, PinRecord]]:
-    for info in history.blobs.list(paths.PINS):
+def _stored(history: History, listed: Iterable[BlobInfo]) -> Iterator[tuple[str, PinRecord]]:
+    for info in listed:
         try:
             data = history.blobs.get(info.name)
         except NotFound:

@@ -240,6 +240,8 @@ def test_a_writer_that_slept_too_long_says_so() -> None:
         other = reopen(blobs, clock)
         epochs(other, REMEMBERED_EDITS + 1)
         collect(other)
+        epochs(other, 1)
+        collect(other)
 
     faulty.plan = At(len(faulty.ops), "after", others)
     position = slow.head.position + 1
