@@ -45,6 +45,7 @@ random-mutants: $(READY)
 
 bench: $(READY)
 	$(BIN)/floodplain bench state-types --json
+	$(BIN)/floodplain bench slots --json
 	$(BIN)/floodplain bench counter --json
 	$(BIN)/floodplain bench process --json
 	$(BIN)/floodplain bench nexmark --json

@@ -60,6 +60,7 @@ PLOTS = {
     "process": {"process": "Rows per second of each contender"},
     "nexmark": {"nexmark": "Events per second and core of each query"},
     "peers": {"peers": "Rows per second of each stream processor"},
+    "slots": {},
     "state-types": {"state-types": "How many times our time RocksDB and a dict took"},
 }
 """Benchmark → its plots, which ``plots.py`` draws, with what they show."""
@@ -205,6 +206,13 @@ def _peers(result: Result) -> list[str]:
     return [table(head, rows), table(["not there", "why"], missing) if missing else ""]
 
 
+def _slots(result: Result) -> list[str]:
+    slots = result["figures"]["slots"]
+    rows = [[what, *(number(slots[count][what]) for count in slots)] for what in next(iter(slots.values()))]
+    others = [name for name in result["ratios"] if name not in result["figures"]["targets"]]
+    return [_targets(result), _others(result, others), table(["slots", *slots], rows)]
+
+
 def _state_types(result: Result) -> list[str]:
     figures, ratios = result["figures"], result["ratios"]
     memory_mb = figures.get("lookup_rss_anon_mb")
@@ -250,6 +258,7 @@ _TABLES: dict[str, Callable[[Result], list[str]]] = {
     "process": _process,
     "nexmark": _nexmark,
     "peers": _peers,
+    "slots": _slots,
     "state-types": _state_types,
 }
 

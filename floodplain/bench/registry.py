@@ -14,6 +14,7 @@ _MODULES = {
     "process": "process",
     "nexmark": "nexmark",
     "peers": "peer_comparison",
+    "slots": "slots",
 }
 """Name → module. Each module has ``FULL`` and ``QUICK`` sizes, the ``CHOICES`` of ``only``, and ``run``."""
 

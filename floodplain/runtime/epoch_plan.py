@@ -125,13 +125,13 @@ class EpochPlan:
         before = task_values_at(self._snapshot, operator, self._assignment.slots)
         job = Job(
             work=self._work,
-            manifest=msgspec.msgpack.encode(self._head),
+            manifest=self._head,
             operator=operator,
             times=self._times,
             slots=groups_of(self._assignment, self._head.key_groups),
             rows=(rows.schema if isinstance(rows, Staged) else self._engine.schema(rows)).serialize().to_pybytes(),
             outputs=outputs,
-            task_values=tuple(before.of(slot) for slot in range(self._assignment.slots)),
+            task_values={slot: before.of(slot) for slot in range(self._assignment.slots)} if before.values else {},
             broadcast=self._broadcast(step),
             staged=rows if isinstance(rows, Staged) else None,
             checks={output: self._checks(step.name, output) for output in outputs if self._checks(step.name, output)},

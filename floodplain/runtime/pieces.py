@@ -1,5 +1,7 @@
 """Rows on their way from the task that made them to the slots that own them, where workers keep them in memory."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 
@@ -36,3 +38,15 @@ class Piece(msgspec.Struct, frozen=True):
 
     def of(self, slot: int) -> list[Segment]:
         return [segment for segment in self.segments if segment.slot == slot]
+
+
+def by_slot(pieces: Iterable[Piece]) -> dict[int, list[Piece]]:
+    """Slot → the pieces that have rows of it, each with the segments of that slot only."""
+    of_slot: dict[int, list[Piece]] = {}
+    for piece in pieces:
+        segments: dict[int, list[Segment]] = {}
+        for segment in piece.segments:
+            segments.setdefault(segment.slot, []).append(segment)
+        for slot, own in segments.items():
+            of_slot.setdefault(slot, []).append(Piece(piece.key, piece.worker, tuple(own)))
+    return of_slot

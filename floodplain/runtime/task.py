@@ -21,7 +21,7 @@ from floodplain.runtime.pieces import Piece
 from floodplain.runtime.resources import HERE, Resources
 from floodplain.runtime.staging import Split, Staged, StagedFile, stage, staged_batches
 from floodplain.runtime.task_errors import Failure
-from floodplain.runtime.task_store import OpenStore, Work, open_for
+from floodplain.runtime.task_store import ManifestSource, OpenStore, Work, open_for
 from floodplain.sinks.row_checks import SinkCheck, check_rows
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.write.task_writer import Report, TaskWriter, Ticket
@@ -65,7 +65,8 @@ class Job:
     """All that the tasks of one operator in one epoch need."""
 
     work: Work
-    manifest: bytes
+    manifest: Manifest | ManifestSource
+    """Of the state that the epoch starts from."""
     operator: KeyedOperator
     times: EpochTimes
     slots: tuple[GroupRanges, ...]
@@ -73,8 +74,8 @@ class Job:
     """The Arrow schema of the rows."""
     outputs: Mapping[str, tuple[str, ...]]
     """The outputs that somebody reads → the key columns to split them by for the next operator, if it reads them directly."""
-    task_values: tuple[bytes, ...]
-    """Slot → the task values that it begins with."""
+    task_values: Mapping[int, bytes]
+    """Slot → the task values that it begins with, if the operator has any."""
     broadcast: bytes
     """The rows of the broadcast input, as an Arrow stream."""
     staged: Staged | None = None
@@ -132,7 +133,7 @@ def _run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch],
         job.operator,
         snapshot,
         slot=slot,
-        values=job.task_values[slot],
+        values=job.task_values.get(slot, b""),
         broadcast=pa.ipc.open_stream(job.broadcast).read_all(),
         resource=resources.of(job.operator, ticket.store, ticket.token),
     )
@@ -231,7 +232,7 @@ class _Waiting:
 
 
 def _snapshot(job: Job, ticket: Ticket, place: OpenStore) -> Snapshot:
-    manifest = msgspec.msgpack.decode(job.manifest, type=Manifest)
+    manifest = place.advance(job.manifest)
     history = History(
         place.blobs,
         Format(ticket.store, ticket.key_groups, 0),
@@ -240,7 +241,6 @@ def _snapshot(job: Job, ticket: Ticket, place: OpenStore) -> Snapshot:
         randomness=place.randomness,
     )
     history.advance(manifest)
-    place.open_runs.keep_only(run for runs in manifest.runs.values() for run in runs)
     return Snapshot(manifest, place.open_runs, history)
 
 

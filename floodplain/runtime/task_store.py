@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
@@ -12,6 +13,7 @@ from floodplain.store.run.open_runs import OpenRuns
 from floodplain.store.write.task_writer import Ticket
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.open import open_blobs
+from floodplain.versions.records.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +28,31 @@ class Work:
     """Given where tasks run in the process of the driver; else each process opens its own."""
 
 
+class ManifestSource(Protocol):
+    """A manifest on its way to the processes of tasks."""
+
+    def manifest(self, held: Manifest | None) -> Manifest:
+        """Exactly the manifest that was sent. ``held``: the one that this process had last, if any."""
+
+
 @dataclass
 class OpenStore:
     """A store as this worker process has it open; workers live on between epochs, and so does what they mapped."""
 
     blobs: Blobs
     open_runs: OpenRuns
+    manifest: Manifest | None = None
+    """That of the last task."""
     clock: SystemClock = field(default_factory=SystemClock)
     randomness: SystemRandomness = field(default_factory=SystemRandomness)
+
+    def advance(self, sent: Manifest | ManifestSource) -> Manifest:
+        """The manifest of the next task. What the one before it named, and this does not, is unmapped."""
+        manifest = sent if isinstance(sent, Manifest) else sent.manifest(self.manifest)
+        if manifest is not self.manifest:
+            self.open_runs.keep_only(run for runs in manifest.runs.values() for run in runs)
+            self.manifest = manifest
+        return manifest
 
 
 _opened: dict[tuple[str, str], OpenStore] = {}

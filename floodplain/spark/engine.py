@@ -24,16 +24,18 @@ from floodplain.pipeline.stream import SOURCE
 from floodplain.plan.nodes import Node, Plan, Rest
 from floodplain.plan.single_scan import OnePass
 from floodplain.runtime.binder import BoundPlan
+from floodplain.runtime.manifest_feed import inline
 from floodplain.runtime.staging import Staged, read_staged
 from floodplain.runtime.task import Job, StageJob, TaskReport
 from floodplain.runtime.task_errors import carried, ours
-from floodplain.runtime.task_store import Work, open_for
+from floodplain.runtime.task_store import ManifestSource, Work, open_for
 from floodplain.spark.exchange import hashed, to_slots
 from floodplain.spark.session_conf import SPARKS, ToPython, settings
 from floodplain.spark.task_entry import REPORT_SCHEMA, work
 from floodplain.spark.watermark_observer import observed
 from floodplain.store.rows.layout import HASH
 from floodplain.versions.records.edit import Assignment, SourcePosition
+from floodplain.versions.records.manifest import Manifest
 from floodplain.workers.pushing import in_tables
 
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
@@ -185,7 +187,7 @@ class SparkEngine:
                 job = replace(job, rows=schema.serialize().to_pybytes())
             task_input = to_slots(rows, assignment, self._key_groups)
         with self._shuffles(), self._to_python.sending(task_input.sparkSession, row_bytes):
-            return _reports(task_input, job)
+            return _reports(task_input, replace(job, manifest=_sent(job.manifest)))
 
     def _has_python(self, operator: str, rows: DataFrame) -> bool:
         """Whether the plan upstream of the operator runs Python, which changes the size of rows in ways we do not measure."""
@@ -227,6 +229,10 @@ def check_ships(operator: KeyedOperator) -> None:
             f"operator {operator.name} cannot be sent to tasks of Spark: {type(error).__name__}: "
             f"{short(str(error), quoted=False)}"
         ) from error
+
+
+def _sent(manifest: Manifest | ManifestSource) -> ManifestSource:
+    return inline(manifest) if isinstance(manifest, Manifest) else manifest
 
 
 def _columns(rows: DataFrame, made: Any) -> list[Any]:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -147,7 +148,9 @@ class LocalEngine:
             return [self._task(job, slot, ()) for slot in range(assignment.slots)]
         slot_of_group = slot_of_each_group(job.slots, msgspec.msgpack.decode(job.work.ticket, type=Ticket).key_groups)
         slots = slots_of(hash_columns(normalize_keys([rows.column(key) for key in keys])), slot_of_group)
-        by_slot = [rows.filter(pa.array(slots == slot)) for slot in range(assignment.slots)]
+        order = np.argsort(slots, kind="stable")
+        ordered, ends = rows.take(pa.array(order)), np.searchsorted(slots[order], np.arange(assignment.slots + 1)).tolist()
+        by_slot = [ordered.slice(start, end - start) for start, end in pairwise(ends)]
         return [self._task(job, slot, of_slot.to_batches()) for slot, of_slot in enumerate(by_slot)]
 
     def _task(self, job: Job, slot: int, batches: Sequence[pa.RecordBatch]) -> TaskReport:

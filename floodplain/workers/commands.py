@@ -16,6 +16,8 @@ from floodplain.runtime.task_store import Work
 from floodplain.sources.event_times import EventTimes
 from floodplain.sources.parquet import read
 from floodplain.store.write.task_writer import Ticket
+from floodplain.versions.records.manifest import BrokenHistory, Manifest
+from floodplain.versions.records.manifest_delta import ManifestDelta, updated
 from floodplain.workers.kit import WorkerKit
 from floodplain.workers.messages import Begin, Done, Made, Read, Run
 from floodplain.workers.partitioning import Partitioner, by_slot
@@ -31,9 +33,12 @@ class CommandRunner:
         self._reader = PieceReader(pieces, worker, kit.credentials, randomness, kit.reach)
         self._lock = threading.Lock()
         self._begun: Begin | None = None
+        self._manifest: Manifest | None = None
 
     def begin(self, begin: Begin) -> None:
+        """Raises ``Unavailable`` if what it says of the manifest is not what this worker needs to know."""
         with self._lock:
+            self._manifest = _advanced(self._manifest, begin)
             self._begun = begin
             self._pieces.begin(begin.nonce, begin.budget_bytes)
 
@@ -56,17 +61,18 @@ class CommandRunner:
 
     def run(self, command: Read | Run) -> Made | Done:
         with self._lock:
-            begin = self._begun
+            begin, manifest = self._begun, self._manifest
         if begin is None or begin.nonce != command.nonce:
             raise Unavailable(f"worker {self._worker} does not work at that try")
         if isinstance(command, Read):
             return self._read(begin, command)
-        return Done(command.id, msgspec.msgpack.encode(self._report(begin, command)))
+        assert manifest is not None, "it came with the try"
+        return Done(command.id, msgspec.msgpack.encode(self._report(begin, manifest, command)))
 
     def _read(self, begin: Begin, order: Read) -> Made:
         schema = pa.ipc.read_schema(pa.py_buffer(order.rows))
         key_groups = msgspec.msgpack.decode(begin.ticket, type=Ticket).key_groups
-        partitioner = Partitioner(order.keys, order.slots, key_groups)
+        partitioner = Partitioner(order.keys, begin.slots, key_groups)
         combiner = self._kit.operator(order.operator).traits.combiner if order.combine else None
         pieces, count, times = list[Piece](), 0, EventTimes()
         for number, file_range in zip(order.partitions, order.ranges, strict=True):
@@ -81,27 +87,25 @@ class CommandRunner:
             count, times = count + reader.rows, times.merged(reader.event_times)
         return Made(order.id, tuple(pieces), count, times)
 
-    def _report(self, begin: Begin, order: Run) -> TaskReport:
+    def _report(self, begin: Begin, manifest: Manifest, order: Run) -> TaskReport:
         operator = self._kit.operator(order.operator, order.fixed)
-        job = self._job(begin, order, operator)
+        job = self._job(begin, manifest, order, operator)
         keep = _Keeper(self._pieces, order, self._worker)
         self._kit.reach("process")
         return run_task(job, order.slot, order.part, self._rows(order), keep=keep)
 
-    def _job(self, begin: Begin, order: Run, operator: KeyedOperator) -> Job:
+    def _job(self, begin: Begin, manifest: Manifest, order: Run, operator: KeyedOperator) -> Job:
         kit = self._kit
-        values = [b""] * len(order.slots)
-        values[order.slot] = order.task_values
         schema = pa.ipc.read_schema(pa.py_buffer(order.rows))
         return Job(
             work=Work(kit.location, kit.settings, kit.options, begin.ticket),
-            manifest=begin.manifest,
+            manifest=manifest,
             operator=operator,
             times=begin.times,
-            slots=order.slots,
+            slots=begin.slots,
             rows=order.rows,
             outputs=order.outputs,
-            task_values=tuple(values),
+            task_values={order.slot: order.task_values},
             broadcast=order.broadcast,
             staged=Staged(order.files, schema, order.where) if order.files else None,
             checks={output: kit.checks_of(order.operator, output) for output in order.checks},
@@ -117,6 +121,19 @@ class CommandRunner:
             return batches
         conditions = Staged((), pa.schema([]), order.where)
         return (conditions.kept(batch) for batch in batches)
+
+
+def _advanced(held: Manifest | None, begin: Begin) -> Manifest:
+    """The manifest of a try. ``held``: that of the try before."""
+    manifest = msgspec.msgpack.decode(begin.manifest, type=Manifest) if begin.manifest else held
+    try:
+        if manifest is not None and begin.delta:
+            manifest = updated(manifest, msgspec.msgpack.decode(begin.delta, type=ManifestDelta))
+    except BrokenHistory as broken:
+        raise Unavailable(f"a worker was sent {broken.args[1]}, and needs {broken.args[0]}") from broken
+    if manifest is None or manifest.chain != begin.chain:
+        raise Unavailable(f"a worker does not have the manifest with chain {begin.chain}, and was not sent it")
+    return manifest
 
 
 class _Keeper:

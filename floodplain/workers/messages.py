@@ -61,9 +61,15 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     nonce: str
     ticket: bytes
     manifest: bytes
+    """Of the epoch's start, whole. Empty if ``delta`` says what changed since the try before, or nothing did."""
     times: EpochTimes
     budget_bytes: int
     """How many bytes of pieces the worker may keep in memory; the rest spills."""
+    slots: tuple[GroupRanges, ...] = ()
+    """The key groups of each slot."""
+    delta: bytes = b""
+    chain: str = ""
+    """Of the manifest."""
 
 
 class Read(msgspec.Struct, frozen=True, tag=True):
@@ -78,7 +84,6 @@ class Read(msgspec.Struct, frozen=True, tag=True):
     """The place of each range among all of the epoch."""
     rows: bytes
     """The Arrow schema of the rows that the operator gets."""
-    slots: tuple[GroupRanges, ...]
     keys: tuple[str, ...]
     combine: bool = False
     """Whether the operator's combiner is applied before rows are split."""
@@ -105,7 +110,6 @@ class Run(msgspec.Struct, frozen=True, tag=True):
     part: str
     rows: bytes
     """The Arrow schema of the rows."""
-    slots: tuple[GroupRanges, ...]
     outputs: dict[str, tuple[str, ...]]
     kept: tuple[str, ...] = ()
     """Outputs that the worker keeps for the next operator."""

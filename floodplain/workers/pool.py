@@ -1,19 +1,22 @@
 """Runs the operators of an epoch on workers: slots are placed, orders given, reports gathered. An epoch is tried, not patched."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from floodplain.clock import Clock
 from floodplain.errors import BadInput, FloodplainError, Unavailable
 from floodplain.runtime.engine import TryFailed
-from floodplain.runtime.pieces import Piece
+from floodplain.runtime.pieces import Piece, by_slot
 from floodplain.runtime.staging import Staged
 from floodplain.runtime.task import Job, TaskReport
 from floodplain.runtime.task_errors import FINAL
 from floodplain.sources.parquet import FileRange
 from floodplain.sources.scan import ParquetScan
 from floodplain.store.write.task_writer import Ticket
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.records.manifest_delta import delta, for_tasks
 from floodplain.workers.answers import Command, WorkerLost, failure_of
 from floodplain.workers.channel import Credentials
 from floodplain.workers.coordinator import Coordinator
@@ -25,6 +28,15 @@ CANCEL_S = 5.0
 """How long a worker may go on with a try that was given up, before it is given up itself."""
 WAIT_S = 120.0
 """How long an epoch waits for the first worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """The manifest as a worker is sent it: whole, as a delta, or not at all if it has it."""
+
+    chain: str
+    whole: bytes = b""
+    delta: bytes = b""
 
 
 class WorkerPool:
@@ -40,6 +52,8 @@ class WorkerPool:
         self._placement: dict[int, int] = {}
         self._committed: tuple[int, Mapping[int, int]] = 0, {}
         """The version of the assignment and the placement of the last epoch that was committed."""
+        self._held: tuple[Manifest | None, Mapping[int, Peer]] = None, {}
+        """The manifest that workers were sent last, and the processes that have it."""
         self.moved_slots = 0
         """In this epoch: slots that another worker has than before, with the same assignment."""
 
@@ -70,10 +84,34 @@ class WorkerPool:
         self._peers = self._coordinator.present()
         self._place(len(job.slots), version)
         self._nonce = nonce
-        self._ask(
-            (worker, Begin(self._coordinator.next_id(), nonce, job.work.ticket, job.manifest, job.times, self._budget_bytes))
-            for worker in self._peers
+        self._ask([(worker, self._begin(nonce, job, sent)) for worker, sent in self._manifests(job).items()])
+
+    def _begin(self, nonce: str, job: Job, sent: "_Sent") -> Begin:
+        return Begin(
+            id=self._coordinator.next_id(),
+            nonce=nonce,
+            ticket=job.work.ticket,
+            manifest=sent.whole,
+            times=job.times,
+            budget_bytes=self._budget_bytes,
+            slots=job.slots,
+            delta=sent.delta,
+            chain=sent.chain,
         )
+
+    def _manifests(self, job: Job) -> dict[int, "_Sent"]:
+        """What each worker is sent of the manifest: all of it if its process is new, else what changed since the last try."""
+        assert isinstance(job.manifest, Manifest), "only the engine of workers sends it on"
+        manifest, (before, holders) = for_tasks(job.manifest), self._held
+        known = {worker for worker, peer in self._peers.items() if before is not None and holders.get(worker) == peer}
+        changed = _Sent(manifest.chain)
+        if before is not None and known and before.chain != manifest.chain:
+            changed = _Sent(manifest.chain, delta=msgspec.msgpack.encode(delta(before, manifest)))
+        whole = changed
+        if len(known) < len(self._peers):
+            whole = _Sent(manifest.chain, whole=msgspec.msgpack.encode(manifest))
+        self._held = manifest, dict(self._peers)
+        return {worker: changed if worker in known else whole for worker in self._peers}
 
     def _place(self, slots: int, version: int) -> None:
         before_version, before = self._committed
@@ -94,7 +132,6 @@ class WorkerPool:
                     ranges=tuple(ranges[number] for number in numbers),
                     partitions=tuple(numbers),
                     rows=job.rows,
-                    slots=job.slots,
                     keys=tuple(keys),
                     combine=combine,
                 ),
@@ -121,11 +158,13 @@ class WorkerPool:
 
         ``pieces``: where the rows are. ``staged``: where they are instead, and what conditions they have to meet.
         """
-        answers = self._ask((self._placement[slot], self._order(job, slot, pieces, staged)) for slot in range(len(job.slots)))
+        of_slot = by_slot(pieces)
+        answers = self._ask(
+            (self._placement[slot], self._order(job, slot, of_slot.get(slot, ()), staged)) for slot in range(len(job.slots))
+        )
         return [msgspec.msgpack.decode(answer.report, type=TaskReport) for answer in answers if isinstance(answer, Done)]
 
     def _order(self, job: Job, slot: int, pieces: Sequence[Piece], staged: Staged | None) -> Run:
-        own = tuple(piece for piece in pieces if piece.of(slot))
         return Run(
             id=self._coordinator.next_id(),
             nonce=self._nonce,
@@ -133,15 +172,14 @@ class WorkerPool:
             slot=slot,
             part=f"{slot}-{self._placement[slot]}",
             rows=job.rows,
-            slots=job.slots,
             outputs=dict(job.outputs),
             kept=job.kept,
-            task_values=job.task_values[slot],
+            task_values=job.task_values.get(slot, b""),
             broadcast=job.broadcast,
             fixed=job.operator.traits.fixed,
             checks=tuple(job.checks),
-            pieces=tuple(Piece(piece.key, piece.worker, tuple(piece.of(slot))) for piece in own),
-            peers=tuple(self._peers[worker] for worker in sorted({piece.worker for piece in own})),
+            pieces=tuple(pieces),
+            peers=tuple(self._peers[worker] for worker in sorted({piece.worker for piece in pieces})),
             files=() if staged is None else staged.files,
             where=() if staged is None else staged.where,
         )
@@ -171,6 +209,7 @@ class WorkerPool:
         ``wait``: another try may follow.
         """
         nonce, self._nonce = self._nonce, ""
+        self._held = None, {}  # whoever did not get it as it should have gets all of it
         self._coordinator.abandon(nonce)
         if wait and (left := self._coordinator.await_idle(CANCEL_S)):
             self._coordinator.lose(left, "it did not let go of a try that was given up")

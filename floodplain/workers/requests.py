@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from floodplain.workers.answers import Answer, Command, WorkerLost, failure_of
-from floodplain.workers.messages import Beat
+from floodplain.workers.answers import Answer, Command, WorkerLost
+from floodplain.workers.messages import Beat, Failed
 
 
 class Requests:
@@ -13,18 +13,21 @@ class Requests:
         self._workers: dict[int, int] = {}
         """Command → the worker that owes the answer."""
         self._answers: dict[int, Answer] = {}
+        self._failed = False
+        """Whether one of the answers is a failure."""
         self._lost: dict[int, str] = {}
         """Commands that are not answered any more, and why."""
 
     def begin(self, commands: Sequence[tuple[int, Command]]) -> None:
         """Forget all earlier ones."""
         self._answers.clear()
+        self._failed = False
         self._lost.clear()
         self._workers = {command.id: worker for worker, command in commands}
 
     def result(self) -> dict[int, Answer] | None:
         """The answers by command, once all are there or one has failed. Raises ``WorkerLost`` if one will not come."""
-        if len(self._answers) == len(self._workers) or failure_of(self._answers) is not None:
+        if len(self._answers) == len(self._workers) or self._failed:
             return dict(self._answers)
         if self._lost:
             number, why = next(iter(self._lost.items()))
@@ -35,6 +38,7 @@ class Requests:
         """An answer counts once, and only from the worker that owes it."""
         if self._workers.get(answer.id) == worker:
             self._answers.setdefault(answer.id, answer)
+            self._failed |= isinstance(self._answers[answer.id], Failed)
 
     def compare(self, worker: int, beat: Beat) -> None:
         """What the worker has seen, and does not work at, without an answer: it got lost on its way, or the answer did."""

@@ -203,8 +203,12 @@ class Worker:
         if not isinstance(command, Begin):
             self._queue.put(command)
             return
-        self._commands.begin(command)
-        self._send(command.id, Done(command.id, b""))
+        try:
+            self._commands.begin(command)
+            answer: Message = Done(command.id, b"")
+        except FloodplainError as error:
+            answer = Failed(command.id, Failure.of(error))
+        self._send(command.id, answer)
 
     def _beat(self) -> None:
         """Waits for nothing: it is also what ends a worker whose driver is gone."""

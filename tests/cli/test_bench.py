@@ -85,11 +85,11 @@ def test_an_unknown_benchmark_is_an_error_that_names_the_known():
 
 def test_help_says_what_each_benchmark_needs():
     shown = " ".join(run("bench", "--help").stdout.split())
-    assert "floodplain[bench]" in shown and "All but state-types run on Spark" in shown
+    assert "floodplain[bench]" in shown and "All but state-types and slots run on Spark" in shown
     assert "floodplain[bench,spark,java]" in shown and "Java of version 17" in shown
     modules = {name: import_module(f"floodplain.bench.{module}") for name, module in registry._MODULES.items()}
     without_spark = [name for name, module in modules.items() if not hasattr(module, "stock_spark")]
-    assert set(without_spark) == {"state-types", "peers"}, "peers starts Spark in processes of its own"
+    assert set(without_spark) == {"state-types", "peers", "slots"}, "peers starts Spark in processes of its own"
 
 
 def test_other_commands_work_without_the_packages_that_benchmarks_need(tmp_path):

@@ -86,10 +86,24 @@ PLANTS = (
         ("policies::test_the_runs_of_one_epoch_are_one_level",),
     ),
     Plant(
+        "a_delta_is_applied_to_another_manifest",
+        "manifest_delta",
+        "    if change.before != before.chain:\n",
+        "    if False:\n",
+        ("manifest_deltas::test_a_delta_of_another_manifest_is_refused",),
+    ),
+    Plant(
+        "tasks_go_on_from_a_manifest_that_was_not_sent",
+        "manifest_feed",
+        "if held is not None and held.chain in self.chains else -1",
+        "if held is not None and held.chain in self.chains else 0",
+        ("manifest_feeds::test_another_manifest_than_the_one_that_was_sent_is_refused",),
+    ),
+    Plant(
         "runs_that_were_narrowed_meanwhile_are_replaced",
         "requirements",
-        "if missing := subtract(self.groups, runs[run_id].groups):",
-        "if missing := subtract(runs[run_id].groups, self.groups):",
+        "if missing := subtract(groups, present[run_id]):",
+        "if missing := subtract(present[run_id], groups):",
         ("commits::test_each_requirement_says_what_to_do",),
     ),
 )

@@ -112,6 +112,13 @@ PLANTS = (
         ("workers_worker::test_what_comes_late_of_another_try_is_not_run",),
     ),
     Plant(
+        "a_worker_runs_on_the_manifest_that_it_happens_to_have",
+        "commands",
+        "    if manifest is None or manifest.chain != begin.chain:\n",
+        "    if manifest is None:\n",
+        ("workers_worker::test_a_worker_refuses_a_manifest_that_it_cannot_know",),
+    ),
+    Plant(
         "a_command_that_comes_late_is_taken",
         "worker",
         "            if number <= self._newest:\n                return False\n            self._newest = number\n",

@@ -70,13 +70,13 @@ class Scene:
             work=Work(
                 "memory://worker", self._settings, {}, msgspec.msgpack.encode(epoch.ticket), None if self._apart else self.blobs
             ),
-            manifest=msgspec.msgpack.encode(self.store.head),
+            manifest=self.store.head,
             operator=self._operator,
             times=EpochTimes(1),
             slots=groups_of(even(1, self._settings.key_groups, 1), self._settings.key_groups),
             rows=rows.schema.serialize().to_pybytes(),
             outputs={MAIN: ()},
-            task_values=(b"",),
+            task_values={},
             broadcast=nothing.getvalue().to_pybytes(),
         )
         return epoch, run_task(job, 0, "0-0", rows.to_batches())

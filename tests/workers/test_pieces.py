@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 
 from floodplain.errors import FloodplainError
-from floodplain.runtime.pieces import PieceKey, Segment
+from floodplain.runtime.pieces import Piece, PieceKey, Segment, by_slot
 from floodplain.workers.pieces import DISK, MEMORY, NotKept, PieceStore, RowStream, mapped, part_of, rows_of
+from tests.store.test_many_slots import steps
 
 KEY = PieceKey("op", 0, "a")
 
@@ -125,3 +126,18 @@ def test_the_files_of_a_piece_are_not_inherited_by_other_processes(store):
     assert not any(os.get_inheritable(fd) for fd in files)
     for fd in files:
         os.close(fd)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_pieces_of_a_slot_are_found_without_a_look_at_those_of_others(workers):
+    """With four times the slots, four times the steps."""
+
+    def pieces(slots):
+        return [
+            Piece(PieceKey("op", worker, "a"), worker, tuple(Segment(slot, 0, 0, 1, 1, 0) for slot in range(slots)))
+            for worker in range(workers)
+        ]
+
+    few, many = pieces(64), pieces(256)
+    assert steps(lambda: by_slot(many)) <= 4.4 * steps(lambda: by_slot(few))
+    assert by_slot(few)[5] == [Piece(piece.key, piece.worker, tuple(piece.of(5))) for piece in few]

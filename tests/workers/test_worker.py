@@ -2,12 +2,15 @@
 
 import pickle
 
+import msgspec
 import pytest
 
 from floodplain.clock import SystemClock, SystemRandomness
 from floodplain.eventtime.times import EpochTimes
 from floodplain.settings import StoreSettings
 from floodplain.testing.process_launcher import ProcessLauncher
+from floodplain.versions.records.manifest import Manifest
+from floodplain.versions.records.manifest_delta import delta
 from floodplain.workers.channel import Credentials
 from floodplain.workers.coordinator import Coordinator
 from floodplain.workers.kit import WorkerKit
@@ -39,12 +42,31 @@ def coordinator():
     made.disconnect()
 
 
-def _begin(coordinator, nonce):
-    return Begin(coordinator.next_id(), nonce, b"", b"", EpochTimes(0, 0, 0), 0)
+FIRST, SECOND, THIRD = (Manifest("s", 1, position=position, chain=f"c{position}") for position in (1, 2, 3))
+
+
+def _begin(coordinator, nonce, manifest=FIRST, since=None):
+    """``since``: the manifest that the worker has, if it is sent what changed and not the whole of it."""
+    whole = b"" if since else msgspec.msgpack.encode(manifest)
+    change = msgspec.msgpack.encode(delta(since, manifest)) if since else b""
+    times = EpochTimes(0, 0, 0)
+    return Begin(coordinator.next_id(), nonce, b"", whole, times, 0, delta=change, chain=manifest.chain)
 
 
 def _run(coordinator, nonce):
-    return Run(coordinator.next_id(), nonce, "unknown", 0, "0", b"", ((),), {})
+    return Run(coordinator.next_id(), nonce, "unknown", 0, "0", b"", {})
+
+
+def test_a_worker_refuses_a_manifest_that_it_cannot_know(coordinator):
+    """The one of the try is told by its chain, whether it is whole, a change, or the one that the worker has."""
+    assert "does not have the manifest" in _failure(coordinator, _begin(coordinator, "one", SECOND, since=FIRST))
+    for begin in (_begin(coordinator, "two"), _begin(coordinator, "three", SECOND, since=FIRST)):
+        assert coordinator.ask([(0, begin)]) == {begin.id: Done(begin.id, b"")}
+    assert "was sent one of c1" in _failure(coordinator, _begin(coordinator, "four", THIRD, since=FIRST))
+    unchanged = msgspec.structs.replace(_begin(coordinator, "five", SECOND), manifest=b"")
+    assert coordinator.ask([(0, unchanged)]) == {unchanged.id: Done(unchanged.id, b"")}
+    stray = msgspec.structs.replace(_begin(coordinator, "six", THIRD), manifest=b"")
+    assert "does not have the manifest with chain c3" in _failure(coordinator, stray)
 
 
 def _failure(coordinator, command):

@@ -104,7 +104,7 @@ def interleave(clock: Clock, contestants: Sequence[Contestant], rounds: int, *, 
     So a slow phase of the machine affects all of them, and none always runs on the caches that the same other one left.
     """
     timings = Timings({contestant.name: [] for contestant in contestants})
-    with _cycle_collector_off():
+    with cycle_collector_off():
         for number in range(warm_up + rounds):
             first = number % len(contestants)
             answers = []
@@ -122,7 +122,7 @@ def interleave(clock: Clock, contestants: Sequence[Contestant], rounds: int, *, 
 
 
 @contextmanager
-def _cycle_collector_off() -> Iterator[None]:
+def cycle_collector_off() -> Iterator[None]:
     """Without this, one contender would pay for collecting the objects of another. Objects alive now are never scanned again."""
     gc.collect()
     gc.freeze()

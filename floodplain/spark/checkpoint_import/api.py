@@ -163,13 +163,13 @@ class _Import:
             before = task_values_at(store.snapshot(), self._operator, slots)
             job = Job(
                 work=Work(self._location, self._settings, self._options, msgspec.msgpack.encode(epoch.ticket)),
-                manifest=msgspec.msgpack.encode(head),
+                manifest=head,
                 operator=self._operator,
                 times=EpochTimes(self._batch.entry.timestamp_ms),
                 slots=groups_of(assignment, head.key_groups),
                 rows=engine.schema(rows).serialize().to_pybytes(),
                 outputs={},
-                task_values=tuple(before.of(slot) for slot in range(slots)),
+                task_values={slot: before.of(slot) for slot in range(slots)},
                 broadcast=_no_rows(),
             )
             reports = engine.run(rows, list(self._operator.keys), assignment, job, None)

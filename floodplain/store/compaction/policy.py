@@ -1,5 +1,6 @@
 """When to compact: a policy sees the manifest and proposes. Pure, so it can be tried on any manifest."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -42,19 +43,19 @@ class TieredPolicy:
         proposals = [
             proposal
             for table in sorted(manifest.runs)
-            for band in bands(manifest, table, self.step_bytes)
-            if (proposal := self._for_band(manifest, table, band)) is not None
+            for band, runs in _runs_by_band(manifest, table, self.step_bytes)
+            if (proposal := self._for_band(table, band, runs)) is not None
         ]
         return sorted(proposals, key=lambda proposal: proposal.size_bytes)
 
-    def _for_band(self, manifest: Manifest, table: str, band: GroupRanges) -> Proposal | None:
-        band_levels = levels(manifest, table, band)
+    def _for_band(self, table: str, band: GroupRanges, runs: list[RunRef]) -> Proposal | None:
+        band_levels = _levels(runs)
         sizes = [sum(_size_within(run, band) for run in level) for level in band_levels]
         span = self._alike(sizes) or self._too_many(sizes)
         if span is None:
             return None
-        runs = tuple(run for level in band_levels[slice(*span)] for run in level)
-        return Proposal(table, band, runs, sum(sizes[slice(*span)]))
+        merged = tuple(run for level in band_levels[slice(*span)] for run in level)
+        return Proposal(table, band, merged, sum(sizes[slice(*span)]))
 
     def _alike(self, sizes: list[int]) -> tuple[int, int] | None:
         for first in range(len(sizes)):
@@ -79,10 +80,9 @@ def full(manifest: Manifest, step_bytes: int) -> list[Proposal]:
     """Everything into one run per band: deletes, expired rows and merges below are settled for good."""
     proposals = []
     for table in sorted(manifest.runs):
-        for band in bands(manifest, table, step_bytes):
-            runs = tuple(run for run in manifest.runs[table] if intersect(run.groups, band))
-            if len(runs) > 1 or any(run.deletes or run.merges or _expired(run, manifest) for run in runs):
-                proposals.append(Proposal(table, band, runs, sum(_size_within(run, band) for run in runs)))
+        for band, over in _runs_by_band(manifest, table, step_bytes):
+            if len(over) > 1 or any(run.deletes or run.merges or _expired(run, manifest) for run in over):
+                proposals.append(Proposal(table, band, tuple(over), sum(_size_within(run, band) for run in over)))
     return proposals
 
 
@@ -92,8 +92,21 @@ def levels(manifest: Manifest, table: str, band: GroupRanges) -> list[list[RunRe
     A compaction takes all runs of a level or none. They hold different key groups; merged with older runs, a part of them
     would give a run that ends with the same epoch as the rest and has key groups in common: which is newer could not be told.
     """
-    runs = [run for run in manifest.runs.get(table, ()) if intersect(run.groups, band)]
+    return _levels([run for run in manifest.runs.get(table, ()) if intersect(run.groups, band)])
+
+
+def _levels(runs: Sequence[RunRef]) -> list[list[RunRef]]:
     return [list(level) for _, level in groupby(runs, key=lambda run: run.high)]
+
+
+def _runs_by_band(manifest: Manifest, table: str, step_bytes: int) -> list[tuple[GroupRanges, list[RunRef]]]:
+    """Each band with the runs over it, newest first, in one pass over the runs."""
+    parts = bands(manifest, table, step_bytes)
+    width, over = manifest.key_groups // len(parts), [list[RunRef]() for _ in parts]
+    for run in manifest.runs.get(table, ()):
+        for number in {number for low, high in run.groups for number in range(low // width, (high - 1) // width + 1)}:
+            over[number].append(run)
+    return list(zip(parts, over, strict=True))
 
 
 def _expired(run: RunRef, manifest: Manifest) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import BadInput, SchemaMismatch
-from floodplain.keys import hash_columns, normalize_keys
+from floodplain.keys import hash_columns, key_group, normalize_keys
 from floodplain.metrics import LOOKUP_ROWS, LOOKUPS
 from floodplain.store.read import key_range_reader as pieces
 from floodplain.store.read import lookup, scan
@@ -21,9 +21,10 @@ from floodplain.store.rows.delta import cast_column, hashes_of
 from floodplain.store.rows.layout import EXPIRES, SUB
 from floodplain.store.rows.resolve import Rules, default_array
 from floodplain.store.run.lookup_keys import LookupKeys, Source
-from floodplain.store.run.open_runs import OpenRuns
+from floodplain.store.run.open_runs import INDEXED, OpenRuns
 from floodplain.versions.log.history import History
 from floodplain.versions.records.edit import GroupRanges
+from floodplain.versions.records.groups import from_mask
 from floodplain.versions.records.manifest import Manifest
 from floodplain.versions.records.schema import Field, TableSchema, fields_named
 from floodplain.versions.records.user_names import UserNames
@@ -144,7 +145,7 @@ class TableView:
         """
         lookup_keys, rules = self._lookup_keys(keys), self._rules(now_ms)
         with_keys = columns is None or any(field.name in columns for field in self.schema.keys)
-        sources = self._sources(None, rules.now_ms)
+        sources = self._sources(self._groups_of(lookup_keys.hashes), rules.now_ms)
         rows, key_number = self._files.read(
             lambda manifest: lookup.multi_get(lookup_keys, sources(manifest), self.schema, rules, keys=with_keys)
         )
@@ -154,7 +155,8 @@ class TableView:
     def pieces(self, key: pa.Table, *, now_ms: int | None = None) -> Iterator[pa.Table]:
         """All rows of one key by sub-key, in bounded pieces: what a multi-get of it would give, for keys with very many rows."""
         lookup_keys, rules = self._lookup_keys(key), self._rules(now_ms)
-        sources, piece_bytes = self._sources(None, rules.now_ms), self._history.settings.window_bytes
+        groups = self._groups_of(lookup_keys.hashes)
+        sources, piece_bytes = self._sources(groups, rules.now_ms), self._history.settings.window_bytes
         bounds = self._files.read(lambda manifest: pieces.plan(lookup_keys.hashes[0], sources(manifest), piece_bytes))
         reader: tuple[Manifest, pieces.PieceReader] | None = None
 
@@ -175,7 +177,7 @@ class TableView:
 
     def footprint(self, hashes: np.ndarray) -> lookup.Footprint:
         """How much the rows of keys with these hashes take, as far as footers tell: no row is read."""
-        sources = self._sources(None, None)
+        sources = self._sources(self._groups_of(hashes), None)
         return self._files.read(lambda manifest: lookup.footprint(hashes, sources(manifest)))
 
     def scan(
@@ -240,6 +242,14 @@ class TableView:
             return opened[-1][1]
 
         return sources
+
+    def _groups_of(self, hashes: np.ndarray) -> GroupRanges | None:
+        """The key groups of these hashes, where there are so many runs that opening all of them costs more than telling."""
+        if len(self._manifest.runs.get(self.schema.table, ())) < INDEXED:
+            return None
+        wanted = np.zeros(self._manifest.key_groups, bool)
+        wanted[key_group(hashes, len(wanted))] = True
+        return from_mask(wanted)
 
     def _check_groups(self, groups: GroupRanges) -> None:
         for low, high in groups:

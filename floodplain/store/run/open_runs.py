@@ -16,6 +16,7 @@ from floodplain.store.run.lookup_keys import Source
 from floodplain.store.run.opening import open_run
 from floodplain.store.run.read_ahead import ReadAhead
 from floodplain.store.run.reader import FETCH_BYTES, RunReader
+from floodplain.store.run.run_index import RunIndex
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.derived import DerivedCache
 from floodplain.tiers.fan_out import fan_out
@@ -28,6 +29,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _CONCURRENT_OPENS = 8
+INDEXED = 64
+"""A table with so many runs has an index of them by key group, for lookups and scans that want few groups."""
 LOCAL_TIERS = ("directory", "memory")
 """Tiers that serve a run without a remote request."""
 
@@ -70,6 +73,8 @@ class OpenRuns:
         self._members: dict[tuple[str, int], tuple[GroupRanges, np.ndarray]] = {}
         self._named: dict[tuple[str, int], RunRef] = {}
         """The runs that were opened, or were to stay open the last time."""
+        self._indexes: dict[str, RunIndex] = {}
+        """Table → its runs by key group, of the manifest that was read last."""
         self._uses: weakref.WeakSet[Use] = weakref.WeakSet()
         self._lock = threading.Lock()
         self.was_read: dict[str, bool] = {}
@@ -115,7 +120,7 @@ class OpenRuns:
         self, manifest: Manifest, table: str, groups: GroupRanges | None = None, *, now_ms: int | None = None
     ) -> list[Source]:
         """The runs that overlap these key groups, newest first. ``now_ms``: without those that have expired by then."""
-        refs = [ref for ref in manifest.runs.get(table, ()) if groups is None or intersect(ref.groups, groups)]
+        refs = list(manifest.runs.get(table, ())) if groups is None else self._overlapping(manifest, table, groups)
         schema = manifest.schema(table)
         if now_ms is not None and schema is not None and schema.ttl_ms and not any(ref.merges for ref in refs):
             # An expired row still hides what is older; where nothing is, it is as if it were not there. (What lies below a merge
@@ -123,6 +128,15 @@ class OpenRuns:
             while refs and 0 < refs[-1].last_expiry_ms <= now_ms:
                 refs.pop()
         return self.sources_of(refs, manifest)
+
+    def _overlapping(self, manifest: Manifest, table: str, groups: GroupRanges) -> list[RunRef]:
+        runs = manifest.runs.get(table, ())
+        if len(runs) < INDEXED:
+            return [ref for ref in runs if intersect(ref.groups, groups)]
+        index = self._indexes.get(table)
+        if index is None or index.runs is not runs:
+            index = self._indexes[table] = RunIndex(runs, manifest.key_groups)
+        return index.over_ranges(groups)
 
     def sources_of(self, refs: Sequence[RunRef], manifest: Manifest) -> list[Source]:
         schemas = [validation.schema_of(ref, manifest) for ref in refs]

@@ -177,14 +177,13 @@ def _checked_time(name: str, time_ms: int) -> int:
 
 def _check_disjoint(runs: Sequence[RunRef], ticket_epoch: int) -> None:
     """Two tasks that wrote the same key group of a table leave open whose rows are newer."""
-    taken: dict[tuple[str, int], str] = {}
-    for run in runs:
-        name = run.id
-        for low, high in run.groups:
-            for group in range(low, high):
-                other = taken.setdefault((run.table, group), name)
-                if other != name:
-                    raise BadInput(
-                        f"epoch {ticket_epoch}: two tasks wrote key group {group} of table {run.table} ({other} and {name}); "
-                        "each key group belongs to one task of an epoch"
-                    )
+    ranges = sorted((run.table, low, high, run.id) for run in runs for low, high in run.groups)
+    table, end, name = "", 0, ""
+    for of, low, high, other in ranges:
+        if of == table and low < end and other != name:
+            raise BadInput(
+                f"epoch {ticket_epoch}: two tasks wrote key group {low} of table {table} ({name} and {other}); "
+                "each key group belongs to one task of an epoch"
+            )
+        if of != table or high > end:
+            table, end, name = of, high, other

@@ -1,6 +1,6 @@
 """Requirements of a commit on the manifest it applies to. Checked again whenever another writer commits first."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,23 +45,26 @@ class RequireEpoch:
 
 @dataclass(frozen=True, slots=True)
 class RequireRuns:
-    """Each of these runs is still there and still counts for all of these key groups."""
+    """Each of these runs is still there and still counts for its key groups."""
 
     table: str
-    ids: tuple[str, ...]
-    groups: GroupRanges
+    groups: Mapping[str, GroupRanges]
+    """By the id of the run."""
 
     @classmethod
     def of(cls, runs: Iterable[RunRef], groups: GroupRanges) -> tuple["RequireRuns", ...]:
         """Each run still counts for what it holds of ``groups`` now: what a compaction of several slots' runs needs."""
-        return tuple(cls(run.table, (run.id,), intersect(run.groups, groups)) for run in runs)
+        held: dict[str, dict[str, GroupRanges]] = {}
+        for run in runs:
+            held.setdefault(run.table, {})[run.id] = intersect(run.groups, groups)
+        return tuple(cls(table, groups_of) for table, groups_of in held.items())
 
     def check(self, manifest: Manifest) -> None:
-        runs = {run.id: run for run in manifest.runs.get(self.table, ())}
-        for run_id in self.ids:
-            if run_id not in runs:
+        present = {run.id: run.groups for run in manifest.runs.get(self.table, ())}
+        for run_id, groups in self.groups.items():
+            if run_id not in present:
                 raise Conflict(f"run {run_id} of table {self.table} was replaced meanwhile: plan anew on the newest manifest")
-            if missing := subtract(self.groups, runs[run_id].groups):
+            if missing := subtract(groups, present[run_id]):
                 raise Conflict(
                     f"run {run_id} of table {self.table} no longer counts for key groups {missing}: "
                     "plan anew on the newest manifest"

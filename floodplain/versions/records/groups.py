@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from floodplain.versions.records.edit import GroupRanges
 
 
@@ -61,3 +63,9 @@ def from_members(groups: Iterable[int]) -> GroupRanges:
         else:
             bounds.append([group, group + 1])
     return tuple((low, high) for low, high in bounds)
+
+
+def from_mask(wanted: np.ndarray) -> GroupRanges:
+    """Of a mask by key group."""
+    bounds = np.flatnonzero(np.diff(wanted.astype(np.int8), prepend=0, append=0)).tolist()
+    return tuple(zip(bounds[::2], bounds[1::2], strict=True))

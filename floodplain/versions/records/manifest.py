@@ -233,14 +233,14 @@ def _commit_epoch(manifest: Manifest, update: CommitEpoch) -> Manifest:
     _require(len(update.sums) in (0, outputs), f"checksums of {outputs} outputs, or none", f"{len(update.sums)}")
     for ref in update.source.seen if update.source is not None else ():
         _require_reachable(manifest, ref.object)
-    runs = dict(manifest.runs)
+    added: dict[str, list[RunRef]] = {}
     for run in update.runs:
         _require(run.table in manifest.schemas, "a run of a known table", run.table)
         _require_reachable(manifest, run.object)
-        runs[run.table] = _newest_first((*runs.get(run.table, ()), run))
+        added.setdefault(run.table, []).append(run)
     return msgspec.structs.replace(
         manifest,
-        runs=runs,
+        runs={**manifest.runs, **{table: _with_added(manifest.runs.get(table, ()), runs) for table, runs in added.items()}},
         source=_advance_source(manifest.source, update.source),
         watermarks={**manifest.watermarks, **update.watermarks},
         counts=manifest.counts | {name: manifest.counts.get(name, 0) + count for name, count in update.counts.items()},
@@ -348,13 +348,14 @@ def _define(manifest: Manifest, update: PutDefinition | DropDefinition | NoteCha
 
 def _replace_runs(manifest: Manifest, update: ReplaceRuns) -> Manifest:
     runs = manifest.runs.get(update.table, ())
-    missing = set(update.dropped) - {run.id for run in runs}
+    dropped = set(update.dropped)
+    missing = dropped - {run.id for run in runs}
     _require(not missing, "replaced runs that are there", f"none called {', '.join(sorted(missing))}")
     for run in update.added:
         _require_reachable(manifest, run.object)
     kept = []
     for run in runs:
-        groups = subtract(run.groups, update.groups) if run.id in update.dropped else run.groups
+        groups = subtract(run.groups, update.groups) if run.id in dropped else run.groups
         if groups:
             kept.append(msgspec.structs.replace(run, groups=groups))
     return msgspec.structs.replace(manifest, runs={**manifest.runs, update.table: _newest_first((*kept, *update.added))})
@@ -366,5 +367,11 @@ def _require_reachable(manifest: Manifest, name: str) -> None:
     _require(start is None or start > manifest.horizon, f"an object begun after the horizon {manifest.horizon}", name)
 
 
-def _newest_first(runs: tuple[RunRef, ...]) -> tuple[RunRef, ...]:
+def _with_added(runs: tuple[RunRef, ...], added: list[RunRef]) -> tuple[RunRef, ...]:
+    """Requires: ``runs`` come newest first."""
+    first = _newest_first(added)
+    return (*first, *runs) if not runs or first[-1].high > runs[0].high else _newest_first((*added, *runs))
+
+
+def _newest_first(runs: Iterable[RunRef]) -> tuple[RunRef, ...]:
     return tuple(sorted(runs, key=lambda run: (-run.high, run.groups, run.id)))

@@ -265,8 +265,8 @@ def test_each_requirement_says_what_to_do() -> None:
     holding = [
         RequireLease(token),
         RequireEpoch(2),
-        RequireRuns("t", ids, GROUPS),
-        RequireRuns("t", ids, ((3, 5),)),
+        RequireRuns("t", dict.fromkeys(ids, GROUPS)),
+        RequireRuns("t", dict.fromkeys(ids, ((3, 5),))),
         RequireStart(1),
         RequireSchema("t", 1),
         RequireSchema("u", 0),
@@ -278,8 +278,8 @@ def test_each_requirement_says_what_to_do() -> None:
     failing = [
         (RequireLease(token + 1), "take a new lease"),
         (RequireEpoch(1), "build this epoch on it"),
-        (RequireRuns("t", ("runs/x@0",), GROUPS), "plan anew"),
-        (RequireRuns("t", ids, ((0, 17),)), "no longer counts for key groups"),
+        (RequireRuns("t", {"runs/x@0": GROUPS}), "plan anew"),
+        (RequireRuns("t", dict.fromkeys(ids, ((0, 17),))), "no longer counts for key groups"),
         (RequireStart(0), "start over"),
         (RequireSchema("t", 2), "at schema 1, not 2"),
         (RequireSchema("u", 1), "at schema 0, not 1"),
