@@ -18,8 +18,9 @@ def bench(
 ) -> None:
     """Run a benchmark on this machine and print its results.
 
-    Needs the packages of the extra `bench`: pip install floodplain[bench]. All but state-types and slots run on Spark: they
-    need the extra `spark` too, and a Java of version 17 or newer, which the extra `java` brings: pip install floodplain[bench,spark,java]
+    Needs the packages of the extra `bench`: pip install floodplain[bench]. All but state-types and slots run on Spark: they need
+    the extra `spark` too, and a Java of version 17 or newer, which the extra `java` brings: pip install
+    floodplain[bench,spark,java]
 
     Exit code: 0 if all answers that were checked are right, 1 if one is not, 2 if it could not run.
     With --json the last line of standard output is the result, as one JSON object.
