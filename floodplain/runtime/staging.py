@@ -21,7 +21,7 @@ from floodplain.store.write.task_writer import Ticket
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.create import create_or_read
-from floodplain.versions.records.assignment import slots_of
+from floodplain.versions.records.assignment import order_by_slot, slots_of
 from floodplain.versions.records.vouched import FileSum, check, checked
 
 
@@ -113,9 +113,8 @@ def stage(
 def _write_split(rows: pa.Table, split: Split, sink: io.BytesIO) -> tuple[tuple[int, ...], list[int]]:
     """One row group for each slot that has rows; a slot's rows keep their order. Returns what each slot reads, and where each
     row group ends."""
-    slot_of_row = split.of(rows)
-    order = np.argsort(slot_of_row, kind="stable")
-    rows, bounds = rows.take(pa.array(order)), np.searchsorted(slot_of_row[order], np.arange(split.slots + 1)).tolist()
+    order, bounds = order_by_slot(split.of(rows), split.slots)
+    rows = rows.take(pa.array(order))
     parts, ends = list[int](), list[int]()
     with pq.ParquetWriter(sink, rows.schema, **encoding(rows)) as writer:
         for low, high in pairwise(bounds):

@@ -8,7 +8,7 @@ import pyarrow as pa
 from floodplain.keys import normalize_keys
 from floodplain.operators.kernel.key_grouping import hashes_of
 from floodplain.store.rows.layout import HASH
-from floodplain.versions.records.assignment import slot_of_each_group, slots_of
+from floodplain.versions.records.assignment import order_by_slot, slot_of_each_group, slots_of
 from floodplain.versions.records.edit import GroupRanges
 
 
@@ -40,8 +40,8 @@ def by_slot(rows: pa.Table, slot_of_row: np.ndarray, slots: int) -> Iterable[tup
     if slots == 1 or (slot_of_row == first).all():
         yield first, rows
         return
-    order = np.argsort(slot_of_row, kind="stable")
-    rows, bounds = rows.take(pa.array(order)), np.searchsorted(slot_of_row[order], np.arange(slots + 1)).tolist()
+    order, bounds = order_by_slot(slot_of_row, slots)
+    rows = rows.take(pa.array(order))
     for slot in range(slots):
         if bounds[slot] < bounds[slot + 1]:
             yield slot, rows.slice(bounds[slot], bounds[slot + 1] - bounds[slot])

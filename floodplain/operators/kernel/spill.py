@@ -19,6 +19,7 @@ from floodplain.scratch import Scratch
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.write.task_writer import Report, TaskWriter
 from floodplain.tiers.files.errors import no_space_as_ours
+from floodplain.versions.records.assignment import order_by_slot
 from floodplain.versions.records.edit import GroupRanges
 from floodplain.versions.records.groups import from_members
 
@@ -94,8 +95,8 @@ class Spill:
                 number_of_row = file_of_group[self._groups_of(rows)]
                 if (number_of_row < 0).any():
                     raise Conflict("a row was sent to a slot that does not own its key group: the epoch is aborted")
-                order = np.argsort(number_of_row, kind="stable")
-                rows, bounds = rows.take(pa.array(order)), np.searchsorted(number_of_row[order], np.arange(count + 1)).tolist()
+                order, bounds = order_by_slot(number_of_row, count)
+                rows = rows.take(pa.array(order))
                 for number, file in enumerate(files):
                     own = rows.slice(bounds[number], bounds[number + 1] - bounds[number])
                     if len(own):
