@@ -44,7 +44,7 @@ class Entries:
         self._rows, self._starts = rows, starts
         self._columns = [name for name in (place.subkey, place.column) if name]
         self._prefetched = PrefetchedEntries(cursor, self._columns)
-        self._prefetch = state.prefetch
+        self._state = state
         self._all = state.prefetch == ALL
         self._wanted: dict[tuple[int, Frozen], Any] | None = {} if state.prefetch in (ALL, LAZY) else None
         self._cached_number = -1
@@ -101,16 +101,10 @@ class Entries:
 
     def _fetch_wanted(self) -> dict[tuple[int, Frozen], Any]:
         """Fetches the entries that the rows name, in one multi-get; ``ABSENT`` for those that do not exist."""
-        paths = parse_paths(self._prefetch)
-        keys = normalize_keys([pa.chunked_array([self._named(path) for path in paths], self._type)])[0]
-        numbers = np.tile(np.repeat(np.arange(len(self._starts) - 1), np.diff(self._starts)), len(paths))
+        self._cursor.was_read_by_rows = True
+        numbers, keys = named_by_rows(self._state, self._cursor.name, self._rows, self._starts)
         if not len(numbers):
             return {}
-        hashes = hash_columns([keys])
-        order = np.lexsort((hashes, numbers))
-        entry = refine(starts_of(numbers[order], hashes[order]), [keys], order)
-        once = order[np.unique(entry, return_index=True)[1]]
-        numbers, keys = numbers[once], keys.take(pa.array(once))
         stored = self._cursor.entries(numbers, {self._columns[0]: keys})
         wanted: dict[tuple[int, Frozen], Any] = dict.fromkeys(
             zip(numbers.tolist(), map(frozen, keys.to_pylist()), strict=True), ABSENT
@@ -120,22 +114,41 @@ class Entries:
         wanted.update(zip(zip(numbers[stored.key_number].tolist(), names, strict=True), values, strict=True))
         return wanted
 
-    def _named(self, path: Path) -> pa.Array:
-        operator, _, state = self._cursor.name.partition("__")
-        where = f"operator {operator}, state {state}, prefetch {self._prefetch!r}"
-        try:
-            return cast(evaluate(path, self._rows), self._type)
-        except BadInput as error:
-            raise BadInput(f"{where}: {error}") from error
-        except UNFIT as error:
-            raise SchemaMismatch(f"{where}: {'.'.join(path)} cannot name an entry of type {self._type}: {error}") from error
-
     def _frozen_by_type(self, key: Any) -> Frozen:
         """For types with several Python representations (a struct as dict or tuple, a time in any zone)."""
         return frozen(pa.array([key], self._type)[0].as_py())
 
 
 _UNREAD: Final = object()
+
+
+def named_by_rows(state: Map | Set, table: str, rows: pa.Table, starts: np.ndarray) -> tuple[np.ndarray, pa.Array]:
+    """The entries that ``prefetch`` names in these rows, each once: the number of its key, and its entry key, normalised.
+
+    The rows of key i are ``starts[i] : starts[i + 1]``.
+    """
+    paths, type_ = parse_paths(state.prefetch), state.arrow_key if isinstance(state, Map) else state.arrow
+    named = [_evaluated(path, state.prefetch, table, rows, type_) for path in paths]
+    keys = normalize_keys([pa.chunked_array(named, type_)])[0]
+    numbers = np.tile(np.repeat(np.arange(len(starts) - 1), np.diff(starts)), len(paths))
+    if not len(numbers):
+        return numbers, keys
+    hashes = hash_columns([keys])
+    order = np.lexsort((hashes, numbers))
+    entry = refine(starts_of(numbers[order], hashes[order]), [keys], order)
+    once = order[np.unique(entry, return_index=True)[1]]
+    return numbers[once], keys.take(pa.array(once))
+
+
+def _evaluated(path: Path, prefetch: str, table: str, rows: pa.Table, type_: pa.DataType) -> pa.Array:
+    operator, _, state = table.partition("__")
+    where = f"operator {operator}, state {state}, prefetch {prefetch!r}"
+    try:
+        return cast(evaluate(path, rows), type_)
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from error
+    except UNFIT as error:
+        raise SchemaMismatch(f"{where}: {'.'.join(path)} cannot name an entry of type {type_}: {error}") from error
 
 
 def frozen(key: Any) -> Frozen:

@@ -61,7 +61,9 @@ class TableCursor:
         self._columns = [field.name for field in (*self.schema.subkeys, *self.schema.values)] or None
         """The columns to read: all but the keys, which are known."""
         self.was_read = False
-        """Whether the stored rows of any key were looked up."""
+        """Whether all rows of any key were looked up."""
+        self.was_read_by_rows = False
+        """Whether the entries that rows name were looked up."""
         self._lookup: Lookup | None = None
         self._aligned: pa.Table | None = None
 

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.errors import FloodplainError, UserError, place_of
+from floodplain.errors import BadInput, FloodplainError, SchemaMismatch, UserError, place_of
 from floodplain.eventtime.times import EpochTimes, as_ms
+from floodplain.keys import hash_columns
 from floodplain.operators.kernel.context import Context
 from floodplain.operators.kernel.dead_letters import DeadLetters
 from floodplain.operators.kernel.error_attribution import is_users_fault
@@ -36,6 +37,7 @@ from floodplain.operators.kernel.reserved_columns import rows_in
 from floodplain.operators.kernel.task_state import TaskLevel
 from floodplain.operators.kernel.traits import after_watermark
 from floodplain.state.descriptors import EVENT_TIME, Aggregating, Broadcast, List, Map, Reducing, Set, TaskValue, Timers, Value
+from floodplain.state.entries import named_by_rows
 from floodplain.state.handles import OneEntry, ReducingHandle, ValueHandle, write_values
 from floodplain.state.keyspace import Clocks, TableCursor
 from floodplain.state.lists import ListHandle
@@ -45,7 +47,7 @@ from floodplain.state.row_expressions import ALL, LAZY
 from floodplain.state.tables import OperatorTables
 from floodplain.state.timers import EVENT_TIMERS, PROCESSING_TIMERS, TimersHandle
 from floodplain.store.read.snapshot import Snapshot
-from floodplain.store.read.task_reads import TaskReads
+from floodplain.store.read.task_reads import TaskReads, entries_of
 from floodplain.store.rows.layout import BEGINNING
 from floodplain.store.write.task_writer import TaskWriter
 from floodplain.versions.records.edit import GroupRanges
@@ -103,7 +105,7 @@ class KeyedTask:
         self._level.begin(epoch, self._times)
         grouped = group(rows, self._tables.key_columns, order_by)
         tables = self._keyed_tables()
-        missing = reads.lookups(tables, grouped.space.hashes)
+        missing = reads.lookups(tables, grouped.space.hashes) | self._missing_entries(reads, grouped)
         due = {name: self._due(name) for name in self._until}
         grouped, with_rows = grouped.joined(_keys_of(due, self._tables)), len(grouped.space)
         sides = SideOutputs(operator.name, operator.sides, check_each=operator.on_error == "dead_letter")
@@ -115,6 +117,8 @@ class KeyedTask:
         self._level.write(self._writer)
         if len(grouped.space):
             reads.note({table: any(part.cursors[table].was_read for part in bound) for table in tables})
+            by_rows = {entries_of(table): any(part.cursors[table].was_read_by_rows for part in bound) for table in tables}
+            reads.note(by_rows)
         return Outcome(
             output=output,
             rows=rows_in(rows),
@@ -148,6 +152,19 @@ class KeyedTask:
                 # Whatever a process does with a value reads the row; the others can be written blindly.
                 tables[table] = tables.get(table, False) or isinstance(state, Value)
         return tables
+
+    def _missing_entries(self, reads: TaskReads, grouped: Grouped) -> np.ndarray:
+        """Starts to fetch the entries of maps and sets that the rows name. Per key, whether some of it is not at hand."""
+        missing = np.zeros(len(grouped.space), bool)
+        for name, state in self._operator.process.states().items():
+            table = self._tables.places[name].table
+            if isinstance(state, Map | Set) and state.prefetch not in (ALL, LAZY) and reads.reads_entries(table):
+                # What is wrong with the expression is told where an entry is read.
+                with suppress(BadInput, SchemaMismatch):
+                    numbers, keys = named_by_rows(state, table, grouped.rows, grouped.starts)
+                    of_entries = reads.entries(table, grouped.space.hashes[numbers], hash_columns([keys]))
+                    missing[numbers[of_entries]] = True
+        return missing
 
     @property
     def _in_one_call(self) -> bool:

@@ -25,6 +25,11 @@ _PORTION_BYTES: Final = 8 << 20
 _MOST_PORTIONS: Final = 8
 
 
+def entries_of(table: str) -> str:
+    """What entries of a table that rows name are called in ``TaskReads.note``. No table has such a name."""
+    return f"{table}/entries"
+
+
 class TaskReads:
     """Starts to fetch what a task will read as soon as it is known. As a context manager it ends its threads.
 
@@ -42,7 +47,7 @@ class TaskReads:
         self._missing_bytes = 0
 
     def note(self, read: Mapping[str, bool]) -> None:
-        """For the next task: which tables this one has read."""
+        """For the next task: which tables this one has read by key, and of which (``entries_of``) the entries that rows name."""
         self._open_runs.was_read.update(read)
 
     def scans(self, until_ms: Mapping[str, int]) -> None:
@@ -70,18 +75,32 @@ class TaskReads:
         likely = [table for table, otherwise in tables.items() if self._open_runs.was_read.get(table, otherwise)]
         if self._ahead is None or not likely or not len(hashes):
             return missing
-        order = np.argsort(hashes, kind="stable")
+        return self._begin(likely, LookupKeys([], hashes))
+
+    def entries(self, table: str, hashes: np.ndarray, subs: np.ndarray) -> np.ndarray:
+        """As ``lookups``, of entries with these sub-keys, by hash. Requires: ``reads_entries`` of the table."""
+        return self._begin([table], LookupKeys([], hashes, subs))
+
+    def reads_entries(self, table: str) -> bool:
+        """Whether to call ``entries``: the last task has read entries that its rows named."""
+        return self._ahead is not None and self._open_runs.was_read.get(entries_of(table), False)
+
+    def _begin(self, tables: Sequence[str], lookup_keys: LookupKeys) -> np.ndarray:
+        assert self._ahead is not None
+        order = lookup_keys.order()
+        ordered = lookup_keys if order is None else lookup_keys.take(order)
 
         def wanted(manifest: Manifest) -> list[Misses]:
-            opened = self._opened(manifest, likely).values()
-            return [misses(LookupKeys([], hashes[order]), sources, schema) for schema, sources in opened]
+            opened = self._opened(manifest, tables).values()
+            return [misses(ordered, sources, schema) for schema, sources in opened]
 
         missed = self._files.read(wanted)
         chunks = [chunk for each in missed for chunk in each.chunks]
         self._missing_bytes += sum(int(reader.decoded_bytes[chunk]) for reader, chunk in chunks)
         self._ahead.add(requests(chunks))
+        missing = np.zeros(len(ordered.hashes), bool)
         for each in missed:
-            missing[order] |= each.keys
+            missing[slice(None) if order is None else order] |= each.keys
         return missing
 
     def portions(self, missing: np.ndarray) -> list[np.ndarray]:

@@ -78,7 +78,7 @@ class OpenRuns:
         self._uses: weakref.WeakSet[Use] = weakref.WeakSet()
         self._lock = threading.Lock()
         self.was_read: dict[str, bool] = {}
-        """Table → whether the last task of this process that could have looked up its keys has done so."""
+        """What a task may read → whether the last one of this process has. ``TaskReads`` keeps it."""
 
     @property
     def waits(self) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from floodplain.errors import Corrupt, Unavailable, UserError
 from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.settings import RetrySettings, StoreSettings
-from floodplain.state.descriptors import TaskValue, Value
+from floodplain.state.descriptors import Map, TaskValue, Value
 from floodplain.testing.process_kit import ProcessKit
 from tests.operators.kernel.remote import Remote, remote_kit, wait
 
@@ -75,6 +75,33 @@ def test_a_key_at_hand_is_processed_before_the_answer_for_another_comes(monkeypa
     blobs.answer = lambda name: wait(processed)
     assert kit.epoch(rows_of(missing, at_hand)) == [{"user": missing, "n": 2}, {"user": at_hand, "n": 3}]
     assert seen == [at_hand, missing] and no_thread_is_left()
+
+
+class Paging(KeyedProcess):
+    """Reads the entries that its rows name, and nothing else."""
+
+    pages = Map("string", "long", prefetch="page")
+    output = "user string, n long"
+
+    def process(self, key, rows, ctx):
+        Counting.called(key.user)
+        for row in rows:
+            self.pages.put(row.page, self.pages.get(row.page, 0) + 1)
+        yield key.user, self.pages.get(rows[0].page)
+
+
+def test_entries_that_rows_name_travel_in_the_background_too(monkeypatch):
+    blobs, processed = Remote(), threading.Event()
+    kit = remote_kit(Paging(), blobs, SETTINGS, rows="user string, page string", keys=["user"])
+    order = [row["user"] for row in kit.epoch([{"user": user, "page": "/"} for user in USERS])]
+    missing, at_hand = ({"user": user, "page": "/"} for user in (order[0], order[-1]))
+    kit.store.open_runs.keep_only(())
+    kit.epoch([at_hand])
+    kit.store.snapshot().stored("kit__pages").multi_get(pa.table({"user": [at_hand["user"]]}))
+    monkeypatch.setattr(Counting, "called", staticmethod(lambda user: processed.set() if user == at_hand["user"] else None))
+    blobs.answer = lambda name: wait(processed)
+    assert kit.epoch([missing, at_hand]) == [{"user": order[0], "n": 2}, {"user": order[-1], "n": 3}]
+    assert no_thread_is_left()
 
 
 def test_it_can_be_turned_off(called):
