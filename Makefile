@@ -49,6 +49,7 @@ bench: $(READY)
 	$(BIN)/floodplain bench counter --json
 	$(BIN)/floodplain bench process --json
 	$(BIN)/floodplain bench nexmark --json
+	$(BIN)/floodplain bench cloud --json
 	$(BIN)/floodplain bench peers --json
 
 # Whether this tree is slower than BASE: make compare BASE=HEAD~1

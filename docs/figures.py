@@ -59,6 +59,7 @@ PLOTS = {
     "counter": {"counter": "Rows per second of each contender", "counter-slots": "Throughput and latency by number of slots"},
     "process": {"process": "Rows per second of each contender"},
     "nexmark": {"nexmark": "Events per second and core of each query"},
+    "cloud": {},
     "peers": {"peers": "Rows per second of each stream processor"},
     "slots": {},
     "state-types": {"state-types": "How many times our time RocksDB and a dict took"},
@@ -193,6 +194,22 @@ def _lowest(result: Result, suffix: str, ratios: dict[str, float | None]) -> lis
     return [f"`{lowest}{suffix}`, the lowest", f"at least {least:g}", number(there[lowest]), _met(there[lowest] >= least)]
 
 
+def _cloud(result: Result) -> list[str]:
+    figures = result["figures"]
+    races = [_epochs(what, measured) for what, measured in figures.get("races", {}).items()]
+    kinds = ("puts", "gets", "lists", "heads", "deletes")
+    requests = figures.get("requests", {})
+    users = {"all, by the proxy": requests["by_proxy"], **requests["by_user"]} if requests else {}
+    rows = [[user, *(number(use.get(kind)) for kind in kinds)] for user, use in users.items()]
+    others = [name for name in result["ratios"] if name not in figures["targets"]]
+    return [
+        _targets(result),
+        _others(result, others) if others else "",
+        table(["requests of an epoch", *kinds], rows) if rows else "",
+        *races,
+    ]
+
+
 def _peers(result: Result) -> list[str]:
     figures, ratios = result["figures"], result["ratios"]
     rows = []
@@ -257,6 +274,7 @@ _TABLES: dict[str, Callable[[Result], list[str]]] = {
     "counter": _counter,
     "process": _process,
     "nexmark": _nexmark,
+    "cloud": _cloud,
     "peers": _peers,
     "slots": _slots,
     "state-types": _state_types,

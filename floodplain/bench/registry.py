@@ -13,6 +13,7 @@ _MODULES = {
     "counter": "counter",
     "process": "process",
     "nexmark": "nexmark",
+    "cloud": "cloud",
     "peers": "peer_comparison",
     "slots": "slots",
 }

@@ -20,6 +20,7 @@ from floodplain.tiers.memory import MemoryBlobs
 from floodplain.tiers.open import open_blobs
 from tests.processes import ByCount, Count, Tally
 from tests.tiers.fake_s3 import FakeS3, serving
+from tests.workers.worker_kit import WorkersKit
 
 ROWS = "user string, amount long"
 KINDS = ("puts", "gets", "lists", "deletes", "heads")
@@ -91,6 +92,21 @@ def test_each_request_that_the_store_gets_is_counted_once_for_who_made_it(build,
     rest = kit._epochs._unrecorded.new()
     assert uses_sum(kit.store.head.used, rest) == used
     assert rest.keys() == {COMMIT, PUBLISH}
+
+
+def test_workers_return_what_they_asked_for(tmp_path):
+    settings = StoreSettings(key_groups=16, inline_bytes=0, sync=False)
+    kit = WorkersKit(tmp_path / "state", counting, rows=ROWS, settings=settings).ready()
+    try:
+        for _ in range(2):
+            kit.epoch([{"user": f"u{each}", "amount": 1} for each in range(9)])
+        used = kit.progress[-1].used
+        assert used["count"]["directory"].puts >= 4, "each of two workers writes a run, and stages output"
+        assert used["count"]["directory"].gets >= 2
+        assert used[COMMIT]["directory"].puts >= 1
+        assert kit.store.head.used["count"]["directory"].puts >= used["count"]["directory"].puts
+    finally:
+        kit.close()
 
 
 def test_a_restart_and_a_rollback_keep_what_was_asked_for():

@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from floodplain.metrics import Counters
 from floodplain.runtime.pieces import Piece
 from floodplain.runtime.task import Job
 from floodplain.sources.parquet import InputFile, file_ranges
@@ -97,7 +96,7 @@ class WorkersKit(PipelineKit):
         super().__init__(*args, **more)
 
     def _blobs(self) -> Blobs:
-        return open_blobs(self._location, self._settings, clock=self._clock, randomness=self._randomness, counters=Counters())
+        return open_blobs(self._location, self._settings, clock=self._clock, randomness=self._randomness, counters=self._counters)
 
     def _new_engine(self) -> WorkersEngine:
         self.engine = self._engine_type(self._transforms, self._plan, self._workers, pickle.dumps, pickle.loads, self.run)

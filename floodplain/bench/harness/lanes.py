@@ -125,8 +125,9 @@ class Lane:
 class CompactionWait:
     """Waits until a state has no compaction due, and records how long that took."""
 
-    def __init__(self, lane: Lane, clock: Clock) -> None:
-        self._store = Store.open(lane.folder / "state")
+    def __init__(self, lane: Lane, clock: Clock, store: Store | None = None) -> None:
+        """``store``: the state, if that is not in the lane's folder."""
+        self._store = Store.open(lane.folder / "state") if store is None else store
         self._clock = clock
         self.waited_s: list[float] = []
 
