@@ -1,6 +1,7 @@
 """Generates the figures of ``docs/benchmarks.md`` from ``docs/results/*.json``: ``python docs/figures.py``.
 
-A result file is the last line that ``floodplain bench NAME --json`` printed, nothing changed. The part of the page between
+A result file is the last line that ``floodplain bench NAME --json`` printed, nothing changed. What ``--only PART`` printed is in
+``NAME-PART.json``. The part of the page between
 ``<!-- figures:NAME -->`` and ``<!-- end -->`` is generated from it; a block without a result file stays as it is. The ratios of
 ``README.md`` are generated as well.
 """
@@ -29,9 +30,14 @@ def results(folder: Path = RESULTS) -> dict[str, Result]:
     """Name of a benchmark → its result."""
     by_name = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     for name, result in by_name.items():
-        if result.get("bench") != name:
+        if name not in (result.get("bench"), _of_part(result)):
             raise ValueError(f"{name}.json is a result of {result.get('bench')!r}: give the file its name")
     return by_name
+
+
+def _of_part(result: Result) -> str:
+    """What a result is called that has only some parts of its benchmark."""
+    return "-".join([str(result.get("bench")), *result.get("figures", {}).get("sizes", {}).get("only", ())])
 
 
 def renewed(page: str, by_name: dict[str, Result]) -> str:
@@ -39,7 +45,7 @@ def renewed(page: str, by_name: dict[str, Result]) -> str:
 
     def block(match: re.Match[str]) -> str:
         name, mark, before = match.groups()
-        return f"{name}{mark}{figures(by_name[name]) if name in by_name else before}"
+        return f"{name}{mark}{figures(name, by_name[name]) if name in by_name else before}"
 
     left = set(by_name) - {name for name, _, _ in BLOCK.findall(page)}
     if left:
@@ -49,14 +55,15 @@ def renewed(page: str, by_name: dict[str, Result]) -> str:
     return BLOCK.sub(block, page)
 
 
-def figures(result: Result) -> str:
-    """Plots and tables of one benchmark, in Markdown."""
-    pictures = [f"![{title}](plots/{plot}.svg)" for plot, title in PLOTS[result["bench"]].items()]
-    return "\n" + "\n\n".join([_run(result), *pictures, *filter(None, _TABLES[result["bench"]](result))]) + "\n\n"
+def figures(name: str, result: Result) -> str:
+    """Plots and tables of one benchmark, in Markdown. ``name``: of its file."""
+    pictures = [f"![{title}](plots/{plot}.svg)" for plot, title in PLOTS[name].items()]
+    return "\n" + "\n\n".join([_run(name, result), *pictures, *filter(None, _TABLES[name](result))]) + "\n\n"
 
 
 PLOTS = {
     "counter": {"counter": "Rows per second of each contender", "counter-slots": "Throughput and latency by number of slots"},
+    "counter-workers": {},
     "process": {"process": "Rows per second of each contender"},
     "nexmark": {"nexmark": "Events per second and core of each query"},
     "cloud": {},
@@ -79,18 +86,20 @@ def number(value: float | None) -> str:
     return f"{round(value):,}" if abs(value) >= 1000 else f"{value:g}"
 
 
-def _run(result: Result) -> str:
+def _run(name: str, result: Result) -> str:
     """What ran, on what, how large, and whether the answers were right."""
     figures, checks = result["figures"], result["checks"]
     machine = dict(figures["machine"])
     cores = machine.pop("cores")
     quick = figures.get("quick", figures["sizes"].get("quick"))
-    command = "A run" if quick is None else f"`floodplain bench {result['bench']}{' --quick' if quick else ''} --json`"
-    wrong = [f"`{name}`" for name, holds in checks.items() if not holds]
+    only = f" --only {','.join(parts)}" if (parts := figures["sizes"].get("only")) else ""
+    command = "A run" if quick is None else f"`floodplain bench {result['bench']}{only}{' --quick' if quick else ''} --json`"
+    wrong = [f"`{check}`" for check, holds in checks.items() if not holds]
+    sizes = figures["sizes"].get(name.removeprefix(f"{result['bench']}-"), figures["sizes"])
     return (
         f"{command} on {cores} cores, {round(figures['took_s'])} s; "
-        f"{', '.join(f'{name} {version}' for name, version in machine.items())}. "
-        f"Sizes: {', '.join(f'`{name}` {number(size)}' for name, size in _sizes(figures['sizes']))}. "
+        f"{', '.join(f'{package} {version}' for package, version in machine.items())}. "
+        f"Sizes: {', '.join(f'`{what}` {number(size)}' for what, size in _sizes(sizes))}. "
         + (f"**Wrong answers: {', '.join(wrong)}.**" if wrong else f"All {len(checks)} checks held.")
     )
 
@@ -141,6 +150,22 @@ def _counter(result: Result) -> list[str]:
     ]
 
 
+def _engines(result: Result) -> list[str]:
+    figures, sizes = result["figures"], result["figures"]["sizes"]["workers"]
+    intervals = {f"`{name}`": f"{low:g} to {high:g}" for name, (low, high) in figures["intervals"].items()}
+    memory = {f"a worker's memory, MB: {when}": number(mb) for when, mb in figures["worker_rss_mb"].items()}
+    return [
+        _targets(result),
+        _epochs(f"epochs of {number(sizes['rows'])} rows", figures["engines"]),
+        _epochs("the same, from JSON", figures["engines_json"]),
+        _epochs(f"epochs of {number(sizes['small_rows'])} rows", figures["small_epochs_of_engines"]),
+        table(
+            ["", ""],
+            [[f"95 % interval of {name}", between] for name, between in intervals.items()] + [[*each] for each in memory.items()],
+        ),
+    ]
+
+
 def _process(result: Result) -> list[str]:
     others = [name for name in result["ratios"] if name not in result["figures"]["targets"]]
     return [_targets(result), _epochs("contender", result["figures"]["process"]), _others(result, others)]
@@ -161,7 +186,7 @@ def _nexmark(result: Result) -> list[str]:
         ours, spark = (number(one.get("events_per_s_and_core")) for one in both)
         workers = query.get("workers", {})
         with_workers = [number(workers.get("events_per_s_and_core")), number(of_workers[name])]
-        epochs = [number(one.get(f"epoch_{share}_ms")) for share in ("p50", "p99") for one in both]
+        epochs = [number(one.get(f"epoch_{share}_ms")) for share in ("p50", "p99") for one in (both[0], workers, both[1])]
         state_mb = [f"{one['state_bytes'] / 1e6:.1f}" if one else "" for one in both]
         ceiling = number(query["duckdb_in_one_batch"]["events_per_s_and_core"])
         rows.append(
@@ -175,8 +200,10 @@ def _nexmark(result: Result) -> list[str]:
         "ratio",
         "with workers",
         "our epoch p50, ms",
+        "with workers",
         "Spark's",
         "our epoch p99, ms",
+        "with workers",
         "Spark's",
     ]
     head += ["our state, MB", "Spark's"]
@@ -272,6 +299,7 @@ def _growth(growth: dict[str, Any]) -> str:
 
 _TABLES: dict[str, Callable[[Result], list[str]]] = {
     "counter": _counter,
+    "counter-workers": _engines,
     "process": _process,
     "nexmark": _nexmark,
     "cloud": _cloud,
@@ -288,11 +316,18 @@ _SHOWN = {
         "vs_spark_memory": "the same: Spark's own aggregation, in memory",
         "vs_stateless": "the same: a pipeline that keeps no state",
     },
+    "counter-workers": {
+        "workers_vs_transform_with_state": "the same, with workers that stay: Python `transformWithState`",
+        "workers_vs_tasks": "the same, with workers that stay: Floodplain with a task per slot and epoch",
+    },
     "process": {
         "vs_transform_with_state": "a function in Python with a value, a list and a timer per key: `transformWithState`",
         "dropin_vs_transform_with_state": "a `StatefulProcessor` of PySpark, unchanged: `transformWithState`",
     },
-    "nexmark": {"nexmark_vs_spark": "Nexmark, geometric mean of 13 queries: Spark Structured Streaming"},
+    "nexmark": {
+        "nexmark_vs_spark": "Nexmark, geometric mean of 13 queries: Spark Structured Streaming",
+        "workers_vs_spark": "the same, with workers that stay: Spark Structured Streaming",
+    },
     "peers": {
         "counter_vs_flink_sql": "count and sum per key: Flink SQL, the fastest of the other stream processors",
         "join_vs_flink_sql": "interval join: Flink SQL, the fastest of them",
@@ -304,7 +339,7 @@ _SHOWN = {
 def front(page: str, by_name: dict[str, Result]) -> str:
     """The front page with the ratios of these results."""
     rows = [
-        [what, number(by_name[name]["ratios"][ratio]), f"`floodplain bench {name}`"]
+        [what, number(by_name[name]["ratios"][ratio]), f"`floodplain bench {name.replace('-workers', ' --only workers')}`"]
         for name, shown in _SHOWN.items()
         if name in by_name
         for ratio, what in shown.items()

@@ -1,6 +1,7 @@
 """The figures of docs/benchmarks.md: tables and plots are those of the result files, and nothing in them names a machine."""
 
 import hashlib
+import json
 import re
 from importlib import import_module
 from pathlib import Path
@@ -31,7 +32,7 @@ def test_the_ratios_of_the_front_page_are_those_of_the_results(figures):
 
 def test_nexmark_shows_the_longest_epochs_of_each_query(figures):
     result = figures.results()["nexmark"]
-    made = figures.figures(result)
+    made = figures.figures("nexmark", result)
     assert "our epoch p99, ms" in made
     for name in figures.queries(result):
         row = next(line for line in made.splitlines() if line.startswith(f"| {name} |"))
@@ -76,10 +77,22 @@ def test_a_result_under_another_name_or_without_a_place_is_refused(figures, tmp_
         figures.renewed("# Nothing\n", {"counter": {}})
 
 
+def test_what_a_part_of_a_benchmark_printed_has_a_file_of_its_own(figures, tmp_path):
+    result = {"bench": "counter", "figures": {"sizes": {"only": ["workers"]}}}
+    for name, taken in {"counter-workers": True, "counter": True, "counter-stateless": False}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.json").write_text(json.dumps(result))
+        if taken:
+            assert figures.results(tmp_path / name) == {name: result}
+        else:
+            with pytest.raises(ValueError, match="a result of 'counter'"):
+                figures.results(tmp_path / name)
+
+
 def test_wrong_answers_and_missed_targets_stand_out(figures):
     result = figures.results()["process"]
     result["checks"]["dropin_equals_duckdb"] = False
     result["figures"]["targets"]["vs_transform_with_state"]["met"] = False
-    made = figures.figures(result)
+    made = figures.figures("process", result)
     assert "**Wrong answers: `dropin_equals_duckdb`.**" in made
     assert re.search(r"\| `vs_transform_with_state` \| at least 40 \| [\d.]+ \| \*\*no\*\* \|", made)

@@ -15,7 +15,7 @@ def test_the_answers_are_right_and_every_target_has_its_ratio(monkeypatch, figur
     assert result["bench"] == "slots" and set(result["checks"]) == {"2_slots_equal_duckdb", "8_slots_equal_duckdb"}
     assert all(result["checks"].values())
     assert set(slots.TARGETS) == set(result["figures"]["targets"]) <= set(result["ratios"])
-    assert "`floodplain bench slots --quick --json`" in figures.figures(result)
+    assert "`floodplain bench slots --quick --json`" in figures.figures("slots", result)
 
 
 @pytest.mark.parametrize("wrong", ["_fed", "_out"])

@@ -60,7 +60,7 @@ def test_the_result_has_the_form_every_ratio_and_only_true_checks(
         assert 0 <= result["figures"]["lookup_rss_anon_mb"] < 100
     assert "rmw_update" in err
     assert not list(temporary.iterdir()), "the benchmark left files behind"
-    assert "`floodplain bench state-types --quick --json`" in figures.figures(result)
+    assert "`floodplain bench state-types --quick --json`" in figures.figures("state-types", result)
     assert import_module("plots").state_types(result).axes
 
 
