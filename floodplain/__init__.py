@@ -64,6 +64,15 @@ from floodplain.operators.kernel.process import KeyedBatchProcess, KeyedProcess
 from floodplain.operators.kernel.row_cursor import Row
 from floodplain.operators.kernel.segments import Groups
 from floodplain.prices import Prices
+from floodplain.runtime.live.operation import (
+    ControlContext,
+    ControlOperation,
+    Rescale,
+    SlotContext,
+    SlotState,
+    Tag,
+    Update,
+)
 from floodplain.settings import CacheSettings, RetentionSettings, RetrySettings, StoreSettings, Workers
 from floodplain.sinks.base import Sink
 from floodplain.sinks.row_checks import RowCheck
@@ -129,6 +138,8 @@ __all__ = [
     "Column",
     "Conflict",
     "Context",
+    "ControlContext",
+    "ControlOperation",
     "Corrupt",
     "CrashPoint",
     "Crashed",
@@ -159,6 +170,7 @@ __all__ = [
     "Query",
     "Reducing",
     "Refused",
+    "Rescale",
     "RetentionSettings",
     "RetrySettings",
     "RolledBack",
@@ -167,6 +179,8 @@ __all__ = [
     "SchemaMismatch",
     "Set",
     "Sink",
+    "SlotContext",
+    "SlotState",
     "Snapshot",
     "SnapshotExpired",
     "Store",
@@ -174,10 +188,12 @@ __all__ = [
     "StoreSettings",
     "Stream",
     "TableView",
+    "Tag",
     "TaskValue",
     "Timers",
     "Unavailable",
     "UnsafeStore",
+    "Update",
     "UserError",
     "Value",
     "Verdict",

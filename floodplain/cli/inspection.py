@@ -8,6 +8,7 @@ from floodplain.store.rows import merge_functions
 from floodplain.store.store import Store
 from floodplain.tiers import paths
 from floodplain.tiers.redact import without_credentials
+from floodplain.versions.records.control import ControlRecord
 from floodplain.versions.records.definition import Definition
 from floodplain.versions.records.edit import GroupRanges, RunRef
 from floodplain.versions.records.manifest import Manifest
@@ -87,6 +88,18 @@ class ChangeInfo(msgspec.Struct, frozen=True):
     what: str
 
 
+class ControlInfo(msgspec.Struct, frozen=True):
+    """A run of a control operation. ``decision``: as JSON; empty if it is too large for the log."""
+
+    epoch: int
+    at_ms: int
+    name: str
+    run: str
+    operator: str
+    kind: str
+    decision: str
+
+
 class LeaseInfo(msgspec.Struct, frozen=True):
     owner: str
     token: int
@@ -134,6 +147,7 @@ class Inspection(msgspec.Struct, frozen=True):
     epochs: tuple[EpochInfo, ...]
     operators: tuple[OperatorInfo, ...]
     changes: tuple[ChangeInfo, ...]
+    controls: tuple[ControlInfo, ...]
     tables: tuple[TableInfo, ...]
     tiers: tuple[TierInfo, ...]
 
@@ -156,6 +170,7 @@ def inspect_store(location: str, store: Store) -> Inspection:
         epochs=tuple(EpochInfo(mark.epoch, mark.at_ms, mark.position, _tags(head, mark.epoch)) for mark in head.epochs),
         operators=tuple(_operator(name, definition) for name, definition in sorted(head.definitions.items())),
         changes=tuple(ChangeInfo(change.epoch, change.at_ms, change.what) for change in head.changes),
+        controls=tuple(map(_control, head.controls)),
         tables=tuple(
             _table(names.table(name), names.schema(versions[-1]), head.runs.get(name, ()))
             for name, versions in sorted(head.schemas.items())
@@ -169,6 +184,11 @@ def _operator(name: str, definition: Definition) -> OperatorInfo:
     if definition.spark is not None:
         states |= {variable.name: variable.told for variable in definition.spark.variables.values()}
     return OperatorInfo(name, definition.kind, tuple(definition.facts), states)
+
+
+def _control(record: ControlRecord) -> ControlInfo:
+    note = record.note
+    return ControlInfo(record.epoch, record.at_ms, note.name, note.run, note.operator, note.kind, note.decision.json)
 
 
 def _tags(head: Manifest, epoch: int) -> tuple[str, ...]:

@@ -46,6 +46,8 @@ def inspection(console: Console, shown: Inspection) -> None:
         console.print(_operators(shown))
     if shown.changes:
         console.print(_changes(shown))
+    if shown.controls:
+        console.print(_controls(shown))
     if shown.tables:
         console.print(_tables(shown.tables))
         for table in shown.tables:
@@ -193,6 +195,15 @@ def _changes(shown: Inspection) -> Table:
     grid = Table("after epoch", "at", "what", title=title, title_justify="left")
     for change in shown.changes[::-1][:_MOST_LINES]:
         grid.add_row(str(change.epoch), _time(change.at_ms), escape(change.what))
+    return grid
+
+
+def _controls(shown: Inspection) -> Table:
+    title = "Control operations, newest first"
+    grid = Table("after epoch", "at", "operation", "run", "looked at", "decided", title=title, title_justify="left")
+    for each in shown.controls[::-1][:_MOST_LINES]:
+        decided = each.kind if each.kind == "update" else f"{each.kind} {each.decision or '(not in the log)'}"
+        grid.add_row(str(each.epoch), _time(each.at_ms), each.name, each.run, escape(each.operator), escape(decided))
     return grid
 
 

@@ -204,7 +204,7 @@ class EpochRunner:
             ends=ends,
         )
         epoch = self.writer.epoch(at=at, watermarks={**before, **_event_time(watermark_ms)})
-        assignment, also = self._assignment()
+        assignment, also = self.next_assignment()
         done = self.publisher.published_files()
         also += self.publisher.unrecorded()
         timed = self.time.timed(inputs, at.now_ms) or self.bound.empty
@@ -267,7 +267,7 @@ class EpochRunner:
         all_of = (self._concern(), self.writer.time.concern, self.bound.engine.concern())
         return {concern for concern in all_of if concern is not None}
 
-    def _assignment(self) -> tuple[Assignment, list[Update]]:
+    def next_assignment(self) -> tuple[Assignment, list[Update]]:
         """That of the next epoch, and what changes it."""
         head = self.store.head
         if head.assignment is not None and head.assignment.slots == self._wanted_slots:

@@ -24,5 +24,6 @@ class MemorySink(Sink):
         self._epochs[epoch] = read_staged(staged, blobs, schema)
 
     def table(self) -> pa.Table:
-        """All output so far, in the order of epochs."""
-        return pa.concat_tables([self._schema.empty_table(), *(self._epochs[epoch] for epoch in sorted(self._epochs))])
+        """All output so far, in the order of epochs. Columns that rows did not have when they came are null in them."""
+        epochs = (self._epochs[epoch] for epoch in sorted(self._epochs))
+        return pa.concat_tables([self._schema.empty_table(), *epochs], promote_options="permissive")

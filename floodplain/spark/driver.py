@@ -1,9 +1,9 @@
 """The driver side on Spark: micro-batches become epochs, and epochs come also when no data does."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -19,12 +19,15 @@ from floodplain.runtime.compatibility.migration import NO_CHANGES, StartChanges
 from floodplain.runtime.drain_lock import DrainLock
 from floodplain.runtime.engine import StateLocation
 from floodplain.runtime.epoch_runner import EpochRunner
+from floodplain.runtime.live.control import Run, Switch, control
+from floodplain.runtime.live.operation import ControlOperation
 from floodplain.runtime.live.update import PlanUpdate, update
 from floodplain.runtime.static_input import run_static
 from floodplain.spark.engine import SparkEngine, tagged
 from floodplain.spark.pushdown import hashed_by, push_down
 from floodplain.spark.session_conf import SPARKS
 from floodplain.store.rows.layout import HASH
+from floodplain.versions.records.edit import Update
 
 NOTING_S = 5.0
 """How long a stop waits for Spark to note the last batch. That takes it some milliseconds."""
@@ -193,25 +196,42 @@ class Driver:
 
     def update(self, plan: Plan, changes: StartChanges, tag: str | None) -> int:
         """Run another plan, once the running epoch is over. Returns the epoch that it begins with."""
+        with self._boundary("update changes", "start the new pipeline"):
+            return self.take_over(plan, changes, tag)
+
+    def control(self, operation: ControlOperation, run: str | None, switch: Switch) -> Any:
+        """Run a control operation, once the running epoch is over. ``switch`` may call ``take_over``."""
+        with self._boundary("a control operation looks at", "read its state with fp.open"):
+            named = Run(operation, self.store.history.randomness.nonce() if run is None else run)
+            return control(self.epochs, named, self._engine.look, switch)
+
+    @contextmanager
+    def _boundary(self, what: str, instead: str) -> Iterator[None]:
+        """Between two epochs."""
         self.check_outside()
         with self._drain_lock.alone() as may_begin:
-            front = self.epochs.front
-            if not may_begin or front is None:
-                raise BadInput("update changes a query while it runs, and this one has ended: start the new pipeline")
-            plan = Plan(plan.outlets, self._plan.event_time, plan.watermark)
-            onward = counterpart(self._plan, front, plan)
-            if onward is None:
-                raise BadInput(
-                    "update: the steps before the first operator are computed in the streaming query of Spark, which goes on, "
-                    "and the new pipeline has others there. Start with start(pushdown=False) if they are to be updated; now "
-                    "call query.stop(), then start the new pipeline on the same state"
-                )
-            epoch = update(self.epochs, PlanUpdate(plan, changes, tag, onward))
-            self._plan = plan
-            operators = self.epochs.bound.operators
-            rehash = self._hashed_by is not None and self._hashed_by != hashed_by(plan, onward, operators, self._front_columns)
-            self._engine.goes_on_from(plan, onward, rehash=rehash)
-            return epoch
+            if not may_begin:
+                raise BadInput(f"{what} a query while it runs, and this one has ended: {instead}")
+            yield
+
+    def take_over(self, plan: Plan, changes: StartChanges, tag: str | None, also: Sequence[Update] = ()) -> int:
+        """Run another plan from here on. Requires: it is called between two epochs. ``also``: what else its edit records."""
+        front = self.epochs.front
+        assert front is not None
+        plan = Plan(plan.outlets, self._plan.event_time, plan.watermark)
+        onward = counterpart(self._plan, front, plan)
+        if onward is None:
+            raise BadInput(
+                "update: the steps before the first operator are computed in the streaming query of Spark, which goes on, "
+                "and the new pipeline has others there. Start with start(pushdown=False) if they are to be updated; now "
+                "call query.stop(), then start the new pipeline on the same state"
+            )
+        epoch = update(self.epochs, PlanUpdate(plan, changes, tag, onward), also)
+        self._plan = plan
+        operators = self.epochs.bound.operators
+        rehash = self._hashed_by is not None and self._hashed_by != hashed_by(plan, onward, operators, self._front_columns)
+        self._engine.goes_on_from(plan, onward, rehash=rehash)
+        return epoch
 
     def check_outside(self) -> None:
         """Raises ``BadInput`` if the caller is inside an epoch, which would wait for itself."""

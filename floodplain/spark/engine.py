@@ -24,6 +24,7 @@ from floodplain.pipeline.stream import SOURCE
 from floodplain.plan.nodes import Node, Plan, Rest
 from floodplain.plan.single_scan import OnePass
 from floodplain.runtime.binder import BoundPlan
+from floodplain.runtime.live.slots import ControlJob, SlotReport
 from floodplain.runtime.manifest_feed import inline
 from floodplain.runtime.staging import Staged, read_staged
 from floodplain.runtime.task import Job, StageJob, TaskReport
@@ -31,7 +32,7 @@ from floodplain.runtime.task_errors import carried, ours
 from floodplain.runtime.task_store import ManifestSource, Work, open_for
 from floodplain.spark.exchange import hashed, to_slots
 from floodplain.spark.session_conf import SPARKS, ToPython, settings
-from floodplain.spark.task_entry import REPORT_SCHEMA, work
+from floodplain.spark.task_entry import REPORT_SCHEMA, look_at_slot, work
 from floodplain.spark.watermark_observer import observed
 from floodplain.store.rows.layout import HASH
 from floodplain.versions.records.edit import Assignment, SourcePosition
@@ -203,6 +204,13 @@ class SparkEngine:
             return nullcontext()
         (session, slots), self._shuffled = self._shuffled, None
         return settings(session, {_SHUFFLE_PARTITIONS: str(slots)})
+
+    def look(self, job: ControlJob) -> list[SlotReport]:
+        """Runs a control operation in all slots, as a job with a task for each. Spark tries tasks that are lost again."""
+        slots = len(job.slots)
+        with ours():
+            collected = self._session.range(0, slots, 1, slots).mapInArrow(partial(look_at_slot, job), REPORT_SCHEMA).collect()
+        return [msgspec.msgpack.decode(row.report, type=SlotReport) for row in collected]
 
     def stage(self, rows: DataFrame, job: StageJob) -> list[TaskReport]:
         return _reports(rows, job)

@@ -23,6 +23,7 @@ from floodplain.runtime.checkpoint import spark_checkpoint
 from floodplain.runtime.compatibility.migration import StartChanges
 from floodplain.runtime.engine import StateLocation
 from floodplain.runtime.lease_takeover import take_over
+from floodplain.runtime.live.operation import ControlOperation, Update
 from floodplain.runtime.progress import EpochProgress
 from floodplain.runtime.schema_inference import dry_schemas
 from floodplain.scratch import Scratch
@@ -44,6 +45,7 @@ from floodplain.tiers.files.modes import Modes
 from floodplain.tiers.files.plain import check_tree
 from floodplain.tiers.open import folder_of
 from floodplain.versions.records.assignment import checked_slots
+from floodplain.versions.records.edit import Update as Record
 from floodplain.versions.records.frame import MAX_BYTES
 from floodplain.versions.records.manifest import Manifest
 
@@ -351,12 +353,30 @@ class Query:
         ``BadInput`` (``IncompatibleChange`` for what the state cannot follow) if the pipeline cannot take over; then nothing was
         written, and the running one goes on.
         """
-        changes = StartChanges.of(drop, reset, rename, evolve)
-        onward = replacement(self._pipeline, pipeline, DataFrame.sameSemantics)
-        _check_fires(onward.plan)
+        changes, onward = StartChanges.of(drop, reset, rename, evolve), self._onward(pipeline)
         epoch = self._driver.update(onward.plan, changes, tag)
         self._pipeline = onward
         return epoch
+
+    def control(self, operation: ControlOperation, *, run: str | None = None) -> Any:
+        """Run a control operation at the next boundary of epochs, and do what it decides. Returns the decision: None,
+        ``Rescale``, ``Tag``, ``Update``, or plain data.
+
+        It waits for the running epoch, and no epoch begins meanwhile. The decision and what follows from it are one edit.
+        ``run`` names this run: if the log has it already, what it decided is returned, and nothing is run.
+        """
+
+        def switch(decision: Update, records: Sequence[Record]) -> None:
+            onward = self._onward(decision.pipeline)
+            self._driver.take_over(onward.plan, decision.changes, decision.tag, records)
+            self._pipeline = onward
+
+        return self._driver.control(operation, run, switch)
+
+    def _onward(self, pipeline: Output) -> Output:
+        onward = replacement(self._pipeline, pipeline, DataFrame.sameSemantics)
+        _check_fires(onward.plan)
+        return onward
 
     def rescale(self, slots: int) -> None:
         """Use this many slots from the next epoch on, while the query runs. No state moves."""

@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 
+from floodplain.runtime.live.slots import ControlJob, look
 from floodplain.runtime.resources import close_when_spark_ends, opens
 from floodplain.runtime.task import Job, StageJob, TaskReport, run_task, stage_task
 from floodplain.runtime.task_errors import FINAL, Failure, carried
@@ -29,6 +30,16 @@ def work(job: Job | StageJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
     for _ in batches:
         pass  # Spark ends a worker that leaves some of its input unread, and starting the next one takes a second
     freeze_modules()
+    yield pa.record_batch({"report": pa.array([msgspec.msgpack.encode(report)], pa.binary())})
+
+
+def look_at_slot(job: ControlJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What Spark runs for each slot that a control operation looks at."""
+    context: Any = TaskContext.get()
+    with carried():
+        report = look(job, context.partitionId())
+    for _ in batches:
+        pass
     yield pa.record_batch({"report": pa.array([msgspec.msgpack.encode(report)], pa.binary())})
 
 

@@ -19,6 +19,7 @@ from floodplain.plan.nodes import Input, Keyed, Node, Plan, Side, parents
 from floodplain.plan.single_scan import OnePass
 from floodplain.runtime.binder import BoundPlan
 from floodplain.runtime.engine import TryFailed
+from floodplain.runtime.live.slots import ControlJob, SlotReport
 from floodplain.runtime.pieces import Piece
 from floodplain.runtime.staging import Staged
 from floodplain.runtime.task import Job, StageJob, TaskReport
@@ -158,6 +159,15 @@ class WorkersEngine(SparkEngine):
             coordinator.renew(RENEW_S)
 
         return switch
+
+    def look(self, job: ControlJob) -> list[SlotReport]:
+        """Beside the workers, which get code with their launch only."""
+        if free_task_slots(self._context) < 1:
+            raise BadInput(
+                f"control operation {job.operation.name} runs as a job of Spark, and workers hold all of its task slots: start "
+                "with fewer workers in Workers(count=…), or with a larger master"
+            )
+        return super().look(job)
 
     def give_up(self) -> None:
         if self._coordinator is not None:

@@ -21,6 +21,7 @@ from floodplain.pipeline.stream import SOURCE
 from floodplain.plan.nodes import Node, Plan, Rest
 from floodplain.plan.single_scan import Branch, OnePass
 from floodplain.runtime.binder import BoundPlan
+from floodplain.runtime.live.slots import ControlJob, SlotReport, look
 from floodplain.runtime.resources import Resources
 from floodplain.runtime.staging import Staged, read_staged
 from floodplain.runtime.task import Job, StageJob, TaskReport, run_task, stage_task
@@ -157,6 +158,10 @@ class LocalEngine:
         """With a copy of its own: what a task keeps in the operator reaches no other."""
         operator = replace(job.operator, process=copy(job.operator.process))
         return run_task(replace(job, operator=operator), slot, self._attempt(slot), batches, self.resources)
+
+    def look(self, job: ControlJob) -> list[SlotReport]:
+        """Runs a control operation in all slots."""
+        return [look(job, slot) for slot in range(len(job.slots))]
 
     def stage(self, rows: pa.Table, job: StageJob) -> list[TaskReport]:
         return [stage_task(job, 0, self._attempt(0), rows.to_batches())]

@@ -24,6 +24,8 @@ from floodplain.plan.nodes import Plan
 from floodplain.runtime.checkpoint import spark_checkpoint
 from floodplain.runtime.engine import StateLocation
 from floodplain.runtime.epoch_runner import EpochRunner
+from floodplain.runtime.live.control import Run, control
+from floodplain.runtime.live.operation import ControlOperation, Update
 from floodplain.runtime.live.update import PlanUpdate, update
 from floodplain.runtime.progress import EpochProgress
 from floodplain.runtime.static_input import run_static
@@ -41,6 +43,7 @@ from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.memory import MemoryBlobs, Space
 from floodplain.versions.log.history import History
 from floodplain.versions.records.edit import SourcePosition
+from floodplain.versions.records.edit import Update as Record
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]] | pa.Table
 
@@ -63,6 +66,8 @@ class KitEpoch:
     tag: str | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
     """What ``update`` is to do with the state."""
+    control: ControlOperation | None = None
+    """If set, no rows: the control operation that runs, as in ``control``."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +137,7 @@ class PipelineKit(DescribingKit):
         self._row_watermark = RowWatermark()
         self._pending: Callable[[], object] | None = None
         self._requested: _Requested | None = None
+        self._runs = 0
         self.steps.reset()
         for sink in self.sinks.values():
             sink.epochs.clear()
@@ -171,14 +177,37 @@ class PipelineKit(DescribingKit):
         self._requested = None
         return epoch
 
-    def _switch(self, described: Described, tag: str | None) -> int:
+    def control(self, operation: ControlOperation, *, run: str | None = None) -> Any:
+        """As ``Query.control``. The pipeline of an ``Update`` may be a function as ``build``. After a crash it is repeated,
+        unless its decision is in the log."""
+        self._runs += 1
+        try:
+            return self._do(partial(self._control, Run(operation, f"kit_{self._runs}" if run is None else run)))
+        except FloodplainError:
+            self._pending = None
+            raise
+
+    def _control(self, run: Run) -> Any:
+        assert self._engine is not None
+        return control(self._epochs, run, self._engine.look, self._follow)
+
+    def _follow(self, decision: Update, records: Sequence[Record]) -> None:
+        described = Described(decision.pipeline, decision.changes, ())
+        if not isinstance(decision.pipeline, Output):
+            described = replace(self._described(decision.pipeline, (), {}), changes=decision.changes)
+        onward = replacement(self._running.pipeline, described.pipeline, Columns.__eq__)
+        self._requested = _Requested(replace(described, pipeline=onward), self.store.head.epoch)
+        self._switch(self._requested.described, decision.tag, records)
+        self._requested = None
+
+    def _switch(self, described: Described, tag: str | None, also: Sequence[Record] = ()) -> int:
         sinks = {outlet.name: outlet.sink for outlet in self._epochs.bound.plan.outlets}
         outlets = [replace(outlet, sink=sinks[outlet.name]) for outlet in described.pipeline.outlets]
         plan = described.pipeline.plan
         assert self._engine is not None
         self._engine.learn(described.transforms, plan)
         plan = Plan(outlets, plan.event_time, plan.watermark)
-        epoch = update(self._epochs, PlanUpdate(plan, described.changes, tag))
+        epoch = update(self._epochs, PlanUpdate(plan, described.changes, tag), also)
         self._adopt(described)
         return epoch
 
@@ -330,7 +359,7 @@ class PipelineKit(DescribingKit):
     def _play(self, entry: KitEpoch) -> range:
         before = self.store.head.epoch
         steps = self.until_done(partial(self._act, entry))
-        for epoch in range(before + 1, self.store.head.epoch + 1) if entry.update is None else ():
+        for epoch in range(before + 1, self.store.head.epoch + 1) if entry.update is None and entry.control is None else ():
             if unpublished := [name for name in self._outlets if epoch not in self.sinks[name].epochs]:
                 raise AssertionError(f"epoch {epoch} is committed, but not published before the next epoch: {unpublished}")
         return steps
@@ -349,7 +378,9 @@ class PipelineKit(DescribingKit):
     def _act(self, entry: KitEpoch) -> None:
         if entry.slots is not None:
             self.rescale(entry.slots)
-        if entry.update is not None:
+        if entry.control is not None:
+            self.control(entry.control)
+        elif entry.update is not None:
             self.update(entry.update, tag=entry.tag, **entry.changes)
         elif entry.rows is None:
             self.tick(now_ms=entry.now_ms or 0, watermark_ms=entry.watermark_ms)

@@ -5,6 +5,7 @@ from tests.mutants import (
     area_checksums,
     area_fencing,
     area_garbage,
+    area_live,
     area_log,
     area_publishing,
     area_recency,
@@ -23,6 +24,7 @@ AREAS: dict[str, tuple[Plant, ...]] = {
     "timers": area_timers.PLANTS,
     "checkpoint": area_checkpoint.PLANTS,
     "workers": area_workers.PLANTS,
+    "live": area_live.PLANTS,
 }
 
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import floodplain as fp
-from floodplain.errors import BadInput, IncompatibleChange
+from floodplain.errors import BadInput, IncompatibleChange, UserError
 from tests.processes import Count
 from tests.spark.test_runtime import FAST, source
 
@@ -58,6 +58,7 @@ def test_another_pipeline_takes_over_between_two_epochs(spark, tmp_path):
     assert {row["user"]: row["twice"] for row in after(query, tmp_path, 1)} == {
         user: 2 * (2 * total + 4) for user, total in first.items()
     }
+    assert query.sink.table().column("twice").null_count == 5, "what came before does not have the new column"
     with pytest.raises(IncompatibleChange):
         query.update(clicks.key_by("user").agg(n=fp.count(), name="count").write("memory"))
     with pytest.raises(BadInput, match="input is another DataFrame"):
@@ -122,3 +123,54 @@ def test_foreach_batch_may_have_another_function(spark, tmp_path):
     query.process_all_available()
     query.stop()
     assert seen == [("old", epoch - 1, 5), ("new", epoch + 1, 5)]
+
+
+class Most(fp.ControlOperation):
+    """The largest total, and what follows from it."""
+
+    operator = "count"
+
+    def __init__(self, then=None):
+        self.then = then
+
+    def on_slot(self, state, ctx):
+        return max((row["total"] for piece in state.scan(columns=["total"]) for row in piece.to_pylist()), default=-1)
+
+    def merge(self, a, b):
+        return max(a, b)
+
+    def decide(self, result, control):
+        return result if self.then is None else self.then
+
+
+@pytest.mark.both_engines
+def test_a_control_operation_looks_at_the_state_and_decides(spark, tmp_path):
+    put(tmp_path, 0)
+    clicks = fp.stream(source(spark, tmp_path))
+
+    def counted(process):
+        return clicks.key_by("user").process(process, name="count").write("memory")
+
+    query = counted(Count()).start(state=tmp_path / "state", slots=3, settings=FAST)
+    query.process_all_available()
+    most = sum(range(4, 20, 5))
+    assert query.control(Most(), run="first") == most
+    assert query.control(Most(fp.Tag("small"))) == fp.Tag("small")
+    assert query.control(Most(fp.Rescale(2))) == fp.Rescale(2)
+    query.control(Most(fp.Update(counted(Doubled()))))
+    rows = after(query, tmp_path, 1)
+    assert max(row["twice"] for row in rows) == 2 * max(row["total"] for row in rows)
+    assert query.progress[-1].slots == 2
+    assert query.manifest.tags == {"small": 1}
+    assert [each.note.kind for each in query.manifest.controls] == ["value", "tag", "rescale", "update"]
+    with pytest.raises(UserError, match="TypeError in on_slot of control operation most, slot 0"):
+        query.control(Failing())
+    assert query.control(Most(), run="first") == most
+    query.stop()
+    with pytest.raises(BadInput, match="this one has ended: read its state"):
+        query.control(Most())
+
+
+class Failing(Most):
+    def on_slot(self, state, ctx):
+        raise TypeError("no")

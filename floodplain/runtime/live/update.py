@@ -39,6 +39,7 @@ def update(runner: EpochRunner, wanted: PlanUpdate, also: Sequence[Update] = ())
     """
     runner.publisher.publish()
     runner.publisher.record()  # what is not published yet is output of the plan that goes
+    done = runner.publisher.published_files()
     tags = tagging(runner.store.head, wanted.tag)
     place = runner.bound.place
     names = [operator.name for operator in wanted.plan.operators]
@@ -53,6 +54,7 @@ def update(runner: EpochRunner, wanted: PlanUpdate, also: Sequence[Update] = ())
     runner.publisher.adopt(wanted.plan.outlets, bound.schemas)
     runner.bound, runner.front = bound, wanted.front
     switch()
+    runner.store.history.blobs.delete(done)
     return epoch
 
 

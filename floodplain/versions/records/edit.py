@@ -6,6 +6,7 @@ import msgspec
 
 from floodplain.host import Process
 from floodplain.tier_use import TierUse
+from floodplain.versions.records.control import NoteControl
 from floodplain.versions.records.definition import Definition, DefinitionChange
 from floodplain.versions.records.schema import TableSchema
 from floodplain.versions.records.vouched import FileSum
@@ -238,6 +239,7 @@ Update = (
     | PutDefinition
     | DropDefinition
     | NoteChange
+    | NoteControl
     | CommitEpoch
     | ReplaceRuns
     | TakeLease

@@ -17,7 +17,7 @@ MAGIC = b"FLDP"
 VERSION = 3
 """What is written. All versions from 1 on are read: what a newer one added is optional in it.
 
-1: the first. 2: definitions of operators, renamed tables. 3: fences of the trimmed log.
+1: the first. 2: definitions of operators, renamed tables. 3: fences of the trimmed log, control operations.
 """
 MAX_BYTES = 1 << 30
 """More than any manifest needs: a length beyond it is damage, found before anything is decoded."""

@@ -9,6 +9,7 @@ from floodplain.tier_use import Uses, uses_sum
 from floodplain.tiers import paths
 from floodplain.versions.records import names, sources
 from floodplain.versions.records.ages import Ages, aged
+from floodplain.versions.records.control import REMEMBERED, ControlRecord, NoteControl
 from floodplain.versions.records.definition import Definition, DefinitionChange
 from floodplain.versions.records.edit import (
     AdvanceHorizon,
@@ -112,6 +113,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """How many epochs tell of it."""
     fenced: int = 0
     """From this position on the log is trimmed only behind fences; 0 as long as all edits are of earlier releases."""
+    controls: tuple[ControlRecord, ...] = ()
+    """The last runs of control operations, oldest first."""
 
     def schema(self, table: str) -> TableSchema | None:
         versions = self.schemas.get(table)
@@ -178,6 +181,10 @@ def _apply_update(manifest: Manifest, update: Update, edit: Edit, checksum: str)
             return _change_table(manifest, update)
         case PutDefinition() | DropDefinition() | NoteChange():
             return _define(manifest, update, edit.at_ms)
+        case NoteControl():
+            return change(
+                manifest, controls=(*manifest.controls, ControlRecord(manifest.epoch, edit.at_ms, update))[-REMEMBERED:]
+            )
         case TakeLease(token, owner, expires_ms, holder):
             _require(token == manifest.lease.token + 1, f"lease token {manifest.lease.token + 1}", f"{token}")
             return change(manifest, lease=Lease(token, owner, expires_ms, holder, max(expires_ms - edit.at_ms, 0)))

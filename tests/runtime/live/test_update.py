@@ -11,6 +11,7 @@ from floodplain.runtime.live.update import NOTE
 from floodplain.sinks.memory import MemorySink
 from floodplain.testing.faults import Crashed, CrashPoint
 from floodplain.testing.pipeline_kit import KitEpoch, PipelineKit, survives_every_crash
+from floodplain.tiers import paths
 from tests.runtime.compatibility.test_changed_jobs import (
     BEFORE,
     ROWS,
@@ -105,6 +106,13 @@ def test_it_gives_what_a_stop_and_a_start_give(name):
     assert told[0] == [*told[1], NOTE]
     assert updated.store.head.definitions == restarted.store.head.definitions
     assert updated.explain() == restarted.explain()
+
+
+def test_staged_output_of_the_pipeline_that_goes_is_deleted():
+    kit = begun(process(Totals()))
+    assert kit.store.head.outputs
+    kit.update(process(More()))
+    assert [info.name for info in kit.store.history.blobs.list(paths.STAGED)] == []
 
 
 def kept(kit: PipelineKit) -> dict[str, Any]:
