@@ -73,7 +73,7 @@ from floodplain.runtime.live.operation import (
     Tag,
     Update,
 )
-from floodplain.settings import CacheSettings, RetentionSettings, RetrySettings, StoreSettings, Workers
+from floodplain.settings import CacheSettings, CompactionSettings, RetentionSettings, RetrySettings, StoreSettings, Workers
 from floodplain.sinks.base import Sink
 from floodplain.sinks.row_checks import RowCheck
 from floodplain.sinks.staged import read_staged, staged_batches
@@ -136,6 +136,7 @@ __all__ = [
     "Broadcast",
     "CacheSettings",
     "Column",
+    "CompactionSettings",
     "Conflict",
     "Context",
     "ControlContext",

@@ -1,5 +1,6 @@
 """Settings: frozen values, each with what it costs."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -35,6 +36,27 @@ class CacheSettings:
     """The bound, over all processes that share the directory."""
     policy: Literal["lru", "frequency"] = "lru"
     """``frequency`` keeps what is read often through a scan that reads everything once; it costs a small sketch."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionSettings:
+    """How the compaction of a running query shares the machine and the network with its epochs."""
+
+    budget: str | None = None
+    """Bytes that it reads and writes in a second at most, as they are stored: ``"20 MB/s"``. Less: epochs notice less of it, and
+    more runs wait for it. None: as fast as it can."""
+    in_query: bool = True
+    """Off: the query does not compact its state. A process of its own does, ``floodplain compact --watch``; without it runs
+    accumulate, and lookups slow down."""
+
+    def __post_init__(self) -> None:
+        if self.budget is not None:
+            rate_of(self.budget)
+
+    @property
+    def bytes_per_s(self) -> int | None:
+        """The budget as a number."""
+        return None if self.budget is None else rate_of(self.budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +134,7 @@ class StoreSettings:
     tmpfs: CacheSettings | None = None
     """A second cache above ``cache``, in memory. Refused if the file system is smaller (containers often have 64 MB)."""
     retention: RetentionSettings = field(default_factory=RetentionSettings)
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
     prices: Prices | None = None
     """What requests and storage cost, for ``cost`` of progress and queries. None: list prices of the object store's provider."""
 
@@ -166,3 +189,26 @@ def check_mode(mode: object) -> None:
         return
     shown = oct(mode) if isinstance(mode, int) and not isinstance(mode, bool) else repr(mode)
     raise BadInput(f"mode={shown} is not possible: {wrong}; give it in octal, as in StoreSettings(mode=0o640)")
+
+
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<prefix>[kmgt]?)(?P<binary>i?)b?\Z", re.IGNORECASE)
+
+
+def rate_of(text: str) -> int:
+    """``"50 MB/s"`` as bytes per second. Raises ``BadInput``."""
+    size, separator, unit = text.strip().rpartition("/")
+    if not separator or unit.strip() != "s":
+        raise BadInput(f"{text!r} is not a rate: write it as in 50MB/s")
+    return size_of(size)
+
+
+def size_of(text: str) -> int:
+    """``"64MiB"``, ``"1.5 GB"`` or a plain number as bytes. Raises ``BadInput``."""
+    match = _SIZE.match(text.strip())
+    if match is None or (match["binary"] and not match["prefix"]):
+        raise BadInput(f"{text!r} is not a size: write it as in 64MiB or 67108864")
+    power = " kmgt".index(match["prefix"].lower() or " ")
+    size_bytes = int(float(match["number"]) * (1024 if match["binary"] else 1000) ** power)
+    if size_bytes < 1:
+        raise BadInput(f"{text!r} is not a size: it must be at least one byte")
+    return size_bytes

@@ -1,7 +1,8 @@
 """`floodplain compact`."""
 
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Annotated, TypeAlias
 
 import msgspec
 import typer
@@ -18,15 +19,21 @@ from floodplain.cli.options import (
     import_modules,
     opened,
     parsed_mode,
-    parsed_size,
     reported,
 )
+from floodplain.cli.output import one_line
 from floodplain.cli.totals import CompactionTotals
-from floodplain.settings import StoreSettings
+from floodplain.clock import SystemClock
+from floodplain.errors import Conflict, NoSpace, Unavailable
+from floodplain.settings import CacheSettings, StoreSettings, rate_of, size_of
+from floodplain.store.compaction.budget import Budget
 from floodplain.store.compaction.compactor import Compacted
 from floodplain.store.store import Store
 from floodplain.tiers.redact import without_credentials
 from floodplain.versions.records.user_names import UserNames
+
+Work: TypeAlias = Callable[[], Iterator[Compacted]]
+PASSING = (Unavailable, Conflict, NoSpace)
 
 
 def compact(
@@ -35,9 +42,17 @@ def compact(
     step_bytes: Annotated[
         str, typer.Option(metavar="SIZE", help="Read at most about this much per step; bounds memory.")
     ] = "256MiB",
-    watch: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Run until interrupted, checking for work at this interval.")
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until SIGTERM or SIGINT.")] = False,
+    every: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.01, help="With --watch: look for work again after this time.")
+    ] = 5.0,
+    budget: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Read and write at most this much per second, as 20MB/s.")
     ] = None,
+    cache: Annotated[
+        str | None, typer.Option(metavar="DIRECTORY", help="A cache of this machine, as in the CacheSettings of a query.")
+    ] = None,
+    cache_size: Annotated[str, typer.Option(metavar="SIZE", help="Bound of the cache.")] = "1GiB",
     mode: FileMode = None,
     option: StoreOptions = None,
     import_: Imports = None,
@@ -46,32 +61,49 @@ def compact(
     """Merge runs where that pays, in a process of its own.
 
     Needs no lease and never blocks a writer: a step that loses a race against another process changes nothing and
-    is retried. After an interrupt the current step is finished first; a second interrupt ends it at once.
+    is retried. After SIGTERM or SIGINT the current step is finished first, and the exit code is 0; the second such signal ends
+    it at once. With --watch, --json prints one line per step and the totals as the last line.
+
+    Pass the cache of a query that runs on this machine: then what is merged is read from there, and the query finds the
+    result there.
     """
     output = chosen_output(as_json)
     totals = CompactionTotals()
     with reported(output):
-        size_bytes = parsed_size(step_bytes)
         import_modules(import_)
-        with opened(location, option, StoreSettings(mode=parsed_mode(mode))) as store, Interrupt() as interrupt:
-            if watch is not None:
-                typer.echo(f"watching {without_credentials(location)} every {watch:g} s until interrupted", err=True)
-            for step in _steps(store, full, size_bytes, watch, interrupt):
+        rate = None if budget is None else rate_of(budget)
+        settings = StoreSettings(
+            mode=parsed_mode(mode), cache=None if cache is None else CacheSettings(cache, size_of(cache_size))
+        )
+        with opened(location, option, settings) as store, Interrupt() as interrupt:
+            if watch:
+                typer.echo(f"watching {without_credentials(location)} every {every:g} s until interrupted", err=True)
+            pace = Budget(rate, SystemClock(), lambda: interrupt.requested)
+            work = partial(store.compact, full=full, step_bytes=size_of(step_bytes), budget=pace)
+            for step in _watched(store, work, every, interrupt) if watch else _once(store, work, interrupt):
                 totals.add(step)
-                typer.echo(_step_text(step), err=True)
+                if not (watch and output.compaction_step(step)):
+                    typer.echo(_step_text(step), err=True)
             totals.interrupted = interrupt.requested
         output.compaction(without_credentials(location), totals)
 
 
-def _steps(store: Store, full: bool, step_bytes: int, watch: float | None, interrupt: Interrupt) -> Iterator[Compacted]:
-    """Steps until there is nothing left to do, or for ever if watching; none after an interrupt."""
-    while True:
-        for step in store.compact(full=full, step_bytes=step_bytes):
-            yield msgspec.structs.replace(step, table=UserNames(store.head.definitions).table(step.table))
-            if interrupt.requested:
-                return
-        if watch is None or interrupt.wait_s(watch):
+def _once(store: Store, work: Work, interrupt: Interrupt) -> Iterator[Compacted]:
+    """Steps until there is nothing left to do; none after an interrupt."""
+    for step in work():
+        yield msgspec.structs.replace(step, table=UserNames(store.head.definitions).table(step.table))
+        if interrupt.requested:
             return
+
+
+def _watched(store: Store, work: Work, every_s: float, interrupt: Interrupt) -> Iterator[Compacted]:
+    """Steps for ever; what fails for a while is tried again."""
+    while not interrupt.requested:
+        try:
+            yield from _once(store, work, interrupt)
+        except PASSING as error:
+            typer.echo(f"tried again in {every_s:g} s: {one_line(error)}", err=True)
+        interrupt.wait_s(every_s)
 
 
 def _step_text(step: Compacted) -> str:

@@ -48,7 +48,7 @@ app.command(
     epilog=_examples(
         "floodplain compact /srv/state",
         "floodplain compact /srv/state --full --step-bytes 64MiB",
-        "floodplain compact s3://bucket/state --watch 30 --import my_pipeline.merges",
+        "floodplain compact s3://bucket/state --watch --budget 20MB/s --import my_pipeline.merges",
     )
 )(compact)
 app.command(epilog=_examples("floodplain gc /srv/state", "floodplain gc /srv/state --newest 4 --keep 1d/1h --keep 30d/1d"))(gc)

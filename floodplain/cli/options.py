@@ -1,7 +1,6 @@
 """Command-line arguments and options that commands share, and their parsing."""
 
 import importlib
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,8 +39,6 @@ FileMode = Annotated[
         help="Permissions of new files in a directory, as 640: pass the mode of the pipeline's settings.",
     ),
 ]
-
-_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<prefix>[kmgt]?)(?P<binary>i?)b?\Z", re.IGNORECASE)
 
 
 def chosen_output(as_json: bool) -> Output:
@@ -99,23 +96,3 @@ def parsed_mode(text: str | None) -> int | None:
         return None if text is None else int(text, 8)
     except ValueError:
         raise BadInput(f"--mode {text!r} is not a number in octal: write it as in 640") from None
-
-
-def parsed_rate(text: str) -> int:
-    """``"50MB/s"`` as bytes per second."""
-    size, separator, unit = text.strip().rpartition("/")
-    if not separator or unit.strip() != "s":
-        raise BadInput(f"{text!r} is not a rate: write it as in 50MB/s")
-    return parsed_size(size)
-
-
-def parsed_size(text: str) -> int:
-    """``"64MiB"``, ``"1.5 GB"`` or a plain number as bytes."""
-    match = _SIZE.match(text.strip())
-    if match is None or (match["binary"] and not match["prefix"]):
-        raise BadInput(f"{text!r} is not a size: write it as in 64MiB or 67108864")
-    power = " kmgt".index(match["prefix"].lower() or " ")
-    size_bytes = int(float(match["number"]) * (1024 if match["binary"] else 1000) ** power)
-    if size_bytes < 1:
-        raise BadInput(f"{text!r} is not a size: it must be at least one byte")
-    return size_bytes

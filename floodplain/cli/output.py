@@ -12,6 +12,7 @@ from floodplain.cli.inspection import Inspection
 from floodplain.cli.totals import CompactionTotals
 from floodplain.cost.report import CostReport
 from floodplain.errors import FloodplainError
+from floodplain.store.compaction.compactor import Compacted
 from floodplain.store.rollback import RolledBack
 from floodplain.store.verify import Verdict
 from floodplain.versions.retention.garbage import Collected
@@ -30,6 +31,10 @@ class Output(ABC):
 
     @abstractmethod
     def compaction(self, location: str, totals: CompactionTotals) -> None: ...
+
+    def compaction_step(self, step: Compacted) -> bool:  # noqa: ARG002
+        """Of a watch: a step that was done. Whether it was printed."""
+        return False
 
     @abstractmethod
     def collection(self, location: str, collected: Collected) -> None: ...
@@ -86,6 +91,10 @@ class JsonOutput(Output):
 
     def compaction(self, location: str, totals: CompactionTotals) -> None:
         self._print({"location": location, **msgspec.structs.asdict(totals)})
+
+    def compaction_step(self, step: Compacted) -> bool:
+        self._print({"step": msgspec.structs.asdict(step)})
+        return True
 
     def collection(self, location: str, collected: Collected) -> None:
         self._print({"location": location, **msgspec.to_builtins(collected)})

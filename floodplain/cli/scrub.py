@@ -12,13 +12,12 @@ from floodplain.cli.options import (
     StoreOptions,
     chosen_output,
     parsed_options,
-    parsed_rate,
     reported,
 )
 from floodplain.cli.progress import RunProgress
 from floodplain.clock import SystemClock, SystemRandomness
 from floodplain.metrics import Counters
-from floodplain.settings import StoreSettings
+from floodplain.settings import StoreSettings, rate_of
 from floodplain.store import scrub as scrubbing
 from floodplain.tiers.open import open_blobs
 
@@ -39,7 +38,7 @@ def scrub(
     output = chosen_output(as_json)
     settings, clock, randomness = StoreSettings(), SystemClock(), SystemRandomness()
     with reported(output):
-        bytes_per_s = parsed_rate(rate)
+        bytes_per_s = rate_of(rate)
         blobs = open_blobs(
             location, settings, options=parsed_options(option), clock=clock, randomness=randomness, counters=Counters()
         )

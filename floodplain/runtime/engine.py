@@ -17,7 +17,7 @@ from floodplain.runtime.task_store import Work
 from floodplain.settings import StoreSettings
 from floodplain.store.store import Store, Writer
 from floodplain.tiers.blobs import Blobs
-from floodplain.versions.records.edit import Assignment
+from floodplain.versions.records.edit import Assignment, RunRef
 
 if TYPE_CHECKING:
     from floodplain.runtime.binder import BoundPlan
@@ -81,6 +81,10 @@ class Engine(Protocol):
     def successor(self, bound: "BoundPlan", front: Node | None) -> Callable[[], None]:
         """Get ready to run another plan, whose main input comes computed up to ``front``, and return what switches to it: a call
         that does not fail. Raises ``BadInput`` if it cannot run the plan."""
+
+    def prefetch(self, runs: Sequence[RunRef]) -> None:
+        """These runs are about to take the place of others: those that will read them fetch them now, so that no epoch waits for
+        it. Returns when they have, or when it takes too long. For another thread than the one that runs epochs."""
 
     def give_up(self) -> None:
         """How the running epoch ends does not matter any more: wait for nothing that runs it. For any thread."""

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from floodplain.errors import Conflict, NoSpace, Unavailable
+from floodplain.store.compaction.budget import Budget
+from floodplain.store.compaction.compactor import Announce, announce_to_nobody
 from floodplain.store.store import Store
 from floodplain.tier_use import UPKEEP, tallied
 from floodplain.versions.records.manifest import Manifest
@@ -21,6 +23,8 @@ SPREAD_OVER = 4
 """Epochs in which what was replaced leaves: as many as mostly lie between two compactions, or fewer."""
 LAST_BYTES = 64 << 20
 """What the end of a query may wait for: many short queries never leave their runs to the next one."""
+MOST_LEVELS = 32
+"""Of runs over one key group, before it is a concern that nobody compacts. A compaction keeps about a third of that."""
 MOST_EPOCHS = 64
 MOST_PAUSE_S = 600.0
 """What failed is tried again after so many epochs or so much time at the latest."""
@@ -72,10 +76,12 @@ class Duty:
 class StoreUpkeep:
     """Compaction and garbage collection of one running query, a round at a time. Used by one thread."""
 
-    def __init__(self, store: Store, delete_discarded: Callable[[], object]) -> None:
-        """``delete_discarded`` deletes what epochs have left behind."""
+    def __init__(self, store: Store, delete_discarded: Callable[[], object], announce: Announce = announce_to_nobody) -> None:
+        """``delete_discarded`` deletes what epochs left behind. ``announce``: told of the runs of a compaction before they are
+        committed, so that no epoch waits for them."""
         self._store = store
         self._delete_discarded = delete_discarded
+        self._announce = announce
         self._eviction_queue = EvictionQueue(store)
         self._compaction, self._collection = Duty("compaction", store), Duty("garbage collection", store)
         self._deletion = Duty("deletion of staged files", store)
@@ -88,11 +94,24 @@ class StoreUpkeep:
     @property
     def concern(self) -> str | None:
         """What is wrong, as long as it is: a warning for people."""
-        return "; ".join(filter(None, (duty.concern for duty in self._duties))) or None
+        return "; ".join(filter(None, (*(duty.concern for duty in self._duties), self._backlog()))) or None
 
     @property
     def _duties(self) -> tuple[Duty, ...]:
         return self._compaction, self._collection, self._deletion
+
+    def _backlog(self) -> str | None:
+        """That nobody compacts: the query was told that another process does."""
+        if self._store.history.settings.compaction.in_query:
+            return None
+        levels = {table: len({run.high for run in runs}) for table, runs in self._store.head.runs.items()}
+        most = max(levels, key=lambda table: levels[table], default="")
+        if levels.get(most, 0) <= MOST_LEVELS:
+            return None
+        return (
+            f"table {most} has {levels[most]} levels of runs, and this query does not compact: run floodplain compact --watch, "
+            "or leave CompactionSettings(in_query=…) on"
+        )
 
     @property
     def failure(self) -> Exception | None:
@@ -117,11 +136,12 @@ class StoreUpkeep:
 
     def _compact(self, stopped: Callable[[], bool]) -> None:
         self._eviction_queue.evict()
-        epoch = self._store.head.epoch
-        if epoch == self._compacted:
+        epoch, history = self._store.head.epoch, self._store.history
+        if epoch == self._compacted or not history.settings.compaction.in_query:
             return
-        done_bytes = 0
-        for step in self._store.compact(refresh=False):
+        done_bytes, budget = 0, Budget(history.settings.compaction.bytes_per_s, history.clock, stopped)
+        announce = announce_to_nobody if stopped() else self._announce
+        for step in self._store.compact(refresh=False, budget=budget, announce=announce):
             done_bytes += step.bytes_before
             if stopped() and done_bytes >= LAST_BYTES:
                 return

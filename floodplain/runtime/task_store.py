@@ -1,5 +1,6 @@
 """The store as the process of a task has it open, kept from one epoch to the next."""
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -56,25 +57,26 @@ class OpenStore:
 
 
 _opened: dict[tuple[str, str], OpenStore] = {}
+_lock = threading.Lock()
 
 
 def open_for(work: Work) -> OpenStore:
     """The store that this work is for."""
     ticket = msgspec.msgpack.decode(work.ticket, type=Ticket)
     if work.blobs is not None:
-        return OpenStore(work.blobs, _open_runs(work, ticket, work.blobs))
-    if (work.location, ticket.store) not in _opened:
-        blobs = open_blobs(
-            work.location,
-            work.settings,
-            options=work.options,
-            clock=SystemClock(),
-            randomness=SystemRandomness(),
-            counters=Counters(),
-        )
-        _opened[work.location, ticket.store] = OpenStore(blobs, _open_runs(work, ticket, blobs))
-    return _opened[work.location, ticket.store]
+        return OpenStore(work.blobs, _open_runs(work.settings, ticket.store, work.blobs))
+    return opened(work.location, work.settings, work.options, ticket.store)
 
 
-def _open_runs(work: Work, ticket: Ticket, blobs: Blobs) -> OpenRuns:
-    return OpenRuns(blobs, ticket.store, work.settings.memory_bytes, window_bytes=work.settings.window_bytes)
+def opened(location: str, settings: StoreSettings, options: Mapping[str, str], store: str) -> OpenStore:
+    """The store with this id, as this process has it open."""
+    with _lock:
+        if (location, store) not in _opened:
+            clock, randomness = SystemClock(), SystemRandomness()
+            blobs = open_blobs(location, settings, options=options, clock=clock, randomness=randomness, counters=Counters())
+            _opened[location, store] = OpenStore(blobs, _open_runs(settings, store, blobs))
+        return _opened[location, store]
+
+
+def _open_runs(settings: StoreSettings, store: str, blobs: Blobs) -> OpenRuns:
+    return OpenRuns(blobs, store, settings.memory_bytes, window_bytes=settings.window_bytes)

@@ -27,7 +27,7 @@ from floodplain.spark.engine import SparkEngine, tagged
 from floodplain.spark.pushdown import hashed_by, push_down
 from floodplain.spark.session_conf import SPARKS
 from floodplain.store.rows.layout import HASH
-from floodplain.versions.records.edit import Update
+from floodplain.versions.records.edit import RunRef, Update
 
 NOTING_S = 5.0
 """How long a stop waits for Spark to note the last batch. That takes it some milliseconds."""
@@ -232,6 +232,10 @@ class Driver:
         rehash = self._hashed_by is not None and self._hashed_by != hashed_by(plan, onward, operators, self._front_columns)
         self._engine.goes_on_from(plan, onward, rehash=rehash)
         return epoch
+
+    def prefetch(self, runs: Sequence[RunRef]) -> None:
+        """As ``Engine.prefetch``."""
+        self._engine.prefetch(runs)
 
     def check_outside(self) -> None:
         """Raises ``BadInput`` if the caller is inside an epoch, which would wait for itself."""

@@ -35,7 +35,7 @@ from floodplain.spark.session_conf import SPARKS, ToPython, settings
 from floodplain.spark.task_entry import REPORT_SCHEMA, look_at_slot, work
 from floodplain.spark.watermark_observer import observed
 from floodplain.store.rows.layout import HASH
-from floodplain.versions.records.edit import Assignment, SourcePosition
+from floodplain.versions.records.edit import Assignment, RunRef, SourcePosition
 from floodplain.versions.records.manifest import Manifest
 from floodplain.workers.pushing import in_tables
 
@@ -84,6 +84,9 @@ class SparkEngine:
         """The main input of another plan comes computed up to this step of it. ``rehash``: its rows have the hash of other
         keys."""
         self._rehash = rehash
+
+    def prefetch(self, runs: Sequence[RunRef]) -> None:
+        """Where tasks of Spark run is not known in advance. Those of the driver's machine find what it keeps in its cache."""
 
     def give_up(self) -> None:
         """The running epoch ends as soon as it can, however. For any thread. Spark cancels its jobs by itself."""

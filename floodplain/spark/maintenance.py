@@ -40,7 +40,7 @@ class Maintenance:
 
     def attach(self, driver: Driver, running: Callable[[], bool], end: Callable[[], None]) -> None:
         """Begin to work for a query: ``driver`` has this object as its listener, and ``end`` has Spark end the query."""
-        upkeep = StoreUpkeep(driver.store, driver.epochs.publisher.delete_discarded)
+        upkeep = StoreUpkeep(driver.store, driver.epochs.publisher.delete_discarded, driver.prefetch)
         self._query = _Query(driver, running, end, upkeep)
 
     @property

@@ -35,7 +35,8 @@ from floodplain.spark.native_input import NativeInput, native_input, observe
 from floodplain.spark.worker_jobs import SparkLauncher
 from floodplain.spark.worker_settings import check_settings, free_task_slots, hold, planned, release
 from floodplain.store.rows.layout import HASH
-from floodplain.versions.records.edit import Assignment, SourcePosition
+from floodplain.store.store import Store
+from floodplain.versions.records.edit import Assignment, RunRef, SourcePosition
 from floodplain.workers.channel import Credentials, new_secret
 from floodplain.workers.coordinator import Coordinator
 from floodplain.workers.kit import WorkerKit
@@ -95,6 +96,7 @@ class WorkersEngine(SparkEngine):
         self._coordinator: Coordinator | None = None
         self._launcher: SparkLauncher | None = None
         self._pool: WorkerPool | None = None
+        self._store: Store | None = None
         self._native: NativeInput | str = "the input is not a stream"
         self._front: Node | None = None
         self._read: _ReadByWorkers | None = None
@@ -137,6 +139,7 @@ class WorkersEngine(SparkEngine):
         self._coordinator = coordinator
         self._launcher = SparkLauncher(self._context, kit, name, coordinator)
         self._pool = WorkerPool(coordinator, clock, bound.place.settings.epoch_bytes)
+        self._store = bound.place.store
         hold(self._credentials.secret, plan.workers)
         coordinator.launch(self._launcher, plan.workers)
 
@@ -168,6 +171,10 @@ class WorkersEngine(SparkEngine):
                 "with fewer workers in Workers(count=…), or with a larger master"
             )
         return super().look(job)
+
+    def prefetch(self, runs: Sequence[RunRef]) -> None:
+        if self._pool is not None and self._store is not None and self._store.history.blobs.derived is not None:
+            self._pool.prefetch(runs, self._store)
 
     def give_up(self) -> None:
         if self._coordinator is not None:

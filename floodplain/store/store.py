@@ -13,7 +13,8 @@ from floodplain.host import is_gone, this_process
 from floodplain.metrics import Counters
 from floodplain.settings import StoreSettings
 from floodplain.store.compaction import policy
-from floodplain.store.compaction.compactor import Compacted, compact
+from floodplain.store.compaction.budget import Budget
+from floodplain.store.compaction.compactor import Announce, Compacted, announce_to_nobody, compact
 from floodplain.store.processing_time import Moment, StoreTime
 from floodplain.store.read.diff import Change, changes
 from floodplain.store.read.snapshot import Snapshot
@@ -149,10 +150,19 @@ class Store:
             self.history.blobs.reserve(self._reserve_bytes)
         return Writer(self, token)
 
-    def compact(self, *, full: bool = False, step_bytes: int | None = None, refresh: bool = True) -> Iterator[Compacted]:
+    def compact(
+        self,
+        *,
+        full: bool = False,
+        step_bytes: int | None = None,
+        refresh: bool = True,
+        budget: Budget | None = None,
+        announce: Announce = announce_to_nobody,
+    ) -> Iterator[Compacted]:
         """Compact where the policy says so, one bounded step at a time. A step that loses a race to another one is dropped.
 
         ``refresh``: look for what other processes have committed; else what this one knows is enough, and costs no request.
+        ``budget`` bounds its rate. ``announce`` is told of the runs of a step before they are committed.
         """
         tiered = policy.TieredPolicy() if step_bytes is None else policy.TieredPolicy(step_bytes=step_bytes)
         while True:
@@ -162,7 +172,7 @@ class Store:
                 return
             for proposal in proposals:
                 try:
-                    yield compact(self.history, self.open_runs, proposal, manifest)
+                    yield compact(self.history, self.open_runs, proposal, manifest, budget, announce)
                 except Conflict:
                     break
             if full:

@@ -29,7 +29,7 @@ from floodplain.runtime.task_store import Work
 from floodplain.store.write.task_writer import Ticket
 from floodplain.testing.local_expressions import evaluated, holds, rest
 from floodplain.versions.records.assignment import slot_of_each_group, slots_of
-from floodplain.versions.records.edit import Assignment
+from floodplain.versions.records.edit import Assignment, RunRef
 
 
 class LocalEngine:
@@ -68,6 +68,9 @@ class LocalEngine:
     def successor(self, bound: BoundPlan, front: Node | None) -> Callable[[], None]:  # noqa: ARG002
         """Its tasks get their operator with their job."""
         return lambda: None
+
+    def prefetch(self, runs: Sequence[RunRef]) -> None:
+        """Its tasks share the cache of the process that compacts."""
 
     def give_up(self) -> None:
         """Its tasks run in the thread that asks for them, so there is nothing to wait for."""

@@ -13,9 +13,10 @@ from floodplain.runtime.binder import BoundPlan
 from floodplain.runtime.pieces import Piece, PieceKey
 from floodplain.runtime.staging import Staged
 from floodplain.runtime.task import Job, TaskReport
+from floodplain.store.store import Store
 from floodplain.testing.local_engine import LocalEngine
 from floodplain.testing.process_launcher import ProcessLauncher, Serve, serve
-from floodplain.versions.records.edit import Assignment
+from floodplain.versions.records.edit import Assignment, RunRef
 from floodplain.workers.channel import Credentials, new_secret
 from floodplain.workers.coordinator import Coordinator
 from floodplain.workers.kit import WorkerKit
@@ -53,6 +54,7 @@ class WorkersEngine(LocalEngine):
         self.coordinator: Coordinator | None = None
         self._launcher: ProcessLauncher | None = None
         self.pool: WorkerPool | None = None
+        self._store: Store | None = None
 
     def start(self, bound: BoundPlan) -> None:
         """Launch the workers. Requires: the state is at a place that other processes can open."""
@@ -60,6 +62,7 @@ class WorkersEngine(LocalEngine):
         kit = WorkerKit.of(bound, self._address(coordinator.port), self._credentials, self._dumps, self._load)
         self.coordinator, self._launcher = coordinator, self.launcher(kit, coordinator, self._serve)
         self.pool = WorkerPool(coordinator, SystemClock(), bound.place.settings.epoch_bytes)
+        self._store = bound.place.store
         coordinator.launch(self._launcher, self._workers)
 
     def successor(self, bound: BoundPlan, front: Node | None) -> Callable[[], None]:  # noqa: ARG002
@@ -116,6 +119,10 @@ class WorkersEngine(LocalEngine):
             key = PieceKey(order.exchange, partition, self._attempt(partition))
             pieces += Pusher(order, key, SystemRandomness()).push(rows.slice(start, end - start).to_batches())
         return pieces
+
+    def prefetch(self, runs: Sequence[RunRef]) -> None:
+        if self.pool is not None and self._store is not None:
+            self.pool.prefetch(runs, self._store)
 
     def end_epoch(self) -> None:
         if self.pool is not None:

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from floodplain.clock import Clock, Randomness
@@ -22,11 +22,14 @@ from floodplain.workers.messages import (
     Made,
     Message,
     Peer,
+    Prefetch,
+    Prefetched,
     Read,
     Register,
     Run,
     Welcome,
 )
+from floodplain.workers.prefetching import Prefetches
 from floodplain.workers.reception import Reception
 from floodplain.workers.requests import Requests
 
@@ -54,6 +57,7 @@ class Coordinator:
         self._changed = threading.Condition()
         self._members: dict[int, Member] = {}
         self._requests = Requests()
+        self._prefetches = Prefetches(clock)
         self._fenced: dict[Channel, tuple[int, int]] = {}
         """Processes without a place → the worker and the launch that they are duplicates of."""
         self._number = 0
@@ -165,6 +169,10 @@ class Coordinator:
             with self._changed:
                 member.sent = max(member.sent, message.id)
 
+    def prefetch(self, orders: Callable[[int], Mapping[int, Prefetch]]) -> bool:
+        """As ``Prefetches.ask``. For another thread than the one that asks."""
+        return self._prefetches.ask(orders, self._tell)
+
     def abandon(self, nonce: str) -> None:
         """The try is given up. Workers drop what belongs to it and do not begin what is left of it."""
         self.tell_all(Abandon(nonce))
@@ -246,6 +254,7 @@ class Coordinator:
     def close(self) -> None:
         """Tell all workers that the query is over; those in the middle of a command end at once. Those that do not listen end by
         themselves."""
+        self._prefetches.close()
         left = self.await_idle(IDLE_S)
         self._closing.set()
         with self._changed:
@@ -326,6 +335,8 @@ class Coordinator:
                 self._requests.take(worker, message)
             case Beat():
                 self._requests.compare(worker, message)
+            case Prefetched():
+                self._prefetches.take(worker, message)
         self._changed.notify_all()
 
     def _watch(self) -> None:
@@ -383,6 +394,7 @@ class Coordinator:
         """What was requested of the process that has this place is lost. Returns its connection. Requires: the lock is held."""
         channel, member.channel = member.channel, None
         self._requests.lose(worker, why)
+        self._prefetches.lose(worker)
         self._changed.notify_all()
         return channel
 

@@ -12,7 +12,7 @@ from floodplain.runtime.task_errors import Failure
 from floodplain.sources.event_times import EventTimes
 from floodplain.sources.parquet import FileRange
 from floodplain.sources.scan import ParquetScan
-from floodplain.versions.records.edit import GroupRanges
+from floodplain.versions.records.edit import GroupRanges, RunRef
 
 
 class Peer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -153,6 +153,24 @@ class End(msgspec.Struct, frozen=True, tag=True):
     """Also in the middle of a command."""
 
 
+class Prefetch(msgspec.Struct, frozen=True, tag=True):
+    """Fetch into the cache of this machine what is about to be committed, beside all other work."""
+
+    id: int
+    store: str
+    runs: tuple[RunRef, ...]
+    groups: GroupRanges
+    """The key groups of the worker's slots."""
+    key_groups: int
+    bytes_per_s: int | None = None
+
+
+class Prefetched(msgspec.Struct, frozen=True, tag=True):
+    """It is there, or could not be fetched."""
+
+    id: int
+
+
 class Attach(msgspec.Struct, frozen=True, tag=True):
     """A peer's first words."""
 
@@ -211,6 +229,8 @@ Message: TypeAlias = (
     | Done
     | Failed
     | Abandon
+    | Prefetch
+    | Prefetched
     | End
     | Attach
     | Fetch

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from floodplain.versions.records.edit import GroupRanges
+
 
 def placed(slots: int, workers: Sequence[int], before: Mapping[int, int]) -> dict[int, int]:
     """Slot → worker: as evenly as slots divide, and with the fewest moves from ``before``. Requires: there is a worker."""
@@ -20,6 +22,14 @@ def placed(slots: int, workers: Sequence[int], before: Mapping[int, int]) -> dic
         for _ in range(room[worker] - min(len(owned[worker]), room[worker])):
             placement[next(homeless)] = worker
     return placement
+
+
+def of_owners(slots: Sequence[GroupRanges], placement: Mapping[int, int]) -> dict[int, GroupRanges]:
+    """Worker → the key groups of its slots, ascending."""
+    groups: dict[int, list[tuple[int, int]]] = {}
+    for slot, worker in sorted(placement.items()):
+        groups.setdefault(worker, []).extend(slots[slot])
+    return {worker: tuple(sorted(ranges)) for worker, ranges in groups.items()}
 
 
 def moved(before: Mapping[int, int], after: Mapping[int, int]) -> int:

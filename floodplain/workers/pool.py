@@ -14,14 +14,16 @@ from floodplain.runtime.task import Job, TaskReport
 from floodplain.runtime.task_errors import FINAL
 from floodplain.sources.parquet import FileRange
 from floodplain.sources.scan import ParquetScan
+from floodplain.store.store import Store
 from floodplain.store.write.task_writer import Ticket
+from floodplain.versions.records.edit import GroupRanges, RunRef
 from floodplain.versions.records.manifest import Manifest
 from floodplain.versions.records.manifest_delta import delta, for_tasks
 from floodplain.workers.answers import Command, WorkerLost, failure_of
 from floodplain.workers.channel import Credentials
 from floodplain.workers.coordinator import Coordinator
-from floodplain.workers.messages import Begin, Done, Made, Peer, Read, Run
-from floodplain.workers.placement import moved, placed, shared_out
+from floodplain.workers.messages import Begin, Done, Made, Peer, Prefetch, Read, Run
+from floodplain.workers.placement import moved, of_owners, placed, shared_out
 from floodplain.workers.pushing import BridgeOrder
 
 CANCEL_S = 5.0
@@ -54,6 +56,9 @@ class WorkerPool:
         """The version of the assignment and the placement of the last epoch that was committed."""
         self._held: tuple[Manifest | None, Mapping[int, Peer]] = None, {}
         """The manifest that workers were sent last, and the processes that have it."""
+        self._slots: tuple[GroupRanges, ...] = ()
+        self._owners: Mapping[int, GroupRanges] = {}
+        """Worker → the key groups of its slots in the last epoch that was committed."""
         self.moved_slots = 0
         """In this epoch: slots that another worker has than before, with the same assignment."""
 
@@ -83,6 +88,7 @@ class WorkerPool:
             raise TryFailed(error) from error
         self._peers = self._coordinator.present()
         self._place(len(job.slots), version)
+        self._slots = job.slots
         self._nonce = nonce
         self._ask([(worker, self._begin(nonce, job, sent)) for worker, sent in self._manifests(job).items()])
 
@@ -220,6 +226,20 @@ class WorkerPool:
             self._coordinator.abandon(self._nonce)
             self._nonce = ""
             self._committed = self._version, self._placement
+            self._owners = of_owners(self._slots, self._placement)
+
+    def prefetch(self, runs: Sequence[RunRef], store: Store) -> bool:
+        """Have the workers fetch what they will need of these runs, which are about to be committed. Whether all have answered.
+        For another thread than the one that runs epochs."""
+        head, settings = store.head, store.history.settings
+        present, named = self._coordinator.present(), tuple(runs)
+        owners = {worker: groups for worker, groups in self._owners.items() if worker in present}
+        rate = settings.compaction.bytes_per_s
+        return self._coordinator.prefetch(
+            lambda number: {
+                worker: Prefetch(number, head.store, named, groups, head.key_groups, rate) for worker, groups in owners.items()
+            }
+        )
 
     def failed(self, error: FloodplainError) -> TryFailed:
         """Gives the try up, because of an error outside the workers."""

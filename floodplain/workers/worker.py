@@ -13,9 +13,25 @@ from floodplain.runtime.task_errors import Failure
 from floodplain.workers.channel import Channel, Disconnected, connect
 from floodplain.workers.commands import CommandRunner
 from floodplain.workers.kit import WorkerKit
-from floodplain.workers.messages import Abandon, Beat, Begin, Done, End, Failed, Fenced, Message, Read, Register, Run, Welcome
+from floodplain.workers.messages import (
+    Abandon,
+    Beat,
+    Begin,
+    Done,
+    End,
+    Failed,
+    Fenced,
+    Message,
+    Prefetch,
+    Prefetched,
+    Read,
+    Register,
+    Run,
+    Welcome,
+)
 from floodplain.workers.piece_server import PieceServer
 from floodplain.workers.pieces import PieceStore
+from floodplain.workers.prefetching import Prefetcher
 
 BEAT_S = 0.5
 """Between two signs of life."""
@@ -106,6 +122,7 @@ class Worker:
         self._pieces = PieceStore()
         self._server = PieceServer(self._pieces, launch.worker, channel.host, kit.credentials, randomness, kit.reach)
         self._commands = CommandRunner(kit, launch.worker, self._pieces, randomness)
+        self._prefetcher = Prefetcher(kit, clock, self._prefetched)
         self._ledger = _Ledger()
         self._queue: queue.SimpleQueue[Read | Run | None] = queue.SimpleQueue()
         self._over = threading.Event()
@@ -139,6 +156,7 @@ class Worker:
         self._over.set()
         self._channel.close()
         self._server.close()
+        self._prefetcher.close()
         self._commands.close()
         self._pieces.close()
 
@@ -190,6 +208,8 @@ class Worker:
                 self._ledger.advance(seen)
             case Abandon(nonce=nonce):
                 self._commands.abandon(nonce)
+            case Prefetch():
+                self._prefetcher.take(message)
             case Fenced():
                 self._commands.abandon_all()
             case End(at_once=True):
@@ -209,6 +229,10 @@ class Worker:
         except FloodplainError as error:
             answer = Failed(command.id, Failure.of(error))
         self._send(command.id, answer)
+
+    def _prefetched(self, answer: Prefetched) -> None:
+        with suppress(Disconnected):
+            self._channel.send(answer)
 
     def _beat(self) -> None:
         """Waits for nothing: it is also what ends a worker whose driver is gone."""

@@ -1,7 +1,7 @@
 """Compaction and garbage collection beside a query: what is left stays bounded, and neither ever gives up."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -9,13 +9,14 @@ import pytest
 
 from floodplain.clock import ManualClock
 from floodplain.errors import BadInput, Conflict, Corrupt, Refused, Unavailable
-from floodplain.runtime.store_upkeep import COLLECT_EVERY, MOST_PAUSE_S, StoreUpkeep
-from floodplain.settings import RetentionSettings, RetrySettings, StoreSettings
+from floodplain.runtime.store_upkeep import COLLECT_EVERY, MOST_LEVELS, MOST_PAUSE_S, StoreUpkeep
+from floodplain.settings import CompactionSettings, RetentionSettings, RetrySettings, StoreSettings
 from floodplain.store.rows.definition import value_table
 from floodplain.store.store import Store, Writer
 from floodplain.tiers.blobs import Blobs
 from floodplain.versions.log.fences import SEGMENT
 from floodplain.versions.log.renewal import Renewal
+from floodplain.versions.records.edit import RunRef
 from tests.faults import FaultyBlobs, Op, Plan
 from tests.processes import Count
 from tests.spark.test_driver import epoch, started
@@ -189,3 +190,57 @@ def test_what_failed_is_tried_again_though_no_epoch_comes() -> None:
     clock.advance_ms(int(MOST_PAUSE_S) * 1000)
     upkeep.round()
     assert store.head.epoch == before and len(store.head.runs["t"]) < 8 and upkeep.failure is None
+
+
+def upkept(announce: Callable[[Sequence[RunRef]], object], **compaction: object) -> tuple[Writer, StoreUpkeep, ManualClock]:
+    clock = ManualClock()
+    writer = open_store(memory(), clock, replace(FEW, compaction=CompactionSettings(**compaction))).writer("w")
+    writer.define(TABLE)
+    return writer, StoreUpkeep(writer.store, lambda: None, announce), clock
+
+
+def test_those_that_read_a_compacted_run_are_told_of_it_before_it_is_committed() -> None:
+    told = list[tuple[bool, str]]()
+
+    def announce(runs: Sequence[RunRef]) -> None:
+        told.extend((run in writer.store.history.refresh().runs["t"], run.object) for run in runs)
+
+    writer, upkeep, _ = upkept(announce)
+    for number in range(8):
+        writer.put("t", pa.table({"k": [number], "v": [number]}))
+        upkeep.round()
+    named = {run.object for run in writer.store.head.runs["t"]}
+    assert told and not any(committed for committed, _ in told)
+    assert {name for _, name in told} & named
+    told.clear()
+    for number in range(8):
+        writer.put("t", pa.table({"k": [number], "v": [number]}))
+    upkeep.round(stopped=lambda: True)
+    assert not told and len(writer.store.head.runs["t"]) < 8, "at the end nobody reads it any more"
+
+
+def test_a_query_that_does_not_compact_says_when_nobody_does() -> None:
+    writer, upkeep, _ = upkept(lambda runs: None, in_query=False)
+    for number in range(MOST_LEVELS + 1):
+        assert upkeep.concern is None
+        writer.put("t", pa.table({"k": [number], "v": [number]}))
+        upkeep.round()
+    assert len(writer.store.head.runs["t"]) == MOST_LEVELS + 1
+    assert upkeep.concern is not None and "table t has 33 levels of runs" in upkeep.concern
+    list(writer.store.compact())
+    upkeep.round()
+    assert upkeep.concern is None
+
+
+def test_a_query_keeps_to_its_budget_until_it_ends() -> None:
+    writer, upkeep, clock = upkept(lambda runs: None, budget="1 kB/s")
+    for number in range(8):
+        writer.put("t", pa.table({"k": [number], "v": [number]}))
+    began_s = clock.monotonic_s()
+    upkeep.round(stopped=lambda: True)
+    assert clock.monotonic_s() == began_s and len(writer.store.head.runs["t"]) < 8
+    for number in range(8):
+        writer.put("t", pa.table({"k": [number], "v": [number]}))
+    moved_bytes = sum(run.length for run in writer.store.head.runs["t"])
+    upkeep.round()
+    assert clock.monotonic_s() - began_s > moved_bytes / 1000 / 2

@@ -1,11 +1,13 @@
 """Executing a compaction: read, merge, write, and offer the result to the log."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from floodplain.store.compaction.budget import Budget
 from floodplain.store.compaction.policy import Proposal
 from floodplain.store.read import scan
 from floodplain.store.read.snapshot import epoch_rules
@@ -41,14 +43,30 @@ class Compacted(msgspec.Struct, frozen=True):
     bytes_after: int
 
 
-def compact(history: History, open_runs: OpenRuns, proposal: Proposal, manifest: Manifest) -> Compacted:
-    """Carry out ``proposal``, which was made for ``manifest``.
+Announce: TypeAlias = Callable[[Sequence[RunRef]], object]
+"""Told of runs that are written and about to be committed. Those that will read them can fetch them before it returns."""
+
+
+def announce_to_nobody(runs: Sequence[RunRef]) -> None:
+    """Whoever reads them fetches them then."""
+
+
+def compact(
+    history: History,
+    open_runs: OpenRuns,
+    proposal: Proposal,
+    manifest: Manifest,
+    budget: Budget | None = None,
+    announce: Announce = announce_to_nobody,
+) -> Compacted:
+    """Carry out ``proposal``, which was made for ``manifest``. ``budget``: without one, as fast as it can.
 
     Needs no lease and never blocks an epoch. Raises ``Conflict`` if the runs were replaced meanwhile; then nothing changed
     and what was written is garbage.
     """
     schema = manifest.schema(proposal.table)
     assert schema is not None
+    budget = budget or Budget(None, history.clock)
     requirements: list[Requirement] = [
         *RequireRuns.of(proposal.runs, proposal.groups),
         RequireStart(manifest.position),
@@ -56,9 +74,11 @@ def compact(history: History, open_runs: OpenRuns, proposal: Proposal, manifest:
         RequireSchema(schema.table, schema.id),
     ]
     with conflict_before_damage(history, requirements):
-        rows = merged(open_runs, proposal, manifest, schema, history.settings.window_bytes)
-        added = written(history, rows, proposal, manifest, schema)
+        rows = merged(open_runs, proposal, manifest, schema, history.settings.window_bytes, budget)
+        added = written(history, rows, proposal, manifest, schema, budget)
         reopen(added, manifest, open_runs, history.blobs)
+    if added:
+        announce(added)
     update = ReplaceRuns(proposal.table, proposal.groups, tuple(run.id for run in proposal.runs), added)
     commit(history, [update], requirements)
     maybe_checkpoint(history)
@@ -73,7 +93,12 @@ def compact(history: History, open_runs: OpenRuns, proposal: Proposal, manifest:
 
 
 def merged(
-    open_runs: OpenRuns, proposal: Proposal, manifest: Manifest, schema: TableSchema, window_bytes: int
+    open_runs: OpenRuns,
+    proposal: Proposal,
+    manifest: Manifest,
+    schema: TableSchema,
+    window_bytes: int,
+    budget: Budget | None = None,
 ) -> Iterator[pa.Table]:
     """What the runs hold for the key groups, each entry once, in run order, a window at a time.
 
@@ -82,7 +107,10 @@ def merged(
     sources = _within(open_runs.afresh().sources_of(proposal.runs, manifest), proposal, manifest.key_groups)
     bottom = _bottom(proposal, manifest)
     rules = _rules(proposal, manifest, schema)
-    for window in scan.plan(sources, schema, proposal.groups, manifest.key_groups, window_bytes):
+    windows = list(scan.plan(sources, schema, proposal.groups, manifest.key_groups, window_bytes))
+    for window in windows:
+        if budget is not None:
+            budget.spend(proposal.size_bytes // len(windows))
         rows = scan.resolved(window, sources, schema, rules, bottom=bottom)
         if len(rows):
             yield sort_rows(schema, rows, manifest.key_groups)
@@ -124,7 +152,12 @@ def _bottom(proposal: Proposal, manifest: Manifest) -> np.ndarray:
 
 
 def written(
-    history: History, pieces: Iterable[pa.Table], proposal: Proposal, manifest: Manifest, schema: TableSchema
+    history: History,
+    pieces: Iterable[pa.Table],
+    proposal: Proposal,
+    manifest: Manifest,
+    schema: TableSchema,
+    budget: Budget | None = None,
 ) -> tuple[RunRef, ...]:
     """These rows, in run order, as a run as recent as those of the proposal, stored; nothing refers to it yet."""
     options = run_options(history.settings, history.blobs, manifest.store, manifest.key_groups)
@@ -135,6 +168,8 @@ def written(
     if not builder.rows:
         return ()
     run = builder.finish(low, high, manifest.epoch)
+    if budget is not None:
+        budget.spend(len(run.data))
     name = paths.run(manifest.position, f"compact-{history.randomness.nonce()}", str(size(proposal.groups)))
     refs = write_object([run], name, history.blobs, history.settings, history.clock, history.randomness)
     keep([run], manifest.store, history.blobs)
