@@ -93,7 +93,7 @@ class StoreSettings:
     on a directory, where epochs were 10% shorter than with 1 MiB, and 1 MiB on an object store."""
     inline_bytes: int = 64 << 10
     """Smaller runs of a task return inside its report and share one object with those of other tasks: fewer requests, larger
-    reports."""
+    reports. On an object store smaller files of output return as well, become one, and ride in the edit of their epoch."""
     checkpoint_every: int = 64
     """Log positions between two manifest checkpoints: opening reads at most about this many edits."""
     lease_ms: int = 30_000

@@ -1,6 +1,6 @@
 """The steps of one epoch, one job per stateful operator."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +11,12 @@ from floodplain.errors import Conflict
 from floodplain.eventtime.times import EpochTimes
 from floodplain.operators.kernel.operator import DroppedRows, total_dropped
 from floodplain.operators.kernel.task_state import put_task_values, task_values_at
-from floodplain.plan.nodes import MAIN, Extend, Input, Keyed, Node, Plan, Select, Side, Transform, Union, parents, some_of
+from floodplain.plan.nodes import MAIN, Extend, Input, Keyed, Node, Outlet, Plan, Select, Side, Transform, Union, parents, some_of
 from floodplain.runtime.binder import BoundPlan
 from floodplain.runtime.engine import apply_stateless
 from floodplain.runtime.pieces import Piece
 from floodplain.runtime.preaggregation_policy import Measured, combiner_of
-from floodplain.runtime.staging import Staged, StagedFile
+from floodplain.runtime.staging import Staged, StagedFile, fitted_to_edit, merged_small, stored
 from floodplain.runtime.task import Job, StageJob, TaskReport
 from floodplain.runtime.task_store import Work
 from floodplain.sinks.row_checks import SinkCheck
@@ -70,8 +70,14 @@ class EpochPlan:
     def files(self, named: tuple[str, str]) -> list[StagedFile]:
         return self._files.get(named, [])
 
+    def outputs(self, staged_as: Iterable[tuple[str, str]]) -> list[StagedFile]:
+        """What sinks are to publish, by name: all that the edit cannot hold is stored."""
+        files = [file for named in staged_as for file in self.files(named)]
+        return sorted(fitted_to_edit(files, self._bound.place.store.history), key=lambda file: file.name)
+
     def staged(self) -> set[str]:
-        return {file.name for files in self._files.values() for file in files}
+        """What is stored of the epoch's output, but for that of ``outputs``."""
+        return {file.name for files in self._files.values() for file in files if not file.data}
 
     def run(self) -> None:
         for node in self._plan.nodes:
@@ -192,6 +198,11 @@ class EpochPlan:
                 self._files.setdefault((name, output), []).append(file)
             for output, piece in report.kept.items():
                 self._pieces.setdefault((name, output), []).append(piece)
+        for named in [named for named in self._files if named[0] == name]:
+            files = merged_small(self._files[named], self._epoch.ticket)
+            if any(not isinstance(reader, Outlet) for reader in self._plan.readers(*named)):
+                files = stored(files, self._bound.place.store.history)
+            self._files[named] = files
 
 
 def read_directly(plan: Plan, named: tuple[str, str], schema: pa.Schema) -> bool:

@@ -1,7 +1,7 @@
 """Epochs as transactions: run each step of the plan, commit once, publish. Knows an engine, not Spark."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -30,6 +30,7 @@ from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.write.task_writer import conflict_before_damage
 from floodplain.tier_use import COMMIT, UseCursor, tallied
 from floodplain.tiers.redact import without_credentials
+from floodplain.versions.log.manifest_checkpoint import maybe_checkpoint
 from floodplain.versions.log.requirements import RequireLease
 from floodplain.versions.records.assignment import checked_slots, even
 from floodplain.versions.records.edit import Assignment, SetAssignment, SourcePosition, Update
@@ -50,12 +51,13 @@ class EpochRunner:
         *,
         deferred: bool = False,
     ) -> None:
-        """``concern`` tells what is wrong in the background, if anything: a warning in the progress of epochs. ``deferred``: what
-        epochs leave behind is deleted when the publisher's ``delete_discarded`` is called, so that no epoch waits for it."""
+        """``concern`` tells what is wrong in the background, if anything: a warning in the progress of epochs. ``deferred``: a
+        ``StoreUpkeep`` deletes what epochs leave behind, and writes manifest checkpoints, so that no epoch waits for it."""
         self.store = place.store
         self.writer = place.writer
         self.bound = BoundPlan(place, plan, engine)
         """Has operators and schemas once ``prepare`` was called."""
+        self._deferred = deferred
         self.publisher = Publisher(place, plan.outlets, deferred=deferred)
         self.progress = ProgressLog(place.store)
         self.time = WatermarkClock(place.writer, plan.watermark, engine)
@@ -150,10 +152,10 @@ class EpochRunner:
         watermarks = {**self.time.before(at), **_event_time(watermark_ms), **(moved or {})}
         with tallied(self.store.counters.tally, COMMIT):
             epoch = self.writer.epoch(at=at, watermarks=watermarks)
-            epoch.commit([], source=position, also=published, used=self._unrecorded.new())
+            epoch.commit([], source=position, also=published, used=self._unrecorded.new(), checkpoint=False)
             self._unrecorded.take()
         self.publisher.publish_committed()
-        self.publisher.discard(files)
+        self._clear_up(files)
 
     def run(
         self,
@@ -212,21 +214,33 @@ class EpochRunner:
         with conflict_before_damage(self.store.history, [RequireLease(self.writer.token)]):
             run.run()
         self.store.counters.tally.add_all(run.used)
-        files = sorted((file for output in self.publisher.staged_as for file in run.files(output)), key=lambda file: file.name)
+        files = run.outputs(self.publisher.staged_as)
         outputs, sums = [file.name for file in files], [file.sum for file in files]
+        inline = {file.name: file.data for file in files if file.data}
         moved = self.time.advance(epoch, at)
         states = [report.state for report in run.reports]
         run.dropped[dropped_rows.INPUT] = DroppedRows(ignored=self.time.ignored)
         counts = dropped_rows.counts(run.dropped)
         commits_s = clock.monotonic_s()
         new = self._unrecorded.new()
-        epoch.commit(states, source=position, watermarks=moved, outputs=outputs, sums=sums, counts=counts, used=new, also=also)
+        epoch.commit(
+            states,
+            source=position,
+            watermarks=moved,
+            outputs=outputs,
+            sums=sums,
+            inline=inline,
+            counts=counts,
+            used=new,
+            also=also,
+            checkpoint=False,
+        )
         self._unrecorded.take()
         commit_ms = int((clock.monotonic_s() - commits_s) * 1000)
         operators = {name: self._operator_progress(name, reports) for name, reports in run.reports_of.items()}
         self.bound.engine.end_epoch()
-        self.publisher.publish_committed()
-        self.publisher.discard(sorted(run.staged().difference(outputs).union(done)))
+        self.publisher.publish_committed(inline)
+        self._clear_up(sorted(run.staged().difference(outputs).union(done)))
         duration_ms = int((clock.monotonic_s() - started_s) * 1000)
         used = self._unshown.new()
         self._unshown.take()
@@ -252,6 +266,12 @@ class EpochRunner:
                 cost=self._prices.of_uses(used),
             )
         )
+
+    def _clear_up(self, discarded: Iterable[str]) -> None:
+        """What can wait until an epoch is published."""
+        self.publisher.discard(discarded)
+        if not self._deferred:
+            maybe_checkpoint(self.store.history)
 
     def _operator_progress(self, name: str, reports: Sequence[TaskReport]) -> OperatorProgress:
         """Requires: the epoch is committed."""

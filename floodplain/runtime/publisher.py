@@ -81,19 +81,22 @@ class Publisher:
         """
         with tallied(self.store.counters.tally, PUBLISH):
             self.store.history.refresh()
-            self._publish()
+            self._publish(None)
 
-    def publish_committed(self) -> None:
-        """As ``publish``, right after the commit of the epoch: that has looked whether another driver took over."""
+    def publish_committed(self, inline: Mapping[str, bytes] | None = None) -> None:
+        """As ``publish``, right after the commit of the epoch: that has looked whether another driver took over.
+
+        ``inline``: the output in its edit.
+        """
         with tallied(self.store.counters.tally, PUBLISH):
-            self._publish()
+            self._publish(inline)
 
-    def _publish(self) -> None:
+    def _publish(self, inline: Mapping[str, bytes] | None) -> None:
         head = self.store.head
         RequireLease(self.writer.token).check(head)
         if max(head.published, self._published) >= head.epoch:
             return
-        named, blobs = unpublished(head, self.staged_as), vouched(head, self.store.history.blobs)
+        named, blobs = unpublished(head, self.staged_as), vouched(head, self.store.history.blobs, inline)
         with conflict_before_damage(self.store.history, [RequireLease(self.writer.token)]):
             blobs.check_all()
             for outlet in self._outlets:
@@ -112,7 +115,7 @@ class Publisher:
 
     def published_files(self) -> Sequence[str]:
         """Staged files of the last epoch, if it is published: to be deleted once the log tells so."""
-        return self.store.head.outputs if self._published == self.store.head.epoch else ()
+        return self.store.head.stored_outputs() if self._published == self.store.head.epoch else ()
 
     def record(self) -> None:
         """Have the log tell how far publishing got, in an edit of its own."""
@@ -156,7 +159,7 @@ class Publisher:
         head = self.store.history.refresh()
         RequireLease(self.writer.token).check(head)
         if head.published >= head.epoch:
-            self.store.history.blobs.delete(head.outputs)
+            self.store.history.blobs.delete(head.stored_outputs())
 
     def close_sinks(self) -> None:
         for outlet in self._outlets:

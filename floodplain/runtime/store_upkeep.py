@@ -10,6 +10,7 @@ from floodplain.store.compaction.budget import Budget
 from floodplain.store.compaction.compactor import Announce, announce_to_nobody
 from floodplain.store.store import Store
 from floodplain.tier_use import UPKEEP, tallied
+from floodplain.versions.log.manifest_checkpoint import maybe_checkpoint
 from floodplain.versions.records.manifest import Manifest
 
 COLLECT_EVERY = 128
@@ -125,6 +126,7 @@ class StoreUpkeep:
 
     def _round(self, stopped: Callable[[], bool]) -> None:
         self._deletion.do(self._delete_discarded)
+        maybe_checkpoint(self._store.history)
         self._compaction.do(lambda: self._compact(stopped))
         if self._is_collection_due():
             self._collection.do(self._collect)

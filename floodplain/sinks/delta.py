@@ -82,7 +82,7 @@ class DeltaSink(Sink):
             if (table.transaction_version(self._app) or 0) >= epoch:
                 return
             merge = self._needs_merge(table, schema)
-            added = [] if merge else [self._placed(epoch, number, name, blobs) for number, name in enumerate(sorted(staged))]
+            added = [] if merge else self._placed(epoch, staged, blobs)
             self._files.sync()
             try:
                 if merge:
@@ -95,9 +95,12 @@ class DeltaSink(Sink):
                 return
         raise Conflict(f"epoch {epoch} could not be committed to the table at {self.target} in {TRIES} tries: {failure}")
 
-    def _placed(self, epoch: int, number: int, staged: str, blobs: Blobs) -> Any:
-        name = paths.published(epoch, number, self._app)
-        size = self._files.place(name, staged, blobs)
+    def _placed(self, epoch: int, staged: Sequence[str], blobs: Blobs) -> list[Any]:
+        files = [(paths.published(epoch, number, self._app), name) for number, name in enumerate(sorted(staged))]
+        sizes = self._files.place_all(files, blobs)
+        return [self._added(name, staged, size, blobs) for (name, staged), size in zip(files, sizes, strict=True)]
+
+    def _added(self, name: str, staged: str, size: int, blobs: Blobs) -> Any:
         return self._delta.transaction.AddAction(
             path=name,
             size=size,

@@ -25,6 +25,7 @@ from floodplain.sinks.row_checks import RowCheck
 from floodplain.sinks.staged import check_staged, encoding, open_staged, staged_path
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
+from floodplain.tiers.fan_out import fan_out
 from floodplain.tiers.files.errors import as_ours
 from floodplain.tiers.files.folders import Folders
 from floodplain.tiers.open import folder_of, open_blobs
@@ -33,6 +34,8 @@ from floodplain.tiers.redact import without_credentials
 _TEMP = re.compile(r"\.epoch-\d+-\d+-(.*)\.parquet\.tmp\Z")
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS}
 MOST_EPOCH = (1 << 63) - 1
+_CONCURRENT = 16
+"""Files that are published side by side."""
 _DELTA_ONLY = ("aws_s3_locking_provider", "aws_s3_allow_unsafe_rename", "delta_dynamo", "aws_conditional_put", "conditional_put")
 
 
@@ -44,6 +47,9 @@ class Files(Protocol):
 
         Raises ``Corrupt``, and publishes nothing, if the file differs from what the edit recorded of it.
         """
+
+    def place_all(self, files: Sequence[tuple[str, str]], blobs: Blobs) -> list[int]:
+        """As ``place``, for pairs of a name and a staged file; side by side where each is a request."""
 
     def sync(self) -> None:
         """All placed files are durable on return."""
@@ -78,6 +84,9 @@ class LocalFiles:
                 check_staged(staged, blobs, temp)
 
         return self._placed(name, fill)
+
+    def place_all(self, files: Sequence[tuple[str, str]], blobs: Blobs) -> list[int]:
+        return [self.place(name, staged, blobs) for name, staged in files]
 
     def write(self, name: str, data: pa.Buffer) -> int:
         """As ``place``, with this content."""
@@ -156,6 +165,9 @@ class RemoteFiles:
         data = blobs.get(staged)
         self._target.put(name, data)
         return int(data.size)
+
+    def place_all(self, files: Sequence[tuple[str, str]], blobs: Blobs) -> list[int]:
+        return fan_out(self._target, lambda file: self.place(*file, blobs), files, _CONCURRENT)
 
     def sync(self) -> None:
         return
@@ -241,12 +253,11 @@ class ParquetSink(Sink):
             raise ahead_of_state(self._path, newest, committed)
 
     def publish(self, epoch: int, staged: Sequence[str], blobs: Blobs, schema: pa.Schema) -> None:
-        for number, name in enumerate(sorted(staged)):
-            published = paths.published(epoch, number, self._app)
-            if self._by:
-                self._write_partitions(published, open_staged(name, blobs).read().cast(schema))
-            else:
-                self._files.place(published, name, blobs)
+        files = [(paths.published(epoch, number, self._app), name) for number, name in enumerate(sorted(staged))]
+        if not self._by:
+            self._files.place_all(files, blobs)
+        for published, name in files if self._by else ():
+            self._write_partitions(published, open_staged(name, blobs).read().cast(schema))
         if staged:
             self._files.sync()
 

@@ -21,9 +21,9 @@ SAMPLE_ROWS = 1000
 
 
 def staged_path(name: str, blobs: Blobs) -> Path | None:
-    """The path of a staged file; None if it is in an object store. Raises ``Refused`` if it is no regular file."""
+    """The path of a staged file; None if it has none. Raises ``Refused`` if it is no regular file."""
     parts = urlsplit(blobs.url)
-    if parts.scheme != "file":
+    if parts.scheme != "file" or (isinstance(blobs, Vouched) and blobs.is_at_hand(name)):
         return None
     blobs.size(name)
     return Path(unquote(parts.path)) / name

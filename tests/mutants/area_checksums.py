@@ -82,8 +82,8 @@ PLANTS = (
     Plant(
         "an_edit_does_not_vouch_for_its_output",
         "epochs",
-        "outputs=outputs, sums=sums, counts=counts",
-        "outputs=outputs, sums=sums[:0], counts=counts",
+        "            sums=sums,\n",
+        "            sums=sums[:0],\n",
         ("staged::test_a_driver_publishes_no_damaged_output",),
     ),
     Plant(

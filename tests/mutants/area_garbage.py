@@ -81,6 +81,13 @@ PLANTS = (
         ("collect::test_a_collection_reports_what_it_did",),
     ),
     Plant(
+        "the_log_is_trimmed_where_it_holds_output_that_is_not_published",
+        "garbage",
+        "    pending = head.inline and head.published < head.epoch\n",
+        "    pending = head.inline and head.published < head.epoch - 1\n",
+        ("requests_asked::test_output_in_an_edit_that_is_not_published_outlives_any_trimming",),
+    ),
+    Plant(
         "checkpoints_of_retained_epochs_are_deleted",
         "garbage",
         "kept = {mark.position for mark in needed}",

@@ -18,23 +18,32 @@ PLANTS = (
     Plant(
         "published_before_the_commit",
         "epochs",
-        "        epoch.commit(states, source=position,",
+        "        epoch.commit(\n            states,\n",
         """        for outlet in self.bound.plan.outlets:
             named = sorted(file.name for file in run.files(outlet.staged_as))
             outlet.sink.publish(epoch.number, named, self.store.history.blobs, self.bound.schema_of(outlet))
         self.publisher._published = epoch.number
-        epoch.commit(states, source=position,""",
+        epoch.commit(
+            states,
+""",
         ("crashes::test_no_crash_loses_or_repeats_anything[counting-objects]",),
     ),
     Plant(
         "published_only_with_the_next_epoch",
         "epochs",
         """        self.bound.engine.end_epoch()
-        self.publisher.publish_committed()
+        self.publisher.publish_committed(inline)
 """,
         """        self.bound.engine.end_epoch()
 """,
         ("crashes::test_no_crash_loses_or_repeats_anything[echoing-objects]",),
+    ),
+    Plant(
+        "output_of_another_edit_is_taken_for_that_of_the_epoch",
+        "inline_output",
+        "    if checksum(data) != mark.chain:\n",
+        "    if len(checksum(data)) != len(mark.chain):\n",
+        ("requests_asked::test_output_in_a_damaged_edit_is_not_published",),
     ),
     Plant(
         "not_published_before_the_next_epoch",
@@ -46,10 +55,10 @@ PLANTS = (
     Plant(
         "noted_as_published_before_it_is",
         "publisher",
-        """        named, blobs = unpublished(head, self.staged_as), vouched(head, self.store.history.blobs)
+        """        named, blobs = unpublished(head, self.staged_as), vouched(head, self.store.history.blobs, inline)
 """,
         """        self._published = head.epoch
-        named, blobs = unpublished(head, self.staged_as), vouched(head, self.store.history.blobs)
+        named, blobs = unpublished(head, self.staged_as), vouched(head, self.store.history.blobs, inline)
 """,
         ("crashes::test_what_a_sink_refuses_is_published_before_the_next_epoch[counting]",),
     ),

@@ -49,7 +49,7 @@ def objects() -> ObjectBlobs:
 
 def create(blobs: Blobs | None = None, settings: StoreSettings = SETTINGS, clock: Clock | None = None) -> Store:
     where = {"settings": settings, "clock": clock or ManualClock(NOW_MS), "randomness": SeededRandomness(next(_seeds))}
-    return Store(History.create(blobs or memory(), settings.key_groups, **where), Counters())
+    return Store(History.create(blobs or memory(), settings.key_groups, log_segment=1, **where), Counters())
 
 
 def reopen(blobs: Blobs, settings: StoreSettings = SETTINGS, clock: Clock | None = None) -> Store:

@@ -70,7 +70,7 @@ class Scene:
     # --- What is done to a store
 
     def open(self, blobs: Blobs) -> Store:
-        return world.open_store(blobs, self.clock, self.settings)
+        return world.open_store(blobs, self.clock, self.settings, log_segment=1)
 
     def create(self, epochs: int) -> Blobs:
         """A store with so many epochs, a compaction and a collection behind it, the log trimmed, and some garbage."""

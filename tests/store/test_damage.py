@@ -227,7 +227,7 @@ def is_dead(world: World, name: str, byte: int) -> bool:
 
 def test_the_world_has_every_kind_of_file(world: World) -> None:
     kinds = {folder(name) for name in world.files}
-    assert kinds == {"format", "log", "manifest", "pins", "runs"}
+    assert kinds == {"fence", "format", "log", "manifest", "pins", "runs"}
     dead = {name: world.dead(name) for name in world.files if world.dead(name)}
     assert dead, "nothing that only padding or a compacted run holds"
 

@@ -21,6 +21,7 @@ from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.cached import CachedBlobs
 from floodplain.tiers.memory import MemoryBlobs
 from floodplain.versions.log import lease
+from floodplain.versions.log.fences import SEGMENT
 from floodplain.versions.log.history import History
 from tests.store.model import JOIN_TEXT, ModelColumn, ModelTable, Row
 
@@ -67,13 +68,14 @@ def settings(**changes: Any) -> StoreSettings:
     return StoreSettings(**given)
 
 
-def open_store(blobs: Blobs, clock: Clock, chosen: StoreSettings) -> Store:
+def open_store(blobs: Blobs, clock: Clock, chosen: StoreSettings, *, log_segment: int = SEGMENT) -> Store:
     """As another process would, or the first one."""
     randomness = SeededRandomness(next(_seeds))
     try:
         history = History.open(blobs, settings=chosen, clock=clock, randomness=randomness)
     except StoreNotFound:
-        history = History.create(blobs, chosen.key_groups, settings=chosen, clock=clock, randomness=randomness)
+        where = {"settings": chosen, "clock": clock, "randomness": randomness}
+        history = History.create(blobs, chosen.key_groups, log_segment=log_segment, **where)
     return Store(history, Counters())
 
 

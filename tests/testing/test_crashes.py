@@ -9,6 +9,7 @@ import pytest
 from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.settings import StoreSettings
 from floodplain.testing.pipeline_kit import Columns, KitEpoch, PipelineKit, survives_every_crash
+from floodplain.tiers.blobs import Blobs
 from tests.processes import Echo
 from tests.testing.rivals import refused_everywhere, superseded_everywhere
 from tests.testing.test_pipeline_kit import ROWS, branching, counting, picky, priced, rows, waiting
@@ -77,9 +78,18 @@ BRIEF = {
 }
 
 
-def made(script, inline_bytes: int = 0) -> PipelineKit:
+class RemoteKit(PipelineKit):
+    """On an object store, where small output rides in the edit."""
+
+    def _blobs(self) -> Blobs:
+        blobs = super()._blobs()
+        blobs.tier = "object"
+        return blobs
+
+
+def made(script, inline_bytes: int = 0, kit: type[PipelineKit] = PipelineKit) -> PipelineKit:
     build, columns, _ = script
-    return PipelineKit(build, rows=columns, settings=StoreSettings(key_groups=16, inline_bytes=inline_bytes, checkpoint_every=4))
+    return kit(build, rows=columns, settings=StoreSettings(key_groups=16, inline_bytes=inline_bytes, checkpoint_every=4))
 
 
 def survived(script, *, inline_bytes: int = 0, crashes: int = 1) -> int:
@@ -90,6 +100,18 @@ def survived(script, *, inline_bytes: int = 0, crashes: int = 1) -> int:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_no_crash_loses_or_repeats_anything(name, inline_bytes):
     assert survived(SCRIPTS[name], inline_bytes=inline_bytes) > 20
+
+
+@pytest.mark.parametrize("name", ["branching", "counting", "static"])
+def test_no_crash_loses_or_repeats_output_that_rides_in_an_edit(name):
+    script = SCRIPTS[name]
+    assert survives_every_crash(lambda: made(script, 64 << 10, RemoteKit), script[2]) > 15
+
+
+@pytest.mark.parametrize("name", ["branching", "counting"])
+def test_no_driver_that_takes_over_loses_output_that_rides_in_an_edit(name):
+    script = SCRIPTS[name]
+    assert superseded_everywhere(lambda: made(script, 64 << 10, RemoteKit), script[2]) > 15
 
 
 @pytest.mark.parametrize("name", BRIEF)

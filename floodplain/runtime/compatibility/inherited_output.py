@@ -14,6 +14,7 @@ from floodplain.state.tables import SEPARATOR
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.tiers import paths
 from floodplain.tiers.blobs import Blobs
+from floodplain.versions.log.inline_output import inline_outputs
 from floodplain.versions.records.manifest import Manifest
 from floodplain.versions.records.vouched import Vouched
 
@@ -31,9 +32,11 @@ def unpublished(head: Manifest, outputs: Collection[Named]) -> dict[Named, list[
     return named
 
 
-def vouched(head: Manifest, blobs: Blobs) -> Vouched:
-    """The blobs, with the staged files of the last epoch as its edit vouches for them."""
-    return Vouched(blobs, dict(zip(head.outputs, head.sums, strict=False)), max(head.epoch - 1, 0))
+def vouched(head: Manifest, blobs: Blobs, inline: Mapping[str, bytes] | None = None) -> Vouched:
+    """The blobs, with the staged files of the last epoch as its edit vouches for them. ``inline``: what it holds of them, if that
+    is known already."""
+    held = inline_outputs(blobs, head) if inline is None else inline
+    return Vouched(blobs, dict(zip(head.outputs, head.sums, strict=False)), max(head.epoch - 1, 0), held)
 
 
 def check_unpublished(head: Manifest, outputs: Mapping[Named, pa.Schema], blobs: Blobs) -> None:

@@ -99,15 +99,20 @@ class Epoch:
         watermarks: Mapping[str, int] | None = None,
         outputs: Sequence[str] = (),
         sums: Sequence[FileSum] = (),
+        inline: Mapping[str, bytes] | None = None,
         counts: Mapping[str, int] | None = None,
         used: Uses | None = None,
         also: Sequence[Update] = (),
         requirements: Sequence[Requirement] = (),
         published: bool = False,
+        checkpoint: bool = True,
     ) -> Manifest:
-        """Make the epoch durable and visible, all at once. ``sums`` vouch for each of ``outputs``, in their order; without them
-        these are used unchecked. ``counts`` and ``used`` are added to those of the epochs before. ``also``: further updates,
-        which need ``requirements``. ``published``: there is nothing for sinks in it.
+        """Make the epoch durable and visible, all at once.
+
+        ``sums`` vouch for each of ``outputs``, in their order; without them these are used unchecked. ``inline``: those that are
+        not stored. ``counts`` and ``used`` are added to those of the epochs before. ``also``: further updates, which need
+        ``requirements``. ``published``: there is nothing for sinks in it. ``checkpoint``: write a manifest checkpoint if one is
+        due; else the caller does, after what is urgent.
 
         Raises ``Fenced`` if another writer took over, ``Conflict`` if another epoch was committed meanwhile; then this
         epoch is lost and its files are garbage.
@@ -133,13 +138,15 @@ class Epoch:
             set_back=tuple(sorted(back)),
             outputs=tuple(outputs),
             sums=tuple(sums),
+            inline=dict(inline or {}),
             counts={paths.checked_name("count", name): count for name, count in (counts or {}).items() if count},
             begins=self._begins,
             used=used or {},
         )
         behind = [AdvancePublished(ticket.epoch)] if published else []
         manifest = commit(self._history, [*also, update, *behind], needed, token=ticket.token)
-        maybe_checkpoint(self._history)
+        if checkpoint:
+            maybe_checkpoint(self._history)
         return manifest
 
     def _maker(self) -> Maker:

@@ -149,6 +149,8 @@ class CommitEpoch(msgspec.Struct, frozen=True, tag="epoch", omit_defaults=True):
     """Names of staged output, to be published after the commit."""
     sums: tuple[FileSum, ...] = ()
     """What vouches for each of them, in their order; none in edits of format 1."""
+    inline: dict[str, bytes] = {}
+    """Those of them that are not stored: name → the file itself."""
     counts: dict[str, int] = {}
     """How much was counted in this epoch, by name, where it was anything. In a manifest: in all epochs so far."""
     set_back: tuple[str, ...] = ()

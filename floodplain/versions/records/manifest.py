@@ -111,6 +111,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """What tiers were asked for since the state was made, as far as epochs tell: a rollback does not undo it."""
     used_epochs: int = 0
     """How many epochs tell of it."""
+    inline: tuple[str, ...] = ()
+    """Those of ``outputs`` that the edit of the last epoch holds."""
     fenced: int = 0
     """From this position on the log is trimmed only behind fences; 0 as long as all edits are of earlier releases."""
     controls: tuple[ControlRecord, ...] = ()
@@ -126,6 +128,10 @@ class Manifest(msgspec.Struct, frozen=True):
     def objects(self) -> set[str]:
         """The names of all objects this manifest needs: those of runs, and of seen files."""
         return {run.object for runs in self.runs.values() for run in runs}.union(ref.object for ref in self.source.seen)
+
+    def stored_outputs(self) -> tuple[str, ...]:
+        """Those of ``outputs`` that are stored."""
+        return tuple(name for name in self.outputs if name not in self.inline)
 
     def strays(self) -> Iterator[names.Stray]:
         """Names in it that Floodplain cannot have written."""
@@ -237,6 +243,8 @@ def _commit_epoch(manifest: Manifest, update: CommitEpoch) -> Manifest:
     for name, count in update.counts.items():
         _require(count >= 0, f"a count {name} of 0 or more", f"{count}")
     outputs = len(update.outputs)
+    stray = update.inline.keys() - set(update.outputs)
+    _require(not stray, "inline files that are outputs", f"{sorted(stray)}")
     _require(len(update.sums) in (0, outputs), f"checksums of {outputs} outputs, or none", f"{len(update.sums)}")
     for ref in update.source.seen if update.source is not None else ():
         _require_reachable(manifest, ref.object)
@@ -253,6 +261,7 @@ def _commit_epoch(manifest: Manifest, update: CommitEpoch) -> Manifest:
         counts=manifest.counts | {name: manifest.counts.get(name, 0) + count for name, count in update.counts.items()},
         outputs=update.outputs,
         sums=update.sums,
+        inline=tuple(update.inline),
         left=manifest.left if _stands_still(manifest.source, update.source) else (),
         used=uses_sum(manifest.used, update.used),
         used_epochs=manifest.used_epochs + bool(update.used),
@@ -282,6 +291,7 @@ def _restore_epoch(manifest: Manifest, update: RestoreEpoch, edit: Edit) -> Mani
         **{name: getattr(content, name) for name in Content.__struct_fields__},
         outputs=(),
         sums=(),
+        inline=(),
         restored=edit.position,
         left=left,
     )

@@ -63,7 +63,11 @@ class Vouched(Blobs):
     All others are read as they are. A file that is vouched for and not there is damage, too.
     """
 
-    def __init__(self, inner: Blobs, sums: Mapping[str, FileSum], last_good_epoch: int) -> None:
+    def __init__(
+        self, inner: Blobs, sums: Mapping[str, FileSum], last_good_epoch: int, at_hand: Mapping[str, bytes] | None = None
+    ) -> None:
+        """``at_hand``: those of the files that are not among the blobs."""
+        self._at_hand = at_hand or {}
         self.tier, self.url, self.answers_at_once = inner.tier, inner.url, inner.answers_at_once
         self._inner, self._sums, self._last_good_epoch = inner, dict(sums), last_good_epoch
         self._held: dict[str, tuple[pa.Buffer, bool]] = {}
@@ -100,6 +104,9 @@ class Vouched(Blobs):
     def _checked(self, name: str) -> tuple[pa.Buffer, bool]:
         if name in self._held:
             return self._held[name]
+        if (content := self._at_hand.get(name)) is not None:
+            self.check(name, content)
+            return pa.py_buffer(content), False
         try:
             data = checked(name, self._inner, partial(self.check, name))
         except NotFound as error:
@@ -122,8 +129,12 @@ class Vouched(Blobs):
     def delete(self, names: Iterable[str]) -> None:
         self._inner.delete(names)
 
+    def is_at_hand(self, name: str) -> bool:
+        """Whether there is no such blob, but the file itself."""
+        return name in self._at_hand
+
     def size(self, name: str) -> int:
-        return self._inner.size(name)
+        return len(self._at_hand[name]) if name in self._at_hand else self._inner.size(name)
 
     def modified_ms(self, name: str) -> int | None:
         return self._inner.modified_ms(name)

@@ -75,7 +75,7 @@ def collect(history: History, *, token: int = 0, horizon: int | None = None) -> 
             saved, head = head, commit(history, plan.updates, token=token) if plan.updates else head
             # After the edit that forgets epochs: whoever pins one of them later learns of that edit.
             listing = Listing(history.blobs)
-            trim_to = _trimmable(history, saved, listing)
+            trim_to = _trimmable(history, saved, head, listing)
             _checkpoint_each(history, head.epochs, trim_to, listing)
             return _delete(history, head, plan, trim_to, listing)
         except Fenced:
@@ -128,15 +128,18 @@ def _plan(history: History, head: Manifest, horizon: int | None) -> _Plan:
     return _Plan(dropped, horizon, tuple(updates))
 
 
-def _trimmable(history: History, saved: Manifest, listing: Listing) -> int:
-    """T, up to where the log can be trimmed: not in the segment that it ends in, lest writers and readers there meet a fence.
+def _trimmable(history: History, saved: Manifest, head: Manifest, listing: Listing) -> int:
+    """T, up to where the log can be trimmed: not in the segment that it ends in, lest writers and readers there meet a fence;
+    and not where it holds output that is not published.
 
     Requires: the checkpoint of ``saved`` was read back.
     """
     length = history.format.log_segment
     ends_in = fences.segment_of(saved.position + 1 - length // 8, length)  # for those that are a little behind, too
+    pending = head.inline and head.published < head.epoch
+    below = min(saved.position, head.epochs[-1].position) if pending else saved.position
     for position, _ in reversed(listing.positions(paths.MANIFESTS)):
-        if position < saved.position and fences.segment_of(position, length) < ends_in:
+        if position < below and fences.segment_of(position, length) < ends_in:
             try:
                 manifests.load(history.blobs, saved.store, position)
             except (Corrupt, NotFound):
