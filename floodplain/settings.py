@@ -10,6 +10,8 @@ from floodplain.prices import Prices
 LEAST_CLOCK_AHEAD_MS = 2_000
 Compression = Literal["auto", "none", "lz4", "zstd"]
 
+LEAST_HEARTBEAT_TIMEOUT_MS = 1000
+"""Workers are heard of twice a second."""
 MOST_WINDOW_BYTES = 1 << 30
 """A window's rows are concatenated, those before and after a change together, and an Arrow string column ends at 2 GiB."""
 
@@ -169,12 +171,22 @@ class Workers:
     rows. Without them these prove to each other that they know a secret, and what follows is clear text."""
     key: str | None = field(default=None, repr=False)
     authority: str | None = None
+    heartbeat_timeout_ms: int = 3000
+    """A worker that is silent for longer is taken for lost, and the epoch is done again. Raise it if a library that you call lets
+    no other Python thread run (it holds the GIL) for so long. It costs as long to miss a host that is cut off."""
 
     def __post_init__(self) -> None:
         if self.count is not None and (not isinstance(self.count, int) or isinstance(self.count, bool) or self.count < 1):
             raise BadInput(f"Workers(count={self.count!r}) is not possible: use a number from 1 on")
         if len({self.certificate is None, self.key is None, self.authority is None}) > 1:
             raise BadInput("Workers: certificate, key and authority go together: give all three, or none")
+        if not isinstance(self.heartbeat_timeout_ms, int) or isinstance(self.heartbeat_timeout_ms, bool):
+            raise BadInput(f"Workers(heartbeat_timeout_ms={self.heartbeat_timeout_ms!r}) is not possible: use a whole number")
+        if self.heartbeat_timeout_ms < LEAST_HEARTBEAT_TIMEOUT_MS:
+            raise BadInput(
+                f"Workers(heartbeat_timeout_ms={self.heartbeat_timeout_ms}) is not possible: workers are heard of twice a "
+                f"second, so use {LEAST_HEARTBEAT_TIMEOUT_MS} or more"
+            )
 
 
 def check_mode(mode: object) -> None:

@@ -97,7 +97,7 @@ class SparkRuntime:
             for outlet in plan.outlets:
                 undo.callback(outlet.sink.close)
             place = StateLocation(store, writer, options.state, options.settings, options.options)
-            engine = _engine(main.sparkSession, store.head.key_groups, options)
+            engine = _engine(main.sparkSession, store.head, options)
             undo.callback(engine.close)
             maintenance = Maintenance()
             driver = Driver(
@@ -134,10 +134,11 @@ class SparkRuntime:
         return query
 
 
-def _engine(session: SparkSession, key_groups: int, options: StartOptions) -> SparkEngine:
+def _engine(session: SparkSession, head: Manifest, options: StartOptions) -> SparkEngine:
     if options.workers is None:
-        return SparkEngine(session, key_groups)
-    return WorkersEngine(session, key_groups, options.workers)
+        return SparkEngine(session, head.key_groups)
+    state_bytes = sum(run.length for runs in head.runs.values() for run in runs)
+    return WorkersEngine(session, head.key_groups, options.workers, state_bytes)
 
 
 def _slots(requested: int | None, head: Manifest, rows: DataFrame) -> int:

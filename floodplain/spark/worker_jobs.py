@@ -25,7 +25,7 @@ END_S = 5.0
 class SparkLauncher:
     """Launches the workers of one query. A thread waits for each job."""
 
-    def __init__(self, context: SparkContext, kit: WorkerKit, name: str, coordinator: Coordinator) -> None:
+    def __init__(self, context: SparkContext, name: str, kit: WorkerKit, coordinator: Coordinator) -> None:
         """``name``: what Spark's UI calls the query."""
         self._context, self._name, self._coordinator = context, name, coordinator
         self.kit = kit

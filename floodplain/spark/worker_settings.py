@@ -1,8 +1,9 @@
 """Whether this Spark can hold workers that stay, how many, and where they find the driver. Refused or warned of with numbers."""
 
-import re
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyspark import SparkContext
 
@@ -10,9 +11,8 @@ from floodplain.errors import BadInput
 from floodplain.settings import Workers
 from floodplain.workers.channel import Certificates
 
-_FATAL = {
-    "spark.python.worker.killOnIdleTimeout": "Spark would kill workers that wait for rows",
-}
+Setting: TypeAlias = Callable[[str], str]
+"""The value of a setting of Spark, "" where it is not set."""
 
 
 @dataclass(frozen=True)
@@ -26,42 +26,96 @@ class WorkerPlan:
     certificates: Certificates | None = None
 
 
+@dataclass(frozen=True)
+class TaskSlots:
+    """How many tasks can run at once: with dynamic allocation, once all executors have come."""
+
+    count: int
+    per_executor: int = 0
+    """If ``spark.dynamicAllocation.maxExecutors`` limits them: the task slots of each executor."""
+
+    def __str__(self) -> str:
+        if not self.per_executor:
+            return f"this Spark has {self.count}"
+        executors = self.count // self.per_executor
+        several = "" if self.per_executor == 1 else "s"
+        return (
+            f"this Spark may have {self.count} (spark.dynamicAllocation.maxExecutors={executors}, {self.per_executor} task "
+            f"slot{several} each)"
+        )
+
+    def more(self, needed: int) -> str:
+        """What gives so many."""
+        if not self.per_executor:
+            return f"a larger master such as local[{needed}], more executors"
+        return f"spark.dynamicAllocation.maxExecutors={-(-needed // self.per_executor)}"
+
+
 NO_LIMIT = 1 << 30
 """Task slots under dynamic allocation without a largest number of executors."""
 _held: dict[bytes, int] = {}
 """The secret of a running query → the task slots that its workers hold."""
+_counting = threading.Lock()
+"""Of two queries that start at once, the second counts what the first has taken."""
 
 
-def check_settings(context: SparkContext) -> None:
-    """Raises ``BadInput`` where workers could not stay."""
+def setting_of(context: SparkContext) -> Setting:
     conf = context.getConf()
-    for name, why in _FATAL.items():
-        if (conf.get(name, "false") or "").lower() == "true":
-            raise BadInput(f'engine="workers" does not run with {name}=true: {why}. Unset it, or use engine="tasks"')
-    threshold = conf.get("spark.speculation.task.duration.threshold", None)
-    if (conf.get("spark.speculation", "false") or "").lower() == "true" and threshold:
-        raise BadInput(
-            f'engine="workers" does not run with spark.speculation.task.duration.threshold={threshold}: Spark would start a '
-            'second copy of each worker, which never ends. Unset it, or use engine="tasks"'
+    return lambda name: conf.get(name, "") or ""
+
+
+def check_settings(context: SparkContext, state_bytes: int) -> None:
+    """Raises ``BadInput`` where workers could not stay. ``state_bytes``: what they will map of the state."""
+    setting = setting_of(context)
+    if _is_on(setting("spark.python.worker.killOnIdleTimeout")):
+        raise _refused("spark.python.worker.killOnIdleTimeout=true", "Spark would kill workers that wait for rows")
+    threshold = setting("spark.speculation.task.duration.threshold")
+    if _is_on(setting("spark.speculation")) and threshold:
+        raise _refused(
+            f"spark.speculation.task.duration.threshold={threshold}",
+            "Spark would start a second copy of each worker, which never ends",
         )
-    memory = conf.get("spark.executor.pyspark.memory", None)
+    memory = setting("spark.executor.pyspark.memory")
     if memory:
-        raise BadInput(
-            f'engine="workers" does not run with spark.executor.pyspark.memory={memory}: it limits the address space of workers, '
-            'which map the state. Unset it, or use engine="tasks"'
+        raise _refused(
+            f"spark.executor.pyspark.memory={memory}",
+            "it limits the address space of all tasks of an executor together, and each worker maps the state, which has "
+            f"{state_bytes / (1 << 20):.1f} MiB by now and may grow",
         )
 
 
-def planned(context: SparkContext, options: Workers, slots: int, spare: int) -> WorkerPlan:
-    """``spare``: task slots left to jobs of Spark. Raises ``BadInput`` if there are too few."""
-    conf = context.getConf()
-    host = conf.get("spark.driver.host", "") or "localhost"
-    return WorkerPlan(
-        _count(context, options.count, slots, spare),
-        (conf.get("spark.driver.bindAddress", "") or host, options.port),
-        host,
-        _certificates(options),
-    )
+def _is_on(value: str) -> bool:
+    return value.lower() == "true"
+
+
+def _refused(setting: str, why: str) -> BadInput:
+    return BadInput(f'engine="workers" does not run with {setting}: {why}. Unset it, or use engine="tasks"')
+
+
+def reserved(context: SparkContext, options: Workers, slots: int, spare: int, query: bytes) -> WorkerPlan:
+    """The workers of this query hold their task slots from now on, until ``release``. Raises ``BadInput`` if there are too few.
+
+    ``spare``: task slots left to jobs of Spark. ``query``: its secret.
+    """
+    setting = setting_of(context)
+    bind, host = addresses(setting)
+    certificates = _certificates(options)
+    with _counting:
+        workers = _count(task_slots(context), sum(_held.values()), options.count, slots, spare)
+        _held[query] = workers
+    return WorkerPlan(workers, (bind, options.port), host, certificates)
+
+
+def release(query: bytes) -> None:
+    """May be called again, and of a query that holds nothing."""
+    with _counting:
+        _held.pop(query, None)
+
+
+def addresses(setting: Setting) -> tuple[str, str]:
+    """Where the driver listens, and where workers reach it: as Spark's own."""
+    host = setting("spark.driver.host") or "localhost"
+    return setting("spark.driver.bindAddress") or host, host
 
 
 def _certificates(options: Workers) -> Certificates | None:
@@ -75,45 +129,39 @@ def _certificates(options: Workers) -> Certificates | None:
     return made
 
 
-def _count(context: SparkContext, wanted: int | None, slots: int, spare: int) -> int:
-    there, held = task_slots(context), sum(_held.values())
-    free = there - held - spare
+def _count(there: TaskSlots, held: int, wanted: int | None, slots: int, spare: int) -> int:
     if wanted is None:
-        wanted = min(slots, max(there - held - 1, 1))  # so that no job of the user waits for ever without a word
-    if wanted > free:
+        wanted = min(slots, max(there.count - held - 1, 1))  # so that no job of the user waits for ever without a word
+    if wanted > there.count - held - spare:
         taken = f", {held} of them held by workers of other queries" if held else ""
         others = ", one of them for the jobs that bring rows" if spare else ""
         raise BadInput(
             f'engine="workers" with {wanted} worker{"s" if wanted > 1 else ""} needs {wanted + spare} free task slots{others}; '
-            f"this Spark has {there}{taken}: use a larger master such as local[{held + wanted + spare}], more executors, fewer "
-            'workers in Workers(count=…), or engine="tasks"'
+            f"{there}{taken}: use {there.more(held + wanted + spare)}, fewer workers in Workers(count=…), or "
+            'engine="tasks"'
         )
     return wanted
 
 
 def free_task_slots(context: SparkContext) -> int:
     """Those that no worker holds."""
-    return task_slots(context) - sum(_held.values())
+    with _counting:
+        return task_slots(context).count - sum(_held.values())
 
 
-def task_slots(context: SparkContext) -> int:
-    """How many tasks can run at once: with dynamic allocation, once all executors have come."""
-    local = re.match(r"local\[(\d+)", str(context.master))
-    if local is not None:
-        return int(local[1])
-    conf = context.getConf()
+def task_slots(context: SparkContext) -> TaskSlots:
+    setting = setting_of(context)
+    if _is_on(setting("spark.dynamicAllocation.enabled")) and not str(context.master).startswith("local"):
+        return allocated(setting, str(context.master))
     bridge: Any = context._jsc.sc()
-    if (conf.get("spark.dynamicAllocation.enabled", "false") or "").lower() == "true":
-        per_executor = int(conf.get("spark.executor.cores", "1") or 1) // int(conf.get("spark.task.cpus", "1") or 1)
-        most = conf.get("spark.dynamicAllocation.maxExecutors", None)
-        return NO_LIMIT if most is None else int(most) * per_executor
-    return int(bridge.maxNumConcurrentTasks(bridge.resourceProfileManager().defaultResourceProfile()))
+    return TaskSlots(int(bridge.maxNumConcurrentTasks(bridge.resourceProfileManager().defaultResourceProfile())))
 
 
-def hold(query: bytes, workers: int) -> None:
-    """The workers of this query hold so many task slots from now on."""
-    _held[query] = workers
-
-
-def release(query: bytes) -> None:
-    _held.pop(query, None)
+def allocated(setting: Setting, master: str) -> TaskSlots:
+    """By the settings of dynamic allocation, as executors come when tasks wait."""
+    cores = setting("spark.executor.cores") or ("" if master.startswith("spark://") else "1")
+    most = setting("spark.dynamicAllocation.maxExecutors")
+    if not most or not cores:  # on a standalone cluster an executor has all cores of its host, unless it is told how many
+        return TaskSlots(NO_LIMIT)
+    per_executor = max(int(cores) // int(setting("spark.task.cpus") or 1), 1)
+    return TaskSlots(int(most) * per_executor, per_executor)

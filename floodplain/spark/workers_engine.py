@@ -33,22 +33,18 @@ from floodplain.spark.exchange import hashed
 from floodplain.spark.foreach_batch import ForeachBatchSink
 from floodplain.spark.native_input import NativeInput, native_input, observe
 from floodplain.spark.worker_jobs import SparkLauncher
-from floodplain.spark.worker_settings import check_settings, free_task_slots, hold, planned, release
+from floodplain.spark.worker_settings import check_settings, free_task_slots, release, reserved
 from floodplain.store.rows.layout import HASH
 from floodplain.store.store import Store
 from floodplain.versions.records.edit import Assignment, RunRef, SourcePosition
 from floodplain.workers.channel import Credentials, new_secret
-from floodplain.workers.coordinator import Coordinator
-from floodplain.workers.kit import WorkerKit
-from floodplain.workers.pool import WorkerPool
+from floodplain.workers.pool import Wiring, WorkerPool
 
 BRIDGE = "bridge: Spark computes the rows, and its tasks hand them to the workers"
 NATIVE = "native: workers read the files of each batch themselves"
 BROADCAST = "collected: Spark computes the rows, and they travel with the commands"
 _dumps: Callable[[Any], bytes] = cloudpickle.dumps
 _loads: Callable[[bytes], Any] = cloudpickle.loads
-RENEW_S = 10.0
-"""How long an update waits for workers with the new operators. Those that come later get their slots when they come."""
 RANGES_PER_WORKER = 2
 """So that workers that read faster than others are not done long before them."""
 
@@ -87,14 +83,13 @@ class WorkersEngine(SparkEngine):
 
     keeps_rows = True
 
-    def __init__(self, session: SparkSession, key_groups: int, options: Workers) -> None:
+    def __init__(self, session: SparkSession, key_groups: int, options: Workers, state_bytes: int = 0) -> None:
+        """``state_bytes``: of the runs that workers will map."""
         super().__init__(session, key_groups)
-        check_settings(session.sparkContext)
+        check_settings(session.sparkContext, state_bytes)
         self._home = session
         self._options = options
         self._credentials = Credentials(new_secret(SystemRandomness()))
-        self._coordinator: Coordinator | None = None
-        self._launcher: SparkLauncher | None = None
         self._pool: WorkerPool | None = None
         self._store: Store | None = None
         self._native: NativeInput | str = "the input is not a stream"
@@ -129,37 +124,29 @@ class WorkersEngine(SparkEngine):
 
     def start(self, bound: BoundPlan, slots: int, name: str) -> None:
         spark_free = isinstance(self._native, NativeInput) and runs_without_spark(bound, self._front)
-        plan = planned(self._context, self._options, slots, spare=0 if spark_free else 1)
+        plan = reserved(self._context, self._options, slots, 0 if spark_free else 1, self._credentials.secret)
         self._credentials = replace(self._credentials, certificates=plan.certificates)
         self._workers = plan.workers
         self._input_ways = self._ways(bound.plan)
-        clock = SystemClock()
-        coordinator = Coordinator(self._credentials, plan.bind, clock, SystemRandomness())
-        kit = WorkerKit.of(bound, (plan.host, coordinator.port), self._credentials, _dumps, _loads)
-        self._coordinator = coordinator
-        self._launcher = SparkLauncher(self._context, kit, name, coordinator)
-        self._pool = WorkerPool(coordinator, clock, bound.place.settings.epoch_bytes)
+        silent_s = self._options.heartbeat_timeout_ms / 1000
+        wiring = Wiring(self._credentials, plan.bind, lambda port: (plan.host, port), _dumps, _loads, silent_s)
+        launcher = partial(SparkLauncher, self._context, name)
         self._store = bound.place.store
-        hold(self._credentials.secret, plan.workers)
-        coordinator.launch(self._launcher, plan.workers)
+        self._pool = WorkerPool.launch(bound, wiring, plan.workers, launcher, SystemClock(), SystemRandomness())
 
     def successor(self, bound: BoundPlan, front: Node | None) -> Callable[[], None]:
         """Workers are ended and launched again with the new operators: code comes to them in no other way than from Spark."""
         tasks = super().successor(bound, front)
-        coordinator, launcher = self._coordinator, self._launcher
-        assert coordinator is not None
-        assert launcher is not None
         if free_task_slots(self._context) < 1 and not runs_without_spark(bound, front):
             raise BadInput(
                 "the new pipeline has steps that Spark runs, and workers hold all of its task slots: stop the query, and start "
                 "it with fewer workers in Workers(count=…), or with a larger master"
             )
-        kit = launcher.kit.with_plan(bound, _dumps)
+        workers = self._running.successor(bound)
 
         def switch() -> None:
             tasks()
-            launcher.kit = kit
-            coordinator.renew(RENEW_S)
+            workers()
 
         return switch
 
@@ -177,23 +164,20 @@ class WorkersEngine(SparkEngine):
             self._pool.prefetch(runs, self._store)
 
     def give_up(self) -> None:
-        if self._coordinator is not None:
-            self._coordinator.give_up()
+        if self._pool is not None:
+            self._pool.coordinator.give_up()
 
     def close(self) -> None:
-        coordinator, self._coordinator = self._coordinator, None
-        if coordinator is not None and self._launcher is not None:
-            coordinator.close()
-            self._launcher.close()
-            coordinator.disconnect()
-            release(self._credentials.secret)
+        if self._pool is not None:
+            self._pool.close()
+        release(self._credentials.secret)
 
     @property
     def pids(self) -> dict[int, int]:
-        return {} if self._coordinator is None else self._coordinator.pids
+        return {} if self._pool is None else self._pool.pids
 
     def concern(self) -> str | None:
-        return None if self._coordinator is None else self._coordinator.concern()
+        return None if self._pool is None else self._pool.coordinator.concern()
 
     def inputs(self, batch: DataFrame, tags: Sequence[str], position: SourcePosition, before: SourcePosition) -> dict[str, Any]:
         self._read = None
@@ -290,7 +274,7 @@ class WorkersEngine(SparkEngine):
                 "these rows come from jobs of Spark, and workers hold all of its task slots: start with fewer workers in "
                 "Workers(count=…), or with a larger master"
             )
-        order = pool.bridge(job, keys, self._credentials)
+        order = pool.bridge(job, keys)
         try:
             with self._to_python.sending(rows.sparkSession, row_bytes):
                 return bridged(rows, order)

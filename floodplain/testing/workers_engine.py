@@ -1,6 +1,7 @@
 """The engine of workers that stay, in processes of this machine and without Spark."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,16 +19,13 @@ from floodplain.testing.local_engine import LocalEngine
 from floodplain.testing.process_launcher import ProcessLauncher, Serve, serve
 from floodplain.versions.records.edit import Assignment, RunRef
 from floodplain.workers.channel import Credentials, new_secret
-from floodplain.workers.coordinator import Coordinator
-from floodplain.workers.kit import WorkerKit
-from floodplain.workers.pool import WorkerPool
+from floodplain.workers.coordinator import SILENT_S, Coordinator
+from floodplain.workers.pool import Wiring, WorkerPool
 from floodplain.workers.pushing import Pusher
 
 PARTITIONS = 3
 """Into which the rows of an epoch are cut: each is pushed on its own, as by a task of the bridge."""
 LOCAL = "127.0.0.1"
-RENEW_S = 30.0
-"""How long an update waits for workers with the new operators."""
 
 
 class WorkersEngine(LocalEngine):
@@ -37,6 +35,7 @@ class WorkersEngine(LocalEngine):
     launcher: type[ProcessLauncher] = ProcessLauncher
     bind = LOCAL
     """Where the coordinator listens."""
+    silent_s = SILENT_S
 
     def __init__(
         self,
@@ -51,32 +50,28 @@ class WorkersEngine(LocalEngine):
         super().__init__(transforms, plan)
         self._workers, self._dumps, self._load, self._serve = workers, dumps, load, run
         self._credentials = Credentials(new_secret(SystemRandomness()))
-        self.coordinator: Coordinator | None = None
-        self._launcher: ProcessLauncher | None = None
         self.pool: WorkerPool | None = None
         self._store: Store | None = None
 
     def start(self, bound: BoundPlan) -> None:
         """Launch the workers. Requires: the state is at a place that other processes can open."""
-        coordinator = Coordinator(self._credentials, (self.bind, 0), SystemClock(), SystemRandomness())
-        kit = WorkerKit.of(bound, self._address(coordinator.port), self._credentials, self._dumps, self._load)
-        self.coordinator, self._launcher = coordinator, self.launcher(kit, coordinator, self._serve)
-        self.pool = WorkerPool(coordinator, SystemClock(), bound.place.settings.epoch_bytes)
+        wiring = Wiring(self._credentials, (self.bind, 0), self._address, self._dumps, self._load, self.silent_s)
+        launcher = partial(self.launcher, run=self._serve)
         self._store = bound.place.store
-        coordinator.launch(self._launcher, self._workers)
+        self.pool = WorkerPool.launch(bound, wiring, self._workers, launcher, SystemClock(), SystemRandomness())
+
+    @property
+    def coordinator(self) -> Coordinator:
+        return self._running.coordinator
+
+    @property
+    def _running(self) -> WorkerPool:
+        assert self.pool is not None, "start comes first"
+        return self.pool
 
     def successor(self, bound: BoundPlan, front: Node | None) -> Callable[[], None]:  # noqa: ARG002
         """As on Spark: workers are launched again with the new operators."""
-        coordinator, launcher = self.coordinator, self._launcher
-        assert coordinator is not None
-        assert launcher is not None
-        kit = launcher.kit.with_plan(bound, self._dumps)
-
-        def switch() -> None:
-            launcher.kit = kit
-            coordinator.renew(RENEW_S)
-
-        return switch
+        return self._running.successor(bound)
 
     def _address(self, port: int) -> tuple[str, int]:
         """Where workers reach the coordinator, which listens at this port."""
@@ -84,11 +79,8 @@ class WorkersEngine(LocalEngine):
 
     def close(self) -> None:
         """End the workers. May be called again."""
-        coordinator, self.coordinator = self.coordinator, None
-        if coordinator is not None and self._launcher is not None:
-            coordinator.close()
-            self._launcher.close()
-            coordinator.disconnect()
+        if self.pool is not None:
+            self.pool.close()
 
     def run(
         self,
@@ -98,8 +90,7 @@ class WorkersEngine(LocalEngine):
         job: Job,
         row_bytes: float | None,  # noqa: ARG002
     ) -> list[TaskReport]:
-        pool = self.pool
-        assert pool is not None, "start comes first"
+        pool = self._running
         pool.begin(job, assignment.version)
         self.moved_slots = pool.moved_slots
         if isinstance(rows, Staged):
@@ -111,7 +102,7 @@ class WorkersEngine(LocalEngine):
         return pool.run(job, pieces)
 
     def _push(self, pool: WorkerPool, rows: pa.Table, keys: Sequence[str], job: Job) -> list[Piece]:
-        order = pool.bridge(job, keys, self._credentials)
+        order = pool.bridge(job, keys)
         ends = [len(rows) * number // PARTITIONS for number in range(PARTITIONS + 1)]
         pieces = []
         # The last partition comes first: owners have to put them into their order.

@@ -34,7 +34,7 @@ from floodplain.workers.reception import Reception
 from floodplain.workers.requests import Requests
 
 SILENT_S = 3.0
-"""A worker of which nothing was heard for so long is lost."""
+"""A worker of which nothing was heard for so long is lost, unless the query has another limit."""
 BEAT_S = 1.0
 """Between two signs of life of the coordinator."""
 LOOK_S = 0.25
@@ -51,9 +51,16 @@ _log = logging.getLogger(__name__)
 class Coordinator:
     """Accepts workers, sends commands, gathers answers, and has lost workers launched again. One thread asks; others listen."""
 
-    def __init__(self, credentials: Credentials, address: tuple[str, int], clock: Clock, randomness: Randomness) -> None:
-        """``address``: where to listen; port 0 is any that is free."""
-        self._clock = clock
+    def __init__(
+        self,
+        credentials: Credentials,
+        address: tuple[str, int],
+        clock: Clock,
+        randomness: Randomness,
+        silent_s: float = SILENT_S,
+    ) -> None:
+        """``address``: where to listen; port 0 is any that is free. ``silent_s``: a worker that is silent for longer is lost."""
+        self._clock, self._silent_s = clock, silent_s
         self._changed = threading.Condition()
         self._members: dict[int, Member] = {}
         self._requests = Requests()
@@ -355,12 +362,12 @@ class Coordinator:
                 silent = [
                     (worker, member.channel)
                     for worker, member in self._members.items()
-                    if member.channel is not None and now_s - member.heard_s > SILENT_S
+                    if member.channel is not None and now_s - member.heard_s > self._silent_s
                 ]
             looked_s = now_s
             for worker, channel in silent:
                 assert channel is not None
-                self._lose(worker, channel, f"nothing was heard of it for {SILENT_S:g} s")
+                self._lose(worker, channel, f"nothing was heard of it for {self._silent_s:g} s")
             if now_s - beaten_s >= BEAT_S:
                 beaten_s = now_s
                 self._beat()

@@ -16,6 +16,9 @@ Named = TypeVar("Named")
 Point: TypeAlias = Literal["read", "pull", "serve", "take", "process", "answer"]
 
 
+ALONE_S = 10.0
+
+
 def go_on(_: Point) -> None:
     """Nothing happens there."""
 
@@ -35,12 +38,20 @@ class WorkerKit:
     checks: Mapping[tuple[str, str], bytes] = field(repr=False)
     """Operator and output → what its sinks ask of rows."""
     load: Callable[[bytes], Any] = field(repr=False)
+    alone_s: float = ALONE_S
+    """A worker that has heard nothing of its driver for so long ends, also in the middle of user code."""
     reach: Callable[["Point"], None] = go_on
     """Called where the worker comes to a point of its work: where tests put faults."""
 
     @classmethod
     def of(
-        cls, bound: BoundPlan, address: tuple[str, int], credentials: Credentials, dumps: Dumps, load: Callable[[bytes], Any]
+        cls,
+        bound: BoundPlan,
+        address: tuple[str, int],
+        credentials: Credentials,
+        dumps: Dumps,
+        load: Callable[[bytes], Any],
+        alone_s: float = ALONE_S,
     ) -> "WorkerKit":
         """For the operators of a plan. ``dumps``: how they travel; ``load``: how they are read again."""
         place = bound.place
@@ -53,6 +64,7 @@ class WorkerKit:
             operators=_dumped(bound.operators, dumps),
             checks=_dumped(bound.checks, dumps),
             load=load,
+            alone_s=alone_s,
         )
 
     def with_plan(self, bound: BoundPlan, dumps: Dumps) -> "WorkerKit":

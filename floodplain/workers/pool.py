@@ -1,12 +1,14 @@
 """Runs the operators of an epoch on workers: slots are placed, orders given, reports gathered. An epoch is tried, not patched."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
-from floodplain.clock import Clock
+from floodplain.clock import Clock, Randomness
 from floodplain.errors import BadInput, FloodplainError, Unavailable
+from floodplain.runtime.binder import BoundPlan
 from floodplain.runtime.engine import TryFailed
 from floodplain.runtime.pieces import Piece, by_slot
 from floodplain.runtime.staging import Staged
@@ -21,7 +23,9 @@ from floodplain.versions.records.manifest import Manifest
 from floodplain.versions.records.manifest_delta import delta, for_tasks
 from floodplain.workers.answers import Command, WorkerLost, failure_of
 from floodplain.workers.channel import Credentials
-from floodplain.workers.coordinator import Coordinator
+from floodplain.workers.coordinator import SILENT_S, Coordinator
+from floodplain.workers.kit import ALONE_S, Dumps, WorkerKit
+from floodplain.workers.launcher import Launcher
 from floodplain.workers.messages import Begin, Done, Made, Peer, Prefetch, Read, Run
 from floodplain.workers.placement import moved, of_owners, placed, shared_out
 from floodplain.workers.pushing import BridgeOrder
@@ -30,6 +34,8 @@ CANCEL_S = 5.0
 """How long a worker may go on with a try that was given up, before it is given up itself."""
 WAIT_S = 120.0
 """How long an epoch waits for the first worker."""
+RENEW_S = 30.0
+"""How long an update waits for workers with the new operators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +47,35 @@ class _Sent:
     delta: bytes = b""
 
 
-class WorkerPool:
-    """The workers of one query, as its engine uses them. For one thread."""
+@dataclass(frozen=True)
+class Wiring:
+    """How the processes of one query reach each other, and how its operators travel."""
 
-    def __init__(self, coordinator: Coordinator, clock: Clock, budget_bytes: int) -> None:
+    credentials: Credentials
+    bind: tuple[str, int]
+    """Where the coordinator listens; port 0 is any that is free."""
+    reached_at: Callable[[int], tuple[str, int]]
+    """The coordinator's port → where workers reach it."""
+    dumps: Dumps
+    load: Callable[[bytes], Any]
+    silent_s: float = SILENT_S
+    """A worker that is silent for longer is lost."""
+
+    @property
+    def alone_s(self) -> float:
+        """A worker that hears nothing of the driver for longer ends: code that stops one side may stop the other."""
+        return max(ALONE_S, 2 * self.silent_s)
+
+
+class WorkerPool:
+    """The workers of one query, as its engine uses them, from their launch to their end. For one thread, where nothing else is
+    said."""
+
+    def __init__(self, coordinator: Coordinator, launcher: Launcher, wiring: Wiring, budget_bytes: int) -> None:
         """``budget_bytes``: what each worker may keep in memory of the rows between workers."""
-        self._coordinator, self._clock, self._budget_bytes = coordinator, clock, budget_bytes
+        self.coordinator = self._coordinator = coordinator
+        self._launcher, self._wiring, self._budget_bytes = launcher, wiring, budget_bytes
+        self._closed = False
         self._nonce = ""
         self._version = 0
         """Of the assignment, in this try."""
@@ -61,6 +90,51 @@ class WorkerPool:
         """Worker → the key groups of its slots in the last epoch that was committed."""
         self.moved_slots = 0
         """In this epoch: slots that another worker has than before, with the same assignment."""
+
+    @classmethod
+    def launch(
+        cls,
+        bound: BoundPlan,
+        wiring: Wiring,
+        workers: int,
+        launcher: Callable[[WorkerKit, Coordinator], Launcher],
+        clock: Clock,
+        randomness: Randomness,
+    ) -> "WorkerPool":
+        """Have so many workers launched for the operators of a plan. Waits for none."""
+        coordinator = Coordinator(wiring.credentials, wiring.bind, clock, randomness, wiring.silent_s)
+        try:
+            address = wiring.reached_at(coordinator.port)
+            kit = WorkerKit.of(bound, address, wiring.credentials, wiring.dumps, wiring.load, wiring.alone_s)
+            pool = cls(coordinator, launcher(kit, coordinator), wiring, bound.place.settings.epoch_bytes)
+        except BaseException:
+            coordinator.close()
+            raise
+        coordinator.launch(pool._launcher, workers)
+        return pool
+
+    def successor(self, bound: BoundPlan) -> Callable[[], None]:
+        """What has workers launched again with the operators of another plan: code comes to them in no other way."""
+        kit = self._launcher.kit.with_plan(bound, self._wiring.dumps)
+
+        def switch() -> None:
+            self._launcher.kit = kit
+            self._coordinator.renew(RENEW_S)
+
+        return switch
+
+    def close(self) -> None:
+        """End the workers. May be called again."""
+        if not self._closed:
+            self._closed = True
+            self._coordinator.close()
+            self._launcher.close()
+            self._coordinator.disconnect()
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Of registered workers, the process. For any thread."""
+        return {} if self._closed else self._coordinator.pids
 
     @property
     def peers(self) -> Mapping[int, Peer]:
@@ -146,7 +220,7 @@ class WorkerPool:
         )
         return [answer for answer in answers if isinstance(answer, Made)]
 
-    def bridge(self, job: Job, keys: Sequence[str], credentials: Credentials) -> BridgeOrder:
+    def bridge(self, job: Job, keys: Sequence[str]) -> BridgeOrder:
         """What tasks need to push rows of this try to the workers. Requires: ``begin`` was called."""
         return BridgeOrder(
             nonce=self._nonce,
@@ -155,7 +229,7 @@ class WorkerPool:
             slots=job.slots,
             key_groups=msgspec.msgpack.decode(job.work.ticket, type=Ticket).key_groups,
             owners=tuple(self._peers[self._placement[slot]] for slot in range(len(job.slots))),
-            credentials=credentials,
+            credentials=self._wiring.credentials,
             rows=job.rows,
         )
 

@@ -35,8 +35,9 @@ from floodplain.workers.prefetching import Prefetcher
 
 BEAT_S = 0.5
 """Between two signs of life."""
-ALONE_S = 10.0
-"""A worker that has heard nothing of its driver for so long ends, also in the middle of user code."""
+PAUSED_S = 1.0
+"""A beat that comes so late was late because this process was stopped, or user code let no other thread run: the driver is not to
+blame for what was not heard meanwhile."""
 GRACE_S = 1.0
 """How long a worker that has lost its driver may take to end by itself."""
 LOST = 17
@@ -118,7 +119,7 @@ class Worker:
         leave: Callable[[int], None],
     ) -> None:
         self._launch, self._channel, self._clock, self._leave = launch, channel, clock, leave
-        self._reach = kit.reach
+        self._reach, self._alone_s = kit.reach, kit.alone_s
         self._pieces = PieceStore()
         self._server = PieceServer(self._pieces, launch.worker, channel.host, kit.credentials, randomness, kit.reach)
         self._commands = CommandRunner(kit, launch.worker, self._pieces, randomness)
@@ -236,8 +237,13 @@ class Worker:
 
     def _beat(self) -> None:
         """Waits for nothing: it is also what ends a worker whose driver is gone."""
+        beaten_s = self._clock.monotonic_s()
         while not self._over.wait(BEAT_S):
-            if self._clock.monotonic_s() - self._heard_s > ALONE_S:
+            now_s = self._clock.monotonic_s()
+            if now_s - beaten_s > BEAT_S + PAUSED_S:
+                self._heard_s += now_s - beaten_s
+            beaten_s = now_s
+            if now_s - self._heard_s > self._alone_s:
                 self._leave(LOST)
             with suppress(Disconnected):
                 self._channel.offer(self._ledger.beat())

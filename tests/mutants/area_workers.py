@@ -77,8 +77,8 @@ PLANTS = (
     Plant(
         "a_silent_worker_is_not_missed",
         "coordinator",
-        "if member.channel is not None and now_s - member.heard_s > SILENT_S",
-        "if member.channel is not None and now_s - member.heard_s > SILENT_S * 100",
+        "if member.channel is not None and now_s - member.heard_s > self._silent_s",
+        "if member.channel is not None and now_s - member.heard_s > self._silent_s * 100",
         ("workers_coordinator::test_a_worker_that_neither_reads_nor_speaks_is_lost_although_a_command_waits_to_be_sent",),
     ),
     Plant(
@@ -182,5 +182,19 @@ PLANTS = (
         "            if xxhash.xxh3_64_intdigest(body) != checksum:\n",
         "            if not checksum:\n",
         ("workers_channel::test_a_message_of_which_any_bit_was_changed_on_its_way_is_not_read",),
+    ),
+    Plant(
+        "a_worker_blames_its_driver_for_its_own_pause",
+        "worker",
+        "                self._heard_s += now_s - beaten_s\n",
+        "                beaten_s += now_s - beaten_s\n",
+        ("workers_worker::test_a_worker_that_was_stopped_itself_does_not_take_its_driver_for_gone",),
+    ),
+    Plant(
+        "a_worker_outlives_its_driver",
+        "worker",
+        "            if now_s - self._heard_s > self._alone_s:\n",
+        "            if now_s - self._heard_s > self._alone_s * 10:\n",
+        ("workers_worker::test_a_worker_that_was_stopped_itself_does_not_take_its_driver_for_gone",),
     ),
 )

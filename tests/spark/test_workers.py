@@ -2,8 +2,9 @@
 
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from socket import create_connection
+from socket import create_connection, create_server
 from threading import Thread
 from typing import Any
 
@@ -17,7 +18,7 @@ from floodplain.keys import hash_columns
 from floodplain.settings import StoreSettings
 from floodplain.spark.runtime import Query
 from floodplain.spark.worker_jobs import SparkLauncher
-from floodplain.spark.worker_settings import check_settings
+from floodplain.spark.worker_settings import check_settings, free_task_slots, release, reserved
 from tests.processes import ByCount, Count, Grumpy, Held, Picky, Stuck, Whereabouts
 from tests.spark.test_dataflow import put_file, rows_of, users
 from tests.spark.test_runtime import ONCE, expected, source, state_of, write_inputs
@@ -189,7 +190,7 @@ def test_static_input_goes_through_workers_once(spark, tmp_path):
 REFUSED = [
     ({"spark.python.worker.killOnIdleTimeout": "true"}, "killOnIdleTimeout=true: Spark would kill workers that wait for rows"),
     ({"spark.speculation": "true", "spark.speculation.task.duration.threshold": "5s"}, "threshold=5s: .* second copy"),
-    ({"spark.executor.pyspark.memory": "2g"}, "spark.executor.pyspark.memory=2g: it limits the address space"),
+    ({"spark.executor.pyspark.memory": "2g"}, "memory=2g: it limits the address space .* has 3.5 MiB"),
 ]
 
 
@@ -200,7 +201,32 @@ def test_settings_of_spark_that_workers_would_not_survive_are_refused_by_name(sp
         request.addfinalizer(lambda name=name: given._jconf.remove(name))
         given.set(name, value)
     with pytest.raises(fp.BadInput, match=why):
-        check_settings(spark.sparkContext)
+        check_settings(spark.sparkContext, 7 << 19)
+
+
+def test_of_queries_that_start_at_once_none_takes_what_another_has(spark):
+    def take(number: int) -> bool:
+        try:
+            reserved(spark.sparkContext, fp.Workers(count=1), 1, 0, b"%d" % number)
+        except fp.BadInput:
+            return False
+        return True
+
+    try:
+        with ThreadPoolExecutor(12) as starting:
+            taken = list(starting.map(take, range(12)))
+        assert taken.count(True) == 4 and free_task_slots(spark.sparkContext) == 0
+    finally:
+        for number in range(12):
+            release(b"%d" % number)
+    assert free_task_slots(spark.sparkContext) == 4
+
+
+def test_a_start_that_fails_leaves_all_task_slots(spark, tmp_path):
+    write_inputs(tmp_path, 1)
+    with create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+        start(spark, tmp_path, engine=fp.Workers(count=2, port=taken.getsockname()[1]))
+    assert free_task_slots(spark.sparkContext) == 4
 
 
 def test_unknown_engines_and_impossible_settings_are_refused(spark, tmp_path):
@@ -209,6 +235,10 @@ def test_unknown_engines_and_impossible_settings_are_refused(spark, tmp_path):
         start(spark, tmp_path, engine="threads")
     with pytest.raises(fp.BadInput, match=r"Workers\(count=0\) is not possible"):
         fp.Workers(count=0)
+    with pytest.raises(fp.BadInput, match=r"heartbeat_timeout_ms=500\) is not possible: .* use 1000 or more"):
+        fp.Workers(heartbeat_timeout_ms=500)
+    with pytest.raises(fp.BadInput, match=r"heartbeat_timeout_ms='3 s'\) is not possible"):
+        fp.Workers(heartbeat_timeout_ms="3 s")
     with pytest.raises(fp.BadInput, match="certificate, key and authority go together"):
         fp.Workers(certificate="a.pem")
     with pytest.raises(fp.BadInput, match=r"these certificates cannot be used: .*No such file"):
@@ -269,7 +299,7 @@ def test_with_certificates_nothing_is_said_in_clear_text(spark, tmp_path, way, c
     counted = stream.key_by("user").process(Count()).key_by("n").process(ByCount()).write("memory")
     query = counted.start(state=tmp_path / "state", slots=4, settings=FAST, engine=engine)
     query.process_all_available()
-    with create_connection(("127.0.0.1", query._driver._engine._coordinator.port), 10) as stranger:
+    with create_connection(("127.0.0.1", query._driver._engine._pool.coordinator.port), 10) as stranger:
         stranger.sendall(b"as without certificates")
         wait_for("the refusal", lambda: "WRONG_VERSION_NUMBER" in caplog.text)
     query.stop()

@@ -1,5 +1,6 @@
 """A pipeline whose output shows what was lost, doubled, out of order or left over from another try; and its control."""
 
+import ctypes
 from datetime import UTC, datetime
 from functools import cache
 
@@ -43,6 +44,25 @@ class Gathered(fp.KeyedProcess):
         for row in rows:
             self.trail.append(f"{row.user} {row.number} {row.place} {row.before} {row.calls}")
         yield key.parity, len(self.trail), sorted(self.trail, key=lambda each: each.split()[0])
+
+
+class HoldsTheGil(fp.KeyedProcess):
+    """Calls, once, a library that lets no other thread of the process run for some seconds."""
+
+    output = "user string, n long"
+    seen = fp.Value("long", default=0)
+
+    def __init__(self, folder, seconds):
+        self.folder, self.seconds = folder, seconds
+
+    def process(self, key, rows, ctx):
+        self.seen.set(self.seen.get() + len(rows))
+        try:
+            (self.folder / "held").touch(exist_ok=False)
+            ctypes.PyDLL(None).usleep(int(self.seconds * 1_000_000))
+        except FileExistsError:
+            pass
+        yield key.user, self.seen.get()
 
 
 class Endless(fp.KeyedProcess):

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import floodplain as fp
 from floodplain.errors import UserError
 from floodplain.settings import StoreSettings
+from floodplain.testing.pipeline_kit import PipelineKit
 from tests.processes import Count, Picky, Priced
 from tests.waiting import wait_for
 from tests.workers.pipelines import ROWS, batches, build, control, shown, state_of
@@ -44,6 +46,17 @@ def test_what_workers_give_is_what_one_process_gives(kits, workers):
     assert [shown(kit.epoch(rows)) for rows in batches(EPOCHS)] == outputs
     assert state_of(kit) == state
     assert [(progress.tries, progress.moved_slots) for progress in kit.progress] == [(1, 0)] * EPOCHS
+
+
+def test_workers_combine_the_rows_that_they_read(kits):
+    def summed(stream):
+        return stream.key_by("user").agg(n=fp.count(), total=fp.sum("number"), partial=True).write("memory")
+
+    kit, one = kits(summed, rows=ROWS, slots=4, reads=True), PipelineKit(summed, rows=ROWS, slots=4)
+    for rows in batches(2):
+        assert shown(kit.epoch(rows)) == shown(one.epoch(rows))
+        assert kit.progress[-1].rows == len(rows)
+    assert kit.state("aggregate") and sorted(map(repr, kit.state("aggregate"))) == sorted(map(repr, one.state("aggregate")))
 
 
 def test_rows_between_workers_that_do_not_fit_into_memory_go_over_the_disk(kits):

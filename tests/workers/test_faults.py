@@ -15,7 +15,7 @@ from floodplain.testing.pipeline_kit import KitEpoch, survives_every_crash
 from floodplain.testing.process_launcher import ProcessLauncher
 from tests.waiting import wait_for
 from tests.workers.frame_proxy import Delayed, Doubled, Dropped
-from tests.workers.pipelines import ROWS, batches, build, control, shown, state_of
+from tests.workers.pipelines import ROWS, HoldsTheGil, batches, build, control, shown, state_of
 from tests.workers.worker_kit import Damage, Fault, WorkersKit
 
 EPOCHS = 3
@@ -154,6 +154,24 @@ def test_a_worker_that_is_stopped_past_every_time_out_and_goes_on_counts_no_more
     _same_as_without(kit)
     waking.join()
     assert sum(progress.tries for progress in kit.progress) > EPOCHS
+
+
+@pytest.mark.parametrize(("seconds", "silent_s", "losses"), [(2.5, 1, 1), (2.5, 6, 0), *_soak((13, 3, 1), (13, 16, 0))])
+def test_code_that_lets_no_other_thread_run_is_a_loss_only_beyond_the_limit(tmp_path, seconds, silent_s, losses):
+    """Nor does the worker take its driver for gone, which it could not hear meanwhile."""
+
+    def holding(stream):
+        return stream.key_by("user").process(HoldsTheGil(tmp_path, seconds)).write("memory")
+
+    kit = WorkersKit(tmp_path / "state", holding, rows="user string", slots=2, silent_s=silent_s).ready()
+    try:
+        (output,) = kit.epoch([{"user": f"u{number % 4}"} for number in range(20)]).values()
+        assert sorted((row["user"], row["n"]) for row in output) == [(f"u{number}", 5) for number in range(4)]
+        assert (tmp_path / "held").exists()
+        assert kit.engine.coordinator.losses == losses
+        assert [progress.tries for progress in kit.progress] == [1 + losses]
+    finally:
+        kit.close()
 
 
 @pytest.mark.parametrize("plan", [Dropped(3), Doubled(), Delayed(2), *_soak(Dropped(9), Delayed(6))], ids=repr)

@@ -1,38 +1,43 @@
 """One worker's process, and what it answers to commands that are not those of its try."""
 
 import pickle
+import socket
+import threading
+from dataclasses import replace
 
 import msgspec
 import pytest
 
-from floodplain.clock import SystemClock, SystemRandomness
+from floodplain.clock import ManualClock, SystemClock, SystemRandomness
 from floodplain.eventtime.times import EpochTimes
 from floodplain.settings import StoreSettings
 from floodplain.testing.process_launcher import ProcessLauncher
 from floodplain.versions.records.manifest import Manifest
 from floodplain.versions.records.manifest_delta import delta
-from floodplain.workers.channel import Credentials
+from floodplain.workers.channel import Credentials, accept
 from floodplain.workers.coordinator import Coordinator
 from floodplain.workers.kit import WorkerKit
-from floodplain.workers.messages import Begin, Done, Run
+from floodplain.workers.messages import Beat, Begin, Done, End, Register, Run, Welcome
+from floodplain.workers.worker import LOST, Launch, work
 from tests.waiting import wait_for
 
 SECRET = Credentials(b"s" * 32)
+KIT = WorkerKit(
+    address=("127.0.0.1", 0),
+    credentials=SECRET,
+    location="/nowhere",
+    settings=StoreSettings(),
+    options={},
+    operators={},
+    checks={},
+    load=pickle.loads,
+)
 
 
 @pytest.fixture
 def coordinator():
     made = Coordinator(SECRET, ("127.0.0.1", 0), SystemClock(), SystemRandomness())
-    kit = WorkerKit(
-        address=("127.0.0.1", made.port),
-        credentials=SECRET,
-        location="/nowhere",
-        settings=StoreSettings(),
-        options={},
-        operators={},
-        checks={},
-        load=pickle.loads,
-    )
+    kit = replace(KIT, address=("127.0.0.1", made.port))
     launcher = ProcessLauncher(kit, made)
     made.launch(launcher, 1)
     wait_for("the worker", made.present)
@@ -105,3 +110,48 @@ def test_a_worker_whose_process_is_replaced_in_a_try_fails_it(coordinator):
     coordinator.lose([0], "the test has no use for it")
     wait_for("another process", lambda: coordinator.pids and coordinator.pids != before)
     assert "does not work at that try" in _failure(coordinator, _run(coordinator, "one"))
+
+
+class Alone:
+    """A worker whose coordinator is the test, which also is its clock."""
+
+    def __init__(self, monkeypatch):
+        monkeypatch.setattr("floodplain.workers.worker.BEAT_S", 0.01)
+        self.clock, self.left = ManualClock(0), []
+        listening = socket.create_server(("127.0.0.1", 0))
+        kit = replace(KIT, address=listening.getsockname())
+        launch = Launch(0, 0, 0, 1)
+        self._thread = threading.Thread(target=work, args=(kit, launch, self.clock, SystemRandomness(), self.left.append))
+        self._thread.start()
+        self._channel = accept(listening.accept()[0], SECRET, SystemRandomness())
+        listening.close()
+        assert isinstance(self._channel.receive()[0], Register)
+        self._channel.send(Welcome())
+        self.await_beats()
+
+    def pass_time(self, seconds):
+        self.clock.advance_ms(int(seconds * 1000))
+        self.await_beats()
+
+    def await_beats(self):
+        """Two: the worker has looked at the clock in between."""
+        for _ in range(2):
+            assert isinstance(self._channel.receive()[0], Beat)
+
+    def end(self):
+        self._channel.send(End())
+        self._thread.join()
+
+
+def test_a_worker_that_was_stopped_itself_does_not_take_its_driver_for_gone(monkeypatch):
+    alone = Alone(monkeypatch)
+    for _ in range(3):
+        alone.pass_time(KIT.alone_s * 3)
+    assert alone.left == []
+    for _ in range(int(KIT.alone_s)):
+        alone.pass_time(0.5)
+    assert alone.left == []
+    for _ in range(int(KIT.alone_s) + 1):
+        alone.pass_time(0.5)
+    assert set(alone.left) == {LOST}
+    alone.end()

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from floodplain.operators.kernel.traits import Combiner
 from floodplain.runtime.pieces import Piece
 from floodplain.runtime.task import Job
 from floodplain.sources.parquet import InputFile, file_ranges
@@ -24,6 +25,7 @@ from floodplain.testing.workers_engine import PARTITIONS, WorkersEngine
 from floodplain.tiers.blobs import Blobs
 from floodplain.tiers.open import open_blobs
 from floodplain.workers import pieces
+from floodplain.workers.coordinator import SILENT_S
 from floodplain.workers.kit import Point, WorkerKit
 from floodplain.workers.pool import WorkerPool
 from floodplain.workers.worker import Launch
@@ -49,18 +51,31 @@ class ProxiedEngine(WorkersEngine):
             self._proxy.close()
 
 
+@dataclass(frozen=True)
+class Uncombined:
+    """Rows that the workers are to combine. ``schema``: of what comes of them."""
+
+    rows: pa.Table
+    schema: pa.Schema
+
+
 class ReadingEngine(ProxiedEngine):
-    """Its workers read the rows of an epoch from Parquet files, as those on Spark do where the source is Parquet."""
+    """Its workers read the rows of an epoch from Parquet files, and combine them, as those on Spark do where the source is
+    Parquet."""
 
     folder: Path
 
-    def _push(self, pool: WorkerPool, rows: pa.Table, keys: Sequence[str], job: Job) -> list[Piece]:
+    def combined(self, rows: pa.Table, combiner: Combiner, slots: int) -> Uncombined:
+        return Uncombined(rows, combiner.schema(rows.schema))
+
+    def _push(self, pool: WorkerPool, given: pa.Table | Uncombined, keys: Sequence[str], job: Job) -> list[Piece]:
+        rows = given.rows if isinstance(given, Uncombined) else given
         names = tuple(rows.column_names)
         schema = encoded_schema(rows.schema)
         scan = ParquetScan(schema, names, (), names, schema)
         ends = [len(rows) * number // PARTITIONS for number in range(PARTITIONS + 1)]
         files = [self._written(rows.slice(start, end - start)) for start, end in pairwise(ends)]
-        made = pool.read(job, keys, scan, file_ranges(files, PARTITIONS), combine=False)
+        made = pool.read(job, keys, scan, file_ranges(files, PARTITIONS), combine=given is not rows)
         assert sum(each.rows for each in made) == len(rows)
         return [piece for each in made for piece in each.pieces]
 
@@ -86,10 +101,11 @@ class WorkersKit(PipelineKit):
         run: Serve = serve,
         proxy: Plan | None = None,
         launcher: type[ProcessLauncher] = ProcessLauncher,
+        silent_s: float = SILENT_S,
         reads: bool = False,
         **more: Any,
     ) -> None:
-        self._proxy, self._launcher = proxy, launcher
+        self._proxy, self._launcher, self._silent_s = proxy, launcher, silent_s
         self._engine_type = ReadingEngine if reads else self.engine_type
         self.folder, self._location = folder, str(folder)
         self._workers, self.run = workers, run
@@ -100,7 +116,7 @@ class WorkersKit(PipelineKit):
 
     def _new_engine(self) -> WorkersEngine:
         self.engine = self._engine_type(self._transforms, self._plan, self._workers, pickle.dumps, pickle.loads, self.run)
-        self.engine.launcher, self.engine.proxy_plan = self._launcher, self._proxy
+        self.engine.launcher, self.engine.proxy_plan, self.engine.silent_s = self._launcher, self._proxy, self._silent_s
         if isinstance(self.engine, ReadingEngine):
             self.engine.folder = self.folder.with_name(f"{self.folder.name}-input")
         return self.engine
