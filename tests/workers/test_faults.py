@@ -11,7 +11,6 @@ import pytest
 from floodplain.errors import Unavailable
 from floodplain.runtime.engine import MOST_TRIES
 from floodplain.state.python_values import user_rows
-from floodplain.testing.pipeline_kit import KitEpoch, survives_every_crash
 from floodplain.testing.process_launcher import ProcessLauncher
 from tests.waiting import wait_for
 from tests.workers.frame_proxy import Delayed, Doubled, Dropped
@@ -187,19 +186,3 @@ def test_commands_that_get_lost_or_come_twice(started, plan):
     kit = started(proxy=plan)
     _same_as_without(kit)
     assert plan.met
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("reads", [False, True], ids=["bridge", "reads"])
-def test_a_driver_that_is_killed_at_any_step(tmp_path, reads):
-    kits = []
-
-    def make():
-        kits.append(WorkersKit(tmp_path / f"state{len(kits)}", build, rows=ROWS, slots=SLOTS, reads=reads))
-        return kits[-1]
-
-    try:
-        assert survives_every_crash(make, [KitEpoch(rows) for rows in batches(2)]) > 20
-    finally:
-        for kit in kits:
-            kit.close()
