@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floodplain.errors import BadInput, NotNative
-from floodplain.sources.evaluation import Rows, evaluate, matching
+from floodplain.sources.evaluation import Rows, evaluate, matching, scalar_of
 from floodplain.sources.event_times import EventTimes
 from floodplain.sources.file_columns import FileColumns, bind_file, declared
 from floodplain.sources.leaves import CORRECTED, Calendars
-from floodplain.sources.scan import Observe, ParquetScan, Project, Step, Where, decoded_schema
+from floodplain.sources.scan import Const, Observe, ParquetScan, Project, Step, Where, decoded_schema
 
 BATCH_ROWS = 1 << 17
 """Rows that are read and computed at a time, which bounds the memory."""
@@ -31,6 +31,8 @@ class InputFile(msgspec.Struct, frozen=True):
     path: str
     size_bytes: int
     mtime_ms: int
+    values: tuple[Const, ...] = ()
+    """Of the partition columns of its scan."""
 
 
 class FileRange(msgspec.Struct, frozen=True):
@@ -107,10 +109,19 @@ class RangeReader:
 
     def _batches_of(self, parquet: pq.ParquetFile) -> Iterator[Rows]:
         scan = self._scan
-        groups = _row_groups(parquet.metadata, self._range)
+        groups, constants = _row_groups(parquet.metadata, self._range), self._constants(parquet)
         columns = bind_file(decoded_schema(scan.schema), parquet, scan.case_sensitive, _calendars(scan, parquet.metadata))
         for batch in _record_batches(parquet, groups, columns):
-            yield Rows(dict(zip(scan.names, columns.table(batch), strict=True)), len(batch))
+            repeated = {name: pa.repeat(value, len(batch)) for name, value in constants.items()}
+            yield Rows(dict(zip(scan.names, columns.table(batch), strict=True)) | repeated, len(batch))
+
+    def _constants(self, parquet: pq.ParquetFile) -> dict[str, pa.Scalar]:
+        """The values of partition columns, by what the steps call them."""
+        present = {name.lower() for name in parquet.schema_arrow.names}
+        if twice := [name for _, name in self._scan.partitions if name.lower() in present]:
+            raise NotNative(f"{self._range.file.path} has the column {twice[0]}, as has its folder: it is left to Spark")
+        values = map(scalar_of, self._range.file.values)
+        return {name: value for (name, _), value in zip(self._scan.partitions, values, strict=True)}
 
 
 def _record_batches(parquet: pq.ParquetFile, groups: Sequence[int], columns: FileColumns) -> Iterator[pa.RecordBatch]:

@@ -179,6 +179,8 @@ class ParquetScan(msgspec.Struct, frozen=True):
     datetime_rebase: str = "CORRECTED"
     """Of files that do not say which calendar they are written in: ``CORRECTED``, or Spark rebases or refuses old dates."""
     int96_rebase: str = "CORRECTED"
+    partitions: tuple[tuple[str, str], ...] = ()
+    """Columns of which each file has one value, by the folder that it is in: what the steps call them, and their names."""
 
 
 def encoded_type(type_: pa.DataType) -> bytes:

@@ -20,6 +20,7 @@ from floodplain.sources.evaluation import may_fail
 from floodplain.sources.event_times import EventTimes
 from floodplain.sources.file_log import files_of_batch
 from floodplain.sources.parquet import InputFile
+from floodplain.sources.partition_columns import PartitionColumn, can_be_read
 from floodplain.sources.scan import (
     Column,
     Const,
@@ -33,6 +34,7 @@ from floodplain.sources.scan import (
     Where,
     children,
     encoded_schema,
+    encoded_type,
 )
 from floodplain.spark.catalyst import OnlySpark, arrow_type, class_name, column_name, items, parsed_type, translated
 from floodplain.versions.records.edit import SourcePosition
@@ -69,10 +71,12 @@ class NativeInput:
     scan: ParquetScan
     base: str
     """The folder that the source reads; "" if it has a pattern."""
+    partitions: tuple[PartitionColumn, ...] = ()
+    """The columns that are in the names of folders below it, in their order."""
 
     def files(self, position: SourcePosition, before: SourcePosition) -> tuple[InputFile, ...] | str:
         """The files of the batch at ``position``, or why this batch is left to Spark. ``before``: of the batch before it."""
-        return files_of_batch(position, before, self.base)
+        return files_of_batch(position, before, self.base, self.partitions)
 
 
 def native_input(rows: DataFrame) -> NativeInput | str:
@@ -103,7 +107,11 @@ def _native_input(rows: DataFrame) -> NativeInput:
     setting = _checked_settings(spark.conf.get)
     steps = tuple(step for operator in reversed(operators) for step in _steps(operator))
     output = tuple(map(column_name, items(plan.output())))
-    read = _read_columns(relation, steps, output)
+    partitions, base = _partition_columns(relation), _base(options.get("path", ""))
+    if partitions and not base:
+        raise OnlySpark("the input is partitioned, below folders that are given as a pattern")
+    read = _read_columns(relation, steps, output, [column.name for column in partitions])
+    named = {attribute.name(): column_name(attribute) for attribute in items(relation.output())}
     scan = ParquetScan(
         encoded_schema(pa.schema([pa.field(name, type_) for name, type_ in read.values()])),
         tuple(read),
@@ -113,8 +121,9 @@ def _native_input(rows: DataFrame) -> NativeInput:
         setting("spark.sql.caseSensitive", "false").lower() == "true",
         options.get("datetimerebasemode", setting("spark.sql.parquet.datetimeRebaseModeInRead", _REBASE)).upper(),
         options.get("int96rebasemode", setting("spark.sql.parquet.int96RebaseModeInRead", _REBASE)).upper(),
+        tuple((named[column.name], column.name) for column in partitions),
     )
-    return NativeInput(scan, _base(options.get("path", "")))
+    return NativeInput(scan, base, partitions)
 
 
 def _jvm() -> Any:
@@ -128,6 +137,8 @@ def _chain(plan: Any) -> list[Any]:
     chain = [plan]
     while class_name(chain[-1]) in ("Project", "Filter", "EventTimeWatermark"):
         chain.append(chain[-1].child())
+    if class_name(chain[-1]) == "Union":
+        raise OnlySpark("a union of several sources is computed by Spark only")
     if class_name(chain[-1]) != "StreamingRelation":
         raise OnlySpark(f"{short(chain[-1].simpleString(25), quoted=False)} is computed by Spark only")
     return chain
@@ -141,8 +152,8 @@ def _checked_source(relation: Any) -> dict[str, str]:
     if source.catalogTable().isDefined():
         raise OnlySpark("the source is a table of the catalog")
     info = source.sourceInfo()
-    if not info.partitionColumns().isEmpty() or not source.partitionColumns().isEmpty():
-        raise OnlySpark("the input is partitioned: names of folders have columns")
+    if not source.partitionColumns().isEmpty():
+        raise OnlySpark("the source is given its partition columns")
     if relation.output().size() != info.schema().size():
         raise OnlySpark("metadata of files, as in the column _metadata, is known to Spark only")
     schema = info.schema().json()
@@ -201,13 +212,26 @@ def _failing(expression: Expression, *, conditional: bool) -> Iterator[tuple[Exp
         yield from (each for other in others for each in _failing(other, conditional=conditional or skips))
 
 
-def _read_columns(relation: Any, steps: tuple[Step, ...], output: tuple[str, ...]) -> dict[str, tuple[str, pa.DataType]]:
-    """Of the source, what is used: name in the plan → name and type."""
+def _partition_columns(relation: Any) -> tuple[PartitionColumn, ...]:
+    """The columns that Spark has read in names of folders, in the order of folders."""
+    types = {attribute.name(): arrow_type(parsed_type(attribute)) for attribute in items(relation.output())}
+    columns = []
+    for name in map(str, items(relation.dataSource().sourceInfo().partitionColumns())):
+        if name not in types or not can_be_read(types[name]):
+            raise OnlySpark(f"the input is partitioned by {name}, of the type {types.get(name)}, which only Spark reads there")
+        columns.append(PartitionColumn(name, encoded_type(types[name])))
+    return tuple(columns)
+
+
+def _read_columns(
+    relation: Any, steps: tuple[Step, ...], output: tuple[str, ...], others: Sequence[str]
+) -> dict[str, tuple[str, pa.DataType]]:
+    """Of the source, what is used, without ``others``: name in the plan → name and type."""
     used = {*output, *(name for step in steps for name in _names_in(step))}
     return {
         column_name(attribute): (attribute.name(), arrow_type(parsed_type(attribute)))
         for attribute in items(relation.output())
-        if column_name(attribute) in used
+        if column_name(attribute) in used and attribute.name() not in others
     }
 
 

@@ -51,7 +51,7 @@ def reading(**options):
     [
         (lambda spark, _: spark.readStream.format("rate").load(), "rate"),
         (lambda spark, folder: spark.readStream.schema("a long").json(str(folder)), "format json"),
-        (lambda spark, folder: reading()(spark, folder).union(reading()(spark, folder)), "Union"),
+        (lambda spark, folder: reading()(spark, folder).union(reading()(spark, folder)), "union of several sources"),
         (lambda spark, folder: reading()(spark, folder).dropDuplicates(["a"]), "Deduplicate"),
         (lambda spark, folder: reading()(spark, folder).select("*", "_metadata.file_path"), "_metadata"),
         (lambda spark, folder: reading()(spark, folder).selectExpr("explode(array(a)) as b"), "Generate|computed by Spark"),
@@ -68,9 +68,19 @@ def test_what_is_no_plain_parquet_has_a_reason(spark, tmp_path, rows, reason):
     assert isinstance(text, str) and re.search(reason, text), text
 
 
-def test_partitioned_folders_have_a_reason(spark, tmp_path):
+PARTITIONED = {
+    "part double": "partitioned by part, of the type double",
+    "part decimal(9,2)": "partitioned by part, of the type decimal",
+    "part timestamp": "partitioned by part, of the type timestamp",
+}
+
+
+@pytest.mark.parametrize("ddl", PARTITIONED)
+def test_partitions_of_types_that_are_written_in_many_ways_have_a_reason(spark, tmp_path, ddl):
     spark.range(4).selectExpr("id", "id % 2 as part").write.partitionBy("part").parquet(str(tmp_path / "in"))
-    assert "partitioned" in str(native_input(spark.readStream.schema("id long, part long").parquet(str(tmp_path / "in"))))
+    assert PARTITIONED[ddl] in str(native_input(spark.readStream.schema(f"id long, {ddl}").parquet(str(tmp_path / "in"))))
+    below = spark.readStream.schema("id long, part long").parquet(str(tmp_path / "i*"))
+    assert "pattern" in str(native_input(below))
 
 
 @pytest.mark.parametrize(

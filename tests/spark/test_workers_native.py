@@ -95,6 +95,59 @@ def test_a_file_that_only_spark_reads_comes_over_the_bridge(spark, tmp_path):
     assert totals == {f"u{user}": sum(n for n in range(90) if n % 5 == user) for user in range(5)}
 
 
+class Placed(fp.KeyedProcess):
+    """Each row with the place in which it came to its key."""
+
+    n = fp.Value("long", default=0)
+    output = "day date, hour int, name string, user string, place long"
+
+    def process(self, key, rows, ctx):
+        for row in rows:
+            self.n.set(self.n.get() + 1)
+            yield key.day, key.hour, row.name, row.user, self.n.get()
+
+
+FOLDERS = [
+    "day=2024-01-01/hour=7/name=a%2Fb %25",
+    "day=2024-01-01/hour=23/name=__HIVE_DEFAULT_PARTITION__",
+    "day=2024-02-29/hour=-1/name=ä=ö",
+    "day=__HIVE_DEFAULT_PARTITION__/hour=0/name=007",
+    "day=2024-02-29/hour=0/name=100%",
+]
+
+
+@pytest.mark.parametrize("where", ["true", "hour <> 7 and (day > date'2024-01-01' or name is null)", "day is null"])
+def test_columns_in_the_names_of_folders_are_read_as_by_spark(spark, tmp_path, where):
+    for number, folder in enumerate(FOLDERS):
+        put_table(tmp_path / "in" / folder, number, rows(range(number * 10, number * 10 + 10)))
+    ddl, came = f"{ROWS}, day date, hour int, name string", {}
+    for engine in WAYS:
+        stream = spark.readStream.schema(ddl).option("maxFilesPerTrigger", 2).parquet(str(tmp_path / "in")).where(where)
+        flow = fp.stream(stream).key_by("day", "hour").process(Placed(), name="placed").write("memory")
+        query = flow.start(state=str(tmp_path / engine), slots=3, engine=WAYS[engine])
+        query.process_all_available()
+        came[engine] = sorted(map(repr, query.sink.table().to_pylist())), [each.rows for each in query.progress]
+        ways = way_of(query)
+        query.stop()
+    assert ways[""].startswith("native: workers read the files")
+    assert came["workers"] == came["tasks"] and came["tasks"][0]
+
+
+def test_folders_and_files_that_only_spark_reads_come_over_the_bridge(spark, tmp_path):
+    put_table(tmp_path / "in" / "n2=7", 0, rows(range(10)))
+    put_table(tmp_path / "in" / "n2=07", 1, rows(range(10)))
+    put_table(tmp_path / "in" / "n2=8", 2, rows(range(10)).append_column("N2", pa.array([1] * 10)))
+    stream = spark.readStream.schema(f"{ROWS}, n2 int").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    flow = fp.stream(stream.select("user", "n2")).key_by("n2").agg(n=fp.count()).write("memory")
+    query = flow.start(state=str(tmp_path / "state"), slots=2, engine=Workers(count=2))
+    query.process_all_available()
+    assert way_of(query)[""].startswith("native")
+    assert [(each.rows, each.tries) for each in query.progress] == [(10, 1), (10, 1), (10, 2)]
+    query.stop()
+    totals = fp.open(tmp_path / "state").snapshot().table("aggregate").to_arrow().to_pylist()
+    assert sorted((row["n2"], row["n"]) for row in totals) == [(7, 20), (8, 10)]
+
+
 def test_a_file_that_changed_since_it_was_listed_is_refused(spark, tmp_path):
     put_table(tmp_path / "in", 0, rows(range(50)))
     query = query_of(spark, tmp_path, "workers")
