@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.spark.fault_processes import Fault
 
 ROOT = Path(__file__).resolve().parents[2]
+NO_SETTINGS: Mapping[str, str] = {}
 
 
 def environment(java: Path) -> dict[str, str]:
@@ -22,10 +24,12 @@ def environment(java: Path) -> dict[str, str]:
 class Cluster:
     """Asks, and gets answers. Use as a context manager."""
 
-    def __init__(self, scratch: Path, java: Path) -> None:
+    def __init__(self, scratch: Path, java: Path, executors: int = 2, settings: Mapping[str, str] = NO_SETTINGS) -> None:
+        """``executors``: how many there are at first. ``settings``: of Spark, in place of those that all tests have."""
+        self._executors = executors
         self._log = (scratch / "log").open("w+")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.cluster_process", str(scratch)],
+            [sys.executable, "-m", "tests.spark.cluster_process", str(scratch), json.dumps(dict(settings))],
             env=environment(java),
             cwd=scratch,
             stdin=subprocess.PIPE,
@@ -36,7 +40,7 @@ class Cluster:
         )
 
     def __enter__(self) -> "Cluster":
-        assert self._answer() == 2
+        assert self._answer() == self._executors
         return self
 
     def __exit__(self, *_: object) -> None:

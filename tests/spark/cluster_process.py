@@ -1,4 +1,4 @@
-"""A Spark cluster in a process of its own, told what to do line by line: ``python -m tests.spark.cluster_process SCRATCH``.
+"""A Spark cluster in a process of its own, told what to do by lines: ``python -m tests.spark.cluster_process SCRATCH SETTINGS``.
 
 As ``local-cluster[2,1,…]``: a master and two workers with a core each in this JVM, an executor JVM for each worker. But here the
 workers are two hosts, since Spark does not put a second attempt of a task on the host of the first.
@@ -47,8 +47,8 @@ SETTINGS = {
 }
 
 
-def cluster(scratch: Path) -> SparkSession:
-    conf = SparkConf().setAll(list(SETTINGS.items())).set("spark.local.dir", str(scratch / "local"))
+def cluster(scratch: Path, more: dict[str, str]) -> SparkSession:
+    conf = SparkConf().setAll(list({**SETTINGS, **more}.items())).set("spark.local.dir", str(scratch / "local"))
     conf.set("spark.sql.warehouse.dir", str(scratch / "warehouse"))
     conf.set("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"]).set("spark.pyspark.python", sys.executable)
     SparkContext._ensure_initialized(conf=conf)
@@ -102,10 +102,10 @@ class Conductor:
         return self._session.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
 
 
-def main(scratch: Path) -> None:
+def main(scratch: Path, settings: dict[str, str]) -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    session = cluster(scratch)
+    session = cluster(scratch, settings)
     conductor = Conductor(session)
     answers.write(json.dumps({"value": conductor.executors()}) + "\n")
     for line in sys.stdin:
@@ -119,4 +119,4 @@ def main(scratch: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

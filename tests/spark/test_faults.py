@@ -20,10 +20,15 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    java = java_home(tmp_path_factory.mktemp("java"))
-    if java is None:
+def java(tmp_path_factory):
+    found = java_home(tmp_path_factory.mktemp("java"))
+    if found is None:
         pytest.skip("no Java 17 or newer: set JAVA_HOME, put java on the PATH or install the extra `java`")
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster(java, tmp_path_factory):
     with Cluster(tmp_path_factory.mktemp("cluster"), java) as cluster:
         yield cluster
 
@@ -187,3 +192,30 @@ def test_workers_that_die_with_their_process_or_their_executor_leave_no_trace(cl
         assert len(arrived) >= 2, f"{one.act} of {one.operator} in epoch {one.epoch}: tried again"
     assert held.arrivals()[0]["executor"] not in {other["executor"] for other in held.arrivals()[1:]}
     check(tmp_path, 3)
+
+
+ALLOCATION = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "0",
+    "spark.dynamicAllocation.maxExecutors": "2",
+    "spark.dynamicAllocation.executorIdleTimeout": "2s",
+    "spark.scheduler.minRegisteredResourcesRatio": "0",
+}
+
+
+@pytest.mark.soak
+def test_under_dynamic_allocation_workers_bring_executors_and_give_them_back(java, tmp_path):
+    write_input(tmp_path, 2)
+    held = fault(tmp_path, "first", 2, "hold")
+    (tmp_path / "cluster").mkdir()
+    with Cluster(tmp_path / "cluster", java, executors=0, settings=ALLOCATION) as cluster:
+        with pytest.raises(AssertionError, match=r"needs 3 free .* may have 2 \(.*maxExecutors=2, 1 .* use .*maxExecutors=3"):
+            cluster.start(tmp_path, engine="workers", slots=3)
+        cluster.start(tmp_path, held, engine="workers")
+        wait_for("a worker to be held", held.arrivals, 120)
+        wait_for("an executor for each worker", lambda: cluster.executors() == 2, 60)
+        held.release()
+        cluster.finish(tmp_path)
+        wait_for("the executors to be gone", lambda: cluster.executors() == 0, 60)
+    check(tmp_path, 2)
