@@ -10,7 +10,8 @@ import pytest
 
 from floodplain.runtime.checkpoint.spark_checkpoint import batch_entry
 from floodplain.sources.parquet import file_ranges, read
-from floodplain.spark.native_input import NativeInput, native_input, observe
+from floodplain.spark.catalyst import OnlySpark
+from floodplain.spark.native_input import NativeInput, _base, native_input, observe
 from floodplain.spark.session_conf import settings
 from floodplain.versions.records.edit import SourcePosition
 from tests.spark.files import put_table
@@ -81,6 +82,13 @@ def test_partitions_of_types_that_are_written_in_many_ways_have_a_reason(spark, 
     assert PARTITIONED[ddl] in str(native_input(spark.readStream.schema(f"id long, {ddl}").parquet(str(tmp_path / "in"))))
     below = spark.readStream.schema("id long, part long").parquet(str(tmp_path / "i*"))
     assert "pattern" in str(native_input(below))
+
+
+@pytest.mark.parametrize("path", ["s3a://bucket/in", "hdfs://host:9000/in", "abfss://c@a.dfs.core.windows.net/in"])
+def test_object_stores_have_a_reason(path):
+    with pytest.raises(OnlySpark, match=f"the folder {path} is not on a local or shared disk"):
+        _base(path)
+    assert _base("file:///data/in") == _base("/data/in/") == "/data/in"
 
 
 @pytest.mark.parametrize(
