@@ -72,7 +72,6 @@ def test_what_is_no_plain_parquet_has_a_reason(spark, tmp_path, rows, reason):
 PARTITIONED = {
     "part double": "partitioned by part, of the type double",
     "part decimal(9,2)": "partitioned by part, of the type decimal",
-    "part timestamp": "partitioned by part, of the type timestamp",
 }
 
 
