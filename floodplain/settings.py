@@ -38,6 +38,14 @@ class CacheSettings:
     """The bound, over all processes that share the directory."""
     policy: Literal["lru", "frequency"] = "lru"
     """``frequency`` keeps what is read often through a scan that reads everything once; it costs a small sketch."""
+    per: Literal["machine", "executor"] = "machine"
+    """``machine``: all processes of a machine that name this directory share one cache and its bound. ``executor``: each executor
+    of Spark has its own folder in it, with the bound for itself, and the driver another one. What one of them has, another one
+    fetches again, and n executors on a machine take n times the room."""
+
+    def __post_init__(self) -> None:
+        if self.per not in ("machine", "executor"):
+            raise BadInput(f"CacheSettings(per={self.per!r}) is not possible: use 'machine' or 'executor'")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from floodplain.settings import CacheSettings
 from floodplain.tiers.cache import sketch
 from floodplain.tiers.cache.entry import key_of, stem_of, trailer, unsealed
 from floodplain.tiers.cache.ledger import Ledger, Reservation
+from floodplain.tiers.cache.place import root_of
 from floodplain.tiers.cache.policy import policy_of
 from floodplain.tiers.files.errors import as_ours
 from floodplain.tiers.files.modes import AS_UMASK, Modes
@@ -46,8 +47,8 @@ class CacheFiles:
         self._space = space
         self._clock = clock
         self._verified: dict[str, Mark] = {}
-        root = Path(settings.directory).expanduser()
-        with as_ours(f"opening the {tier} cache at {root}"):
+        with as_ours(f"opening the {tier} cache at {settings.directory}"):
+            root = root_of(settings, os.environ, modes)
             root.parent.mkdir(parents=True, exist_ok=True)
             modes.make_folder(root)
             _check_room(root, settings.size_bytes, tier)
