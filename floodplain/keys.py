@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.xxh64 import Flags, Hashes, Places, Values, hash_bytes, hash_ints, hash_longs
@@ -98,6 +99,11 @@ def key_group(hashes: Hashes, key_groups: int) -> npt.NDArray[np.int32]:
     if bits == 0:
         return np.zeros(len(hashes), np.int32)
     return (hashes >> np.uint64(64 - bits)).astype(np.int32)
+
+
+def key_group_of(hash_: int, key_groups: int) -> int:
+    """As ``key_group``, of one hash."""
+    return hash_ >> 64 - _group_bits(key_groups)
 
 
 def group_bounds(lo: int, hi: int, key_groups: int) -> tuple[int, int]:
@@ -354,3 +360,36 @@ def _equal_lists(left: pa.Array, right: pa.Array, children: Sequence[tuple[pa.Ar
     same = _all_equal(len(inside), [(a.take(left_at), b.take(right_at)) for a, b in children])
     equal[np.repeat(rows, lengths)[~same]] = False
     return equal
+
+
+def hash_one(values: Sequence[object], types: Sequence[pa.DataType]) -> int | None:
+    """The hash of one key, of Python values, as ``hash_columns`` gives it. None for values and types that it does not know: those
+    that are not strings and whole numbers, or do not fit."""
+    hash_ = _SEED
+    for value, type_ in zip(values, types, strict=True):
+        data = _bytes_of(value, type_)
+        if data is None:
+            return None
+        hash_ = xxhash.xxh64_intdigest(data, hash_)
+    return hash_
+
+
+def _bytes_of(value: object, type_: pa.DataType) -> bytes | None:
+    if type(value) is str and type_.id == _STRING:
+        return _encoded(value)
+    if type(value) is int and type_.id in _WIDTHS:
+        bits = _WIDTHS[type_.id]
+        if -(1 << bits - 1) <= value < 1 << bits - 1:
+            return value.to_bytes(max(bits // 8, 4), "little", signed=True)
+    return None
+
+
+def _encoded(value: str) -> bytes | None:
+    try:
+        return value.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return None
+
+
+_STRING = pa.string().id
+_WIDTHS = {pa.int8().id: 8, pa.int16().id: 16, pa.int32().id: 32, pa.int64().id: 64}

@@ -36,6 +36,7 @@ TARGETS = {
     "commit_growth": ("at most", 1.3),
     "open_growth": ("at most", 1.3),
     "repartition_vs_rewrite": ("at least", 50.0),
+    "value_point_vs_rocksdb": ("at least", 0.1),
 }
 _NEW_SHARE = 10
 """One in this many users of an update or a query is not in the state yet."""

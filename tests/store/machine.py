@@ -199,9 +199,20 @@ class Twins:
             assert found.found[number] == bool(expected)
             check_list_order(table, rows)
             expected_rows.append(expected.get((key, sub), table.defaults()))
+        if not self.forged:
+            self._check_gets(view, table, wanted)
         if table.shape == "value":
             aligned = found.aligned().to_pylist()
             assert [table.values_of(row) for row in aligned] == expected_rows
+
+    def _check_gets(self, view: TableView, table: ModelTable, wanted: list[Row]) -> None:
+        """One entry after the other, as a multi-get of them all gives them."""
+        names = [*table.keys, *table.subkeys]
+        found = view.multi_get(world.arrow_rows(table, wanted, names, 0))
+        expected = {number: table.values_of(row) for number, row in zip(found.key_number, found.rows.to_pylist(), strict=True)}
+        for number, row in enumerate(wanted):
+            values = view.get(*(row[name] for name in names))
+            assert (None if values is None else table.values_of(values)) == expected.get(number)
 
     def check_diff(self, store: Store, name: str, older: int, newer: int) -> None:
         now = self.history[newer][name]

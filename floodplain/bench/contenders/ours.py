@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -65,8 +66,12 @@ class Ours:
         epoch.commit()
 
     def point(self, keys: pa.Table) -> int:
+        """One call per key: ``get`` where a key has one entry, ``multi_get`` where it has several."""
         view = self.view
-        return sum(total(self.kind, view.multi_get(keys.slice(at, 1)).rows) for at in range(len(keys)))
+        if view.schema.subkeys:
+            return sum(total(self.kind, view.multi_get(keys.slice(at, 1)).rows) for at in range(len(keys)))
+        entries = (view.get(user) for user in keys.column("user").to_pylist())
+        return sum(_NUMBER_OF[self.kind.name](values) for values in entries if values is not None)
 
     def multi_get(self, keys: pa.Table) -> int:
         return total(self.kind, self.view.multi_get(keys).rows)
@@ -111,6 +116,13 @@ class Ours:
 
 
 _NUMBER = {"value": "n", "list": "item", "map": "seen", "nested": "profile"}
+
+
+_NUMBER_OF: dict[str, Callable[[dict[str, Any]], int]] = {
+    "value": lambda values: values["n"],
+    "nested": lambda values: values["profile"]["visits"],
+}
+"""Of one entry, as ``total`` of rows."""
 
 
 def total(kind: Kind, rows: pa.Table) -> int:

@@ -1,9 +1,10 @@
 """A snapshot: the tables of one manifest, with multi-get and range scan."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from floodplain.errors import BadInput, SchemaMismatch
 from floodplain.keys import hash_columns, key_group, normalize_keys
 from floodplain.metrics import LOOKUP_ROWS, LOOKUPS
 from floodplain.store.read import key_range_reader as pieces
-from floodplain.store.read import lookup, scan
+from floodplain.store.read import lookup, point_get, scan
 from floodplain.store.read.snapshot_files import SnapshotFiles
 from floodplain.store.read.task_reads import TaskReads
 from floodplain.store.rows import large_tables, layout
@@ -125,6 +126,8 @@ class TableView:
         self._files = files
         self._open_runs = open_runs
         self._history = history
+        self._points: tuple[Manifest, point_get.PointGet | None] | None = None
+        """Of this manifest, prepared for ``get``; None where that goes as ``multi_get`` does."""
 
     @property
     def _manifest(self) -> Manifest:
@@ -151,6 +154,28 @@ class TableView:
         )
         self._count(len(rows))
         return Lookup(self.schema, lookup_keys.hashes, self._logical(rows, columns, expiries), key_number)
+
+    def get(self, *key: object) -> dict[str, Any] | None:
+        """The values of one entry, by name, or None: for a query of one key after the other; many keys are one ``multi_get``.
+
+        ``key``: the key columns in their order, then the sub-keys if the table has any.
+        """
+        found = self._files.read(partial(self._point, key))
+        if found is not point_get.UNSETTLED:
+            self._count(found is not None)
+            return None if found is None else dict(found)
+        rows = self.multi_get(point_get.key_table(self.schema, key), columns=[field.name for field in self.schema.values]).rows
+        return {name: rows.column(name)[0].as_py() for name in rows.column_names} if len(rows) else None
+
+    def _point(self, key: Sequence[object], manifest: Manifest) -> Mapping[str, Any] | None:
+        if len(key) != len(self.schema.keys) or len(manifest.runs.get(self.schema.table, ())) >= INDEXED:
+            return point_get.UNSETTLED
+        if self._points is None or self._points[0] is not manifest:
+            sources = self._open_runs.sources(manifest, self.schema.table)
+            applies = point_get.applies(self.schema, sources)
+            self._points = manifest, point_get.PointGet(self.schema, sources, manifest.key_groups) if applies else None
+        points = self._points[1]
+        return point_get.UNSETTLED if points is None else points.get(key)
 
     def pieces(self, key: pa.Table, *, now_ms: int | None = None) -> Iterator[pa.Table]:
         """All rows of one key by sub-key, in bounded pieces: what a multi-get of it would give, for keys with very many rows."""

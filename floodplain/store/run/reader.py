@@ -152,7 +152,7 @@ class RunReader:
         """Rows with these hashes (and sub-keys), chunk by chunk. Requires: ``hashes`` ascending, ``subs`` among equal ones."""
         timed, seen_bytes = self._footer.index is not None, 0
         for chunk, hits in self._find_by_index(hashes, subs, held) if timed else self._find_by_hash(hashes, subs, held):
-            seen_bytes += 0 if self._at_hand(chunk) else int(self.decoded_bytes[chunk])
+            seen_bytes += 0 if self.at_hand(chunk) else int(self.decoded_bytes[chunk])
             if len(hits.row):
                 yield _detached(hits) if seen_bytes > self._fetch_bytes else hits
 
@@ -167,7 +167,7 @@ class RunReader:
             else:
                 yield chunk, self._match(batch, lookup_keys[chunk], hashes, subs)
 
-    def _at_hand(self, chunk: int) -> bool:
+    def at_hand(self, chunk: int) -> bool:
         """Whether the chunk is used where it is mapped."""
         if self._body is None:
             return self.cached is not None and self.cached.is_mapped(chunk)
