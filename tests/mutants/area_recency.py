@@ -86,6 +86,20 @@ PLANTS = (
         ("policies::test_the_runs_of_one_epoch_are_one_level",),
     ),
     Plant(
+        "a_get_takes_the_row_of_another_key_with_the_same_hash",
+        "point_get",
+        "            if any(columns[place][row].as_py() != value for place, value in zip(self._keys, key, strict=True)):\n",
+        "            if False:\n",
+        ("point_gets::test_keys_that_share_a_hash_are_told_apart",),
+    ),
+    Plant(
+        "a_get_finds_what_is_deleted",
+        "point_get",
+        "            if deletes and columns[self._op][row].as_py() != PUT:\n",
+        "            if False:\n",
+        ("point_gets::test_a_get_is_the_newest_value",),
+    ),
+    Plant(
         "a_delta_is_applied_to_another_manifest",
         "manifest_delta",
         "    if change.before != before.chain:\n",
