@@ -7,6 +7,7 @@ from tests.mutants import (
     area_garbage,
     area_live,
     area_log,
+    area_misses,
     area_publishing,
     area_recency,
     area_timers,
@@ -25,6 +26,7 @@ AREAS: dict[str, tuple[Plant, ...]] = {
     "checkpoint": area_checkpoint.PLANTS,
     "workers": area_workers.PLANTS,
     "live": area_live.PLANTS,
+    "misses": area_misses.PLANTS,
 }
 
 

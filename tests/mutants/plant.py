@@ -32,6 +32,9 @@ FILES = {
     "live_operation": "floodplain/runtime/live/operation.py",
     "live_update": "floodplain/runtime/live/update.py",
     "lookup": "floodplain/store/read/lookup.py",
+    "misses": "floodplain/store/read/misses.py",
+    "per_key": "floodplain/operators/kernel/per_key.py",
+    "read_ahead": "floodplain/store/run/read_ahead.py",
     "manifest": "floodplain/versions/records/manifest.py",
     "manifest_delta": "floodplain/versions/records/manifest_delta.py",
     "manifest_feed": "floodplain/runtime/manifest_feed.py",
@@ -66,6 +69,8 @@ FILES = {
 """Where each file is: the one place to change when a module moves."""
 
 TESTS = {
+    "hidden_misses": "tests/operators/kernel/test_hidden_misses.py",
+    "read_ahead": "tests/store/run/test_read_ahead.py",
     "cached_runs": "tests/store/run/test_cached_run.py",
     "changed_on_disk": "tests/store/test_changed_on_disk.py",
     "collect": "tests/versions/retention/test_garbage.py",

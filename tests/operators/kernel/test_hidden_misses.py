@@ -1,7 +1,7 @@
 """Keys whose state is at hand are processed while the state of others travels; results do not show it."""
 
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -75,6 +75,41 @@ def test_a_key_at_hand_is_processed_before_the_answer_for_another_comes(monkeypa
     blobs.answer = lambda name: wait(processed)
     assert kit.epoch(rows_of(missing, at_hand)) == [{"user": missing, "n": 2}, {"user": at_hand, "n": 3}]
     assert seen == [at_hand, missing] and no_thread_is_left()
+
+
+class Reminding(Counting):
+    """Emits to the side for its rows, and has a timer that tells what it sees."""
+
+    side_outputs: ClassVar = {"aside": "user string"}
+
+    def process(self, key, rows, ctx):
+        ctx.emit("aside", (key.user,))
+        ctx.processing_timer(rows[0].n)
+        yield from super().process(key, rows, ctx)
+
+    def on_timer(self, key, at, ctx):
+        ctx.emit("aside", (f"{key.user} at {at}",))
+        yield key.user, 100 * self.n.get()
+
+
+def test_timers_and_side_outputs_keep_the_order_of_keys(called):
+    kit = remote_kit(Reminding(), Remote(), SETTINGS, rows=ROWS, keys=["user"])
+    order = [row["user"] for row in kit.epoch(rows_of(*USERS), now_ms=0)]
+    at_hand, missing = order[-1], order[0]
+    kit.store.open_runs.keep_only(())
+    kit.epoch(rows_of(at_hand), now_ms=0)
+    kit.store.snapshot().stored("kit").multi_get(pa.table({"user": [at_hand]}))
+    called.clear()
+    out = kit.epoch([{"user": missing, "n": 2}, {"user": at_hand, "n": 1}], now_ms=2)
+    mine = [row for row in out if row["user"] in (missing, at_hand)]
+    assert called == [at_hand, missing]
+    assert [(row["user"], row["n"]) for row in mine] == [
+        *((missing, 2), (at_hand, 3)),
+        *((missing, 200), (at_hand, 300), (missing, 200)),
+    ]
+    asides = [row["user"] for row in kit.sides["aside"] if row["user"].split()[0] in (missing, at_hand)]
+    assert asides == [missing, at_hand, f"{missing} at 1", f"{at_hand} at 1", f"{missing} at 2"]
+    assert no_thread_is_left()
 
 
 class Paging(KeyedProcess):

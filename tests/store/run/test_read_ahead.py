@@ -151,6 +151,9 @@ def test_what_is_beyond_the_budget_waits_until_something_is_used():
     ahead.add(wanted)
     for _ in range(2):
         assert arrived.acquire(timeout=20)
+    (thread,) = ahead._threads
+    while thread.is_alive() and not ahead._changed._waiters:
+        thread.join(0.001)
     assert len(runs.blobs.asked) == 2
     reader, chunk = wanted[0].chunks[0]
     runs.open_runs._cache.get(reader.ref.id, chunk)
