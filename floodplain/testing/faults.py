@@ -79,6 +79,7 @@ class CountedBlobs(Blobs):
     def __init__(self, inner: Blobs, steps: Steps) -> None:
         self._inner, self._steps = inner, steps
         self.tier, self.url, self.answers_at_once = inner.tier, inner.url, inner.answers_at_once
+        self.derived = inner.derived
 
     def create(self, name: str, data: Writable) -> None:
         self._steps.take(f"create {name}", lambda: self._inner.create(name, data))
@@ -95,6 +96,9 @@ class CountedBlobs(Blobs):
 
     def get_ranges(self, name: str, ranges: Sequence[Range]) -> list[pa.Buffer]:
         return self._inner.get_ranges(name, ranges)
+
+    def fetch_ranges(self, name: str, ranges: Sequence[Range]) -> list[pa.Buffer]:
+        return self._inner.fetch_ranges(name, ranges)
 
     def at_hand(self, name: str, ranges: Sequence[Range]) -> list[bool]:
         return self._inner.at_hand(name, ranges)
