@@ -10,21 +10,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "floodplain"
 
 ORDER = (
-    *("cli", "dashboard", "bench", "testing", "spark", "workers", "sources", "query", "elasticity", "load"),
-    *(
-        "pipeline",
-        "runtime",
-        "plan",
-        "sinks",
-        "operators",
-        "eventtime",
-        "state",
-        "expressions",
-        "cost",
-        "store",
-        "versions",
-        "tiers",
-    ),
+    *("cli", "dashboard", "bench", "testing", "spark", "workers", "sources", "query", "load", "pipeline", "runtime"),
+    *("elasticity", "plan", "sinks", "operators", "eventtime", "state", "expressions", "cost", "store", "versions", "tiers"),
     *("metrics", "equality", "keys", "lossless", "structs", "xxh64", "settings", "prices", "tier_use"),
     *("errors", "scratch", "host", "clock"),
 )

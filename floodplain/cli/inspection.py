@@ -9,7 +9,6 @@ from floodplain.store.store import Store
 from floodplain.tiers import paths
 from floodplain.tiers.redact import without_credentials
 from floodplain.versions.records.control import ControlRecord
-from floodplain.versions.records.definition import Definition
 from floodplain.versions.records.edit import GroupRanges, RunRef
 from floodplain.versions.records.manifest import Manifest
 from floodplain.versions.records.schema import Field, TableSchema, value_from_bytes
@@ -78,6 +77,8 @@ class OperatorInfo(msgspec.Struct, frozen=True):
     kind: str
     facts: tuple[str, ...]
     states: dict[str, str]
+    slots: int | None = None
+    """None before the first epoch."""
 
 
 class ChangeInfo(msgspec.Struct, frozen=True):
@@ -168,7 +169,7 @@ def inspect_store(location: str, store: Store) -> Inspection:
         source={"query_id": head.source.query_id, "batch_id": head.source.batch_id} if head.source.query_id else {},
         tags=dict(sorted(head.tags.items())),
         epochs=tuple(EpochInfo(mark.epoch, mark.at_ms, mark.position, _tags(head, mark.epoch)) for mark in head.epochs),
-        operators=tuple(_operator(name, definition) for name, definition in sorted(head.definitions.items())),
+        operators=tuple(_operator(head, name) for name in sorted(head.definitions)),
         changes=tuple(ChangeInfo(change.epoch, change.at_ms, change.what) for change in head.changes),
         controls=tuple(map(_control, head.controls)),
         tables=tuple(
@@ -179,11 +180,13 @@ def inspect_store(location: str, store: Store) -> Inspection:
     )
 
 
-def _operator(name: str, definition: Definition) -> OperatorInfo:
+def _operator(head: Manifest, name: str) -> OperatorInfo:
+    definition, assignment = head.definitions[name], head.assignment_of(name)
     states = {state: declared.told for state, declared in definition.states.items()}
     if definition.spark is not None:
         states |= {variable.name: variable.told for variable in definition.spark.variables.values()}
-    return OperatorInfo(name, definition.kind, tuple(definition.facts), states)
+    slots = None if assignment is None else assignment.slots
+    return OperatorInfo(name, definition.kind, tuple(definition.facts), states, slots)
 
 
 def _control(record: ControlRecord) -> ControlInfo:

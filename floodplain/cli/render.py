@@ -183,10 +183,11 @@ def _tables(tables: tuple[TableInfo, ...]) -> Table:
 
 
 def _operators(shown: Inspection) -> Table:
-    grid = Table("operator", "kind", "what it does", "states", title="Operators", title_justify="left")
+    grid = Table("operator", "kind", "slots", "what it does", "states", title="Operators", title_justify="left")
     for operator in shown.operators:
         states = ", ".join(f"{name}: {declaration}" for name, declaration in operator.states.items())
-        grid.add_row(operator.name, operator.kind, escape(" · ".join(operator.facts)), escape(states))
+        slots = "" if operator.slots is None else str(operator.slots)
+        grid.add_row(operator.name, operator.kind, slots, escape(" · ".join(operator.facts)), escape(states))
     return grid
 
 

@@ -46,7 +46,7 @@ class StartOptions:
     """The arguments of ``start``, checked."""
 
     state: str = field(repr=False)
-    slots: int | None
+    slots: int | Mapping[str, int] | None
     trigger: Mapping[str, Any] | None
     force: bool
     changes: StartChanges
@@ -333,7 +333,7 @@ class Output:
         self,
         *,
         state: str | os.PathLike[str],
-        slots: int | None = None,
+        slots: int | Mapping[str, int] | None = None,
         trigger: str | timedelta | Mapping[str, Any] | None = None,
         force: bool = False,
         drop: Sequence[str] = (),
@@ -350,9 +350,10 @@ class Output:
     ) -> Any:
         """Run the pipeline on the state at this location, from its last committed epoch; returns a ``Query``.
 
-        ``slots``: parallel tasks of an operator, up to the number of key groups; by default as many as in the last run, or as
-        Spark has cores. ``trigger``: ``"availableNow"``, an interval such as ``"1 second"``, or an argument of Spark's
-        ``trigger``, such as ``{"availableNow": True}``. ``force`` takes the lease from a driver that still holds it.
+        ``slots``: parallel tasks of each operator, up to the number of key groups, or of some operators by name, as in
+        ``{"parse": 2, "join": 8}``; by default as many as in the last run, or as Spark has cores.
+        ``trigger``: ``"availableNow"``, an interval such as ``"1 second"``, or an argument of Spark's ``trigger``, such as
+        ``{"availableNow": True}``. ``force`` takes the lease from a driver that still holds it.
         ``name``: the name of the query in Spark: in its UI, in ``spark.streams.active`` and in the events of its listeners. Two
         running queries cannot have the same.
 

@@ -167,7 +167,21 @@ class Plan:
 
     def split_by(self, operator: str, output: str) -> tuple[str, ...]:
         """The keys by which this output is staged: operators that have them read the rows of their slots without an exchange."""
-        return next((reader.keys for reader in self.operators if some_of(reader.parent)[0] == (operator, output)), ())
+        reader = self.split_for(operator, output)
+        return () if reader is None else reader.keys
+
+    def split_for(self, operator: str, output: str) -> Keyed | None:
+        """The operator by whose keys and slots this output is staged."""
+        return next((reader for reader in self.operators if some_of(reader.parent)[0] == (operator, output)), None)
+
+    def read_together(self) -> list[list[str]]:
+        """Operators that read one output by the same keys: without an exchange, as long as they have the same slots."""
+        readers: dict[object, list[str]] = {}
+        for reader in self.operators:
+            named, _ = some_of(reader.parent)
+            if named is not None:
+                readers.setdefault((named, reader.keys), []).append(reader.name)
+        return [names for names in readers.values() if len(names) > 1]
 
     def wants_late(self, operator: Keyed) -> bool:
         """Whether somebody reads the rows that come too late for it."""

@@ -69,9 +69,14 @@ class Engine(Protocol):
     def parted(self, rows: Any, parts: OnePass) -> Any: ...
     def read(self, staged: Staged, place: Work) -> Any: ...
     def run(
-        self, rows: Any | Staged, keys: Sequence[str], assignment: Assignment, job: Job, row_bytes: float | None
+        self,
+        rows: Any | Staged,
+        keys: Sequence[str],
+        assignments: Mapping[str, Assignment],
+        job: Job,
+        row_bytes: float | None,
     ) -> list[TaskReport]:
-        """One report per slot. ``row_bytes``: what a row had in the last epoch, if that is known."""
+        """One report per slot. ``assignments``: of all operators. ``row_bytes``: what a row had in the last epoch, if known."""
 
     def stage(self, rows: Any, job: StageJob) -> list[TaskReport]: ...
     def collect(self, rows: Any) -> pa.Table: ...

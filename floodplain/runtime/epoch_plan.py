@@ -17,14 +17,14 @@ from floodplain.runtime.engine import apply_stateless
 from floodplain.runtime.pieces import Piece
 from floodplain.runtime.preaggregation_policy import Measured, combiner_of
 from floodplain.runtime.staging import Staged, StagedFile, fitted_to_edit, merged_small, stored
-from floodplain.runtime.task import Job, StageJob, TaskReport
+from floodplain.runtime.task import Job, Reader, StageJob, TaskReport
 from floodplain.runtime.task_store import Work
 from floodplain.sinks.row_checks import SinkCheck
 from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.write.epoch import Epoch
 from floodplain.tier_use import Uses, uses_sum
-from floodplain.versions.records.assignment import groups_of
-from floodplain.versions.records.edit import Assignment
+from floodplain.versions.records.assignment import groups_of, same_map
+from floodplain.versions.records.edit import Assignment, GroupRanges
 
 
 class EpochPlan:
@@ -35,11 +35,12 @@ class EpochPlan:
         bound: BoundPlan,
         epoch: Epoch,
         times: EpochTimes,
-        assignment: Assignment,
+        assignments: Mapping[str, Assignment],
         inputs: Mapping[str, Any],
         front: Node | None = None,
     ) -> None:
-        """``front``: the step that the pipeline's own input was computed up to, if it does not come as it is."""
+        """``assignments``: operator → its slots. ``front``: the step that the pipeline's own input was computed up to, if it does
+        not come as it is."""
         self.reports: list[TaskReport] = []
         self.rows = 0
         self.dropped: dict[str, DroppedRows] = {}
@@ -48,13 +49,14 @@ class EpochPlan:
         """Of the tasks of each stateful operator."""
         self.used: Uses = {}
         """What tasks asked tiers for, by operator, or by output where there is none."""
-        self._bound, self._epoch, self._times, self._assignment, self._inputs = bound, epoch, times, assignment, inputs
+        self._bound, self._epoch, self._times, self._assignments, self._inputs = bound, epoch, times, assignments, inputs
         place, self._plan, self._engine = bound.place, bound.plan, bound.engine
         self._head = place.store.head
         self._snapshot = Snapshot(self._head, place.store.open_runs, place.store.history)
         self._made: dict[Node, Any] = {} if front is None else {front: inputs[""]}
         self._files: dict[tuple[str, str], list[StagedFile]] = {}
         self._pieces: dict[tuple[str, str], list[Piece]] = {}
+        self._slots: dict[str, tuple[GroupRanges, ...]] = {}
         ticket = msgspec.msgpack.encode(epoch.ticket)
         self._work = Work(place.location, place.settings, dict(place.options), ticket, place.blobs)
 
@@ -62,10 +64,6 @@ class EpochPlan:
     def number(self) -> int:
         """The epoch's."""
         return self._epoch.number
-
-    @property
-    def slots(self) -> int:
-        return self._assignment.slots
 
     def files(self, named: tuple[str, str]) -> list[StagedFile]:
         return self._files.get(named, [])
@@ -120,34 +118,34 @@ class EpochPlan:
     def _run_operator(self, step: Keyed) -> None:
         rows = self._rows(step.parent)
         named, _ = some_of(step.parent)
-        if named is not None and self._plan.split_by(*named) != step.keys:
+        if named is not None and not reads_in_slots(self._plan, named, step, self._assignments):
             rows = self._frame(step.parent)
         fitted, outputs = self._bound.operators[step.name], self._outputs(step)
+        slots = self._assignments[step.name].slots
         operator = replace(fitted, process=fitted.traits.for_epoch())
         last = self._bound.measured.get(step.name)
         combiner = None if isinstance(rows, Staged) or step.in_order else combiner_of(operator.process, list(outputs), last)
         if combiner is not None:
-            rows = self._engine.combined(rows, combiner, self._assignment.slots)
-        before = task_values_at(self._snapshot, operator, self._assignment.slots)
+            rows = self._engine.combined(rows, combiner, slots)
+        before = task_values_at(self._snapshot, operator, slots)
         job = Job(
             work=self._work,
             manifest=self._head,
             operator=operator,
             times=self._times,
-            slots=groups_of(self._assignment, self._head.key_groups),
+            slots=self._groups_of(step.name),
             rows=(rows.schema if isinstance(rows, Staged) else self._engine.schema(rows)).serialize().to_pybytes(),
             outputs=outputs,
-            task_values={slot: before.of(slot) for slot in range(self._assignment.slots)} if before.values else {},
+            task_values={slot: before.of(slot) for slot in range(slots)} if before.values else {},
             broadcast=self._broadcast(step),
             staged=rows if isinstance(rows, Staged) else None,
             checks={output: self._checks(step.name, output) for output in outputs if self._checks(step.name, output)},
             kept=tuple(output for output in outputs if self._is_kept(step.name, output)),
+            readers=self._readers(step.name, outputs),
         )
-        reports = self._engine.run(rows, step.keys, self._assignment, job, None if last is None else last.row_bytes)
-        if sorted(report.slot for report in reports) != list(range(self._assignment.slots)):
-            raise Conflict(
-                f"operator {step.name}: {len(reports)} tasks ran for {self._assignment.slots} slots; the epoch is given up"
-            )
+        reports = self._engine.run(rows, step.keys, self._assignments, job, None if last is None else last.row_bytes)
+        if sorted(report.slot for report in reports) != list(range(slots)):
+            raise Conflict(f"operator {step.name}: {len(reports)} tasks ran for {slots} slots; the epoch is given up")
         if any(report.rows for report in reports):
             self._bound.measured[step.name] = Measured.of(reports, combiner, last)
         put_task_values(self._epoch, operator, before, {report.slot: report.task_values for report in reports})
@@ -174,12 +172,21 @@ class EpochPlan:
                 key_columns[output] = self._plan.split_by(step.name, output)
         return key_columns
 
+    def _readers(self, name: str, outputs: Iterable[str]) -> dict[str, Reader]:
+        readers = {output: self._plan.split_for(name, output) for output in outputs}
+        return {output: Reader(by.name, self._groups_of(by.name)) for output, by in readers.items() if by is not None}
+
+    def _groups_of(self, operator: str) -> tuple[GroupRanges, ...]:
+        if operator not in self._slots:
+            self._slots[operator] = groups_of(self._assignments[operator], self._head.key_groups)
+        return self._slots[operator]
+
     def _is_kept(self, operator: str, output: str) -> bool:
         """Whether only operators read this output, in the slots that it is split by, and the engine can keep it for them."""
         named = operator, output
         if not self._engine.keeps_rows:
             return False
-        return read_directly(self._plan, named, self._bound.schemas[named])
+        return read_directly(self._plan, named, self._bound.schemas[named], self._assignments)
 
     def _stage(self, name: str, node: Node) -> None:
         rows = self._frame(node)
@@ -205,15 +212,23 @@ class EpochPlan:
             self._files[named] = files
 
 
-def read_directly(plan: Plan, named: tuple[str, str], schema: pa.Schema) -> bool:
-    """Whether all readers of an output are operators with the keys that it is split by, at most behind conditions that tasks can
-    check."""
+def reads_in_slots(plan: Plan, named: tuple[str, str], reader: Keyed, assignments: Mapping[str, Assignment]) -> bool:
+    """Whether an output is split by the keys and the slots of this reader. ``assignments``: empty if slots are not known."""
+    by = plan.split_for(*named)
+    if by is None or by.keys != reader.keys:
+        return False
+    return not assignments or same_map(assignments[by.name], assignments[reader.name])
+
+
+def read_directly(plan: Plan, named: tuple[str, str], schema: pa.Schema, assignments: Mapping[str, Assignment]) -> bool:
+    """Whether all readers of an output are operators with the keys and slots that it is split by, at most behind conditions that
+    tasks can check. ``assignments``: as of ``reads_in_slots``."""
     keys = plan.split_by(*named)
     pending: list[Any] = list(plan.readers(*named))
     while pending:
         reader = pending.pop()
         match reader:
-            case Keyed() if reader.keys == keys:
+            case Keyed() if reads_in_slots(plan, named, reader, assignments):
                 continue
             case Extend() if some_of(reader)[0] == named and all(each.fits(schema) for each in some_of(reader)[1]):
                 pending += [node for node in plan.nodes if reader in parents(node)]

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from floodplain.cost.report import CostReport, cost_of
+from floodplain.elasticity.parallelism import Parallelism
 from floodplain.errors import Conflict
 from floodplain.eventtime.times import NONE_MS, EpochTimes, known_ms, late_cutoff_ms
 from floodplain.operators.kernel.operator import DroppedRows, added_up
@@ -32,8 +33,7 @@ from floodplain.tier_use import COMMIT, UseCursor, tallied
 from floodplain.tiers.redact import without_credentials
 from floodplain.versions.log.manifest_checkpoint import maybe_checkpoint
 from floodplain.versions.log.requirements import RequireLease
-from floodplain.versions.records.assignment import checked_slots, even
-from floodplain.versions.records.edit import Assignment, SetAssignment, SourcePosition, Update
+from floodplain.versions.records.edit import SourcePosition
 
 _log = logging.getLogger(__name__)
 
@@ -46,12 +46,14 @@ class EpochRunner:
         place: StateLocation,
         plan: Plan,
         engine: Engine,
-        slots: int,
+        slots: int | Mapping[str, int] | None,
         concern: Callable[[], str | None] = lambda: None,
         *,
         deferred: bool = False,
+        default_slots: int = 1,
     ) -> None:
-        """``concern`` tells what is wrong in the background, if anything: a warning in the progress of epochs. ``deferred``: a
+        """``slots``: of all operators, or of some by name; as in the last run where nothing is said, or ``default_slots``.
+        ``concern`` tells what is wrong in the background, if anything: a warning in the progress of epochs. ``deferred``: a
         ``StoreUpkeep`` deletes what epochs leave behind, and writes manifest checkpoints, so that no epoch waits for it."""
         self.store = place.store
         self.writer = place.writer
@@ -61,7 +63,7 @@ class EpochRunner:
         self.publisher = Publisher(place, plan.outlets, deferred=deferred)
         self.progress = ProgressLog(place.store)
         self.time = WatermarkClock(place.writer, plan.watermark, engine)
-        self._wanted_slots = checked_slots(slots, place.store.head.key_groups)
+        self.parallelism = Parallelism(place.store.head, plan, slots, default_slots)
         self.front: Node | None = None
         """The step that rows of the pipeline's own input are computed up to when they come, if they do not come as they are."""
         self._concern = concern
@@ -69,15 +71,14 @@ class EpochRunner:
         self._unrecorded, self._unshown = UseCursor(tally), UseCursor(tally)
         self._prices = prices_at(place.store.history.blobs.url, place.settings.prices)
 
-    def rescale(self, slots: int) -> None:
-        """Use this many slots from the next epoch on. No state moves."""
-        self._wanted_slots = checked_slots(slots, self.store.head.key_groups)
+    def rescale(self, slots: int | Mapping[str, int]) -> None:
+        """Use this many slots from the next epoch on, for all operators or for some by name. No state moves."""
+        self.parallelism.rescale(slots)
 
     @property
     def slots(self) -> int:
-        """What the next epoch runs on, unless ``rescale`` says otherwise."""
-        assignment = self.store.head.assignment
-        return self._wanted_slots if assignment is None else assignment.slots
+        """The most that an operator has in the next epoch, unless ``rescale`` says otherwise."""
+        return self.parallelism.most_slots(self.store.head)
 
     def prepare(self, empty: Mapping[str, Any], changes: StartChanges = NO_CHANGES) -> None:
         """Before the first epoch: bind the operators, publish what a driver that died had committed, clear up what it had not,
@@ -98,6 +99,7 @@ class EpochRunner:
         self.publisher.publish()
         self.publisher.record()
         migrate(self.writer, migration)
+        self.parallelism.adopt(self.store.head, plan, changes.rename)
         self.time.prepare(self.writer)
         self.publisher.sweep_staged()
 
@@ -206,11 +208,11 @@ class EpochRunner:
             ends=ends,
         )
         epoch = self.writer.epoch(at=at, watermarks={**before, **_event_time(watermark_ms)})
-        assignment, also = self.next_assignment()
+        slots = self.parallelism.next(self.store.head)
         done = self.publisher.published_files()
-        also += self.publisher.unrecorded()
+        also = [*slots.changes, *self.publisher.unrecorded()]
         timed = self.time.timed(inputs, at.now_ms) or self.bound.empty
-        run = EpochPlan(self.bound, epoch, times, assignment, timed, None if inputs is None else self.front)
+        run = EpochPlan(self.bound, epoch, times, slots.plans, timed, None if inputs is None else self.front)
         with conflict_before_damage(self.store.history, [RequireLease(self.writer.token)]):
             run.run()
         self.store.counters.tally.add_all(run.used)
@@ -236,6 +238,9 @@ class EpochRunner:
             checkpoint=False,
         )
         self._unrecorded.take()
+        self.parallelism.committed(slots)
+        for name, reports in run.reports_of.items():
+            self.parallelism.load.add(name, [report.group_rows for report in reports])
         commit_ms = int((clock.monotonic_s() - commits_s) * 1000)
         operators = {name: self._operator_progress(name, reports) for name, reports in run.reports_of.items()}
         self.bound.engine.end_epoch()
@@ -252,7 +257,7 @@ class EpochRunner:
                 output_rows=sum(file.rows for file in files),
                 duration_ms=duration_ms,
                 watermark_ms=known_ms(watermark_ms),
-                slots=run.slots,
+                slots=self.slots,
                 dropped_by=run.dropped,
                 busy_ms=[report.busy_ms for report in run.reports],
                 warnings=sorted({warning for report in run.reports for warning in report.warnings} | self._concerns()),
@@ -277,6 +282,7 @@ class EpochRunner:
         """Requires: the epoch is committed."""
         runs = [run for table, runs in self.store.head.runs.items() if table.partition(SEPARATOR)[0] == name for run in runs]
         return OperatorProgress(
+            slots=len(reports),
             busy_ms=sum(report.busy_ms for report in reports),
             measures=added_up(report.measures for report in reports),
             state_rows=sum(run.rows for run in runs),
@@ -286,15 +292,6 @@ class EpochRunner:
     def _concerns(self) -> set[str]:
         all_of = (self._concern(), self.writer.time.concern, self.bound.engine.concern())
         return {concern for concern in all_of if concern is not None}
-
-    def next_assignment(self) -> tuple[Assignment, list[Update]]:
-        """That of the next epoch, and what changes it."""
-        head = self.store.head
-        if head.assignment is not None and head.assignment.slots == self._wanted_slots:
-            return head.assignment, []
-        version = head.assignment.version + 1 if head.assignment else 1
-        assignment = even(self._wanted_slots, head.key_groups, version)
-        return assignment, [SetAssignment(assignment)]
 
     def cost(self, prices: Prices | None = None, every: str | timedelta | None = None) -> CostReport:
         """``prices``: instead of those of the settings. ``every``: as if an epoch came so often."""

@@ -14,6 +14,7 @@ KEPT_EPOCHS = 100
 class OperatorProgress:
     """What the tasks of a stateful operator did in an epoch, and its state after it."""
 
+    slots: int
     busy_ms: int
     """Of all tasks together."""
     measures: dict[str, int]
@@ -36,6 +37,7 @@ class EpochProgress:
     watermark_ms: int | None
     """None as long as there is none."""
     slots: int
+    """The most that an operator has; ``operators`` has those of each."""
     dropped_by: dict[str, DroppedRows] = field(default_factory=dict)
     """Operator → rows that it did not process as usual, by reason."""
     busy_ms: list[int] = field(default_factory=list)

@@ -9,9 +9,11 @@ from types import TracebackType
 from typing import TypeAlias
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from floodplain.clock import Clock
+from floodplain.elasticity.measured_load import GroupRows
 from floodplain.eventtime.times import EpochTimes
 from floodplain.operators.kernel.operator import DroppedRows, KeyedOperator
 from floodplain.operators.kernel.spill import Spill, run_buckets
@@ -56,8 +58,17 @@ class TaskReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a caller of its own has counted, by name."""
     tiers: dict[str, TierUse] = {}
     """What it asked tiers for."""
+    group_rows: GroupRows = GroupRows()
     failure: Failure | None = None
     """What the task ended with instead of all the rest, where trying it again would not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """The operator that reads an output in its slots, and their key groups."""
+
+    operator: str
+    slots: tuple[GroupRanges, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +95,8 @@ class Job:
     """Output → what its sinks ask of rows."""
     kept: tuple[str, ...] = ()
     """Outputs that are not staged: only operators read them, in the slots they are split by."""
+    readers: Mapping[str, Reader] = field(default_factory=dict)
+    """Of the outputs that are split: by whose slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +166,9 @@ def _run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch],
             check_rows(made[output], checks, ticket.epoch)
         outputs = {
             output: stage(
-                made[output], _split(job, keys, ticket.key_groups), job.work, ticket, place, (job.operator.name, output, part)
+                made[output], _split(job, output, ticket.key_groups), job.work, ticket, place, (job.operator.name, output, part)
             )
-            for output, keys in job.outputs.items()
+            for output in job.outputs
             if len(made[output]) and output not in job.kept
         }
         kept = {output: keep(output, made[output], _split_of(job, output, ticket)) for output in job.kept if len(made[output])}
@@ -174,6 +187,7 @@ def _run_task(job: Job, slot: int, part: str, batches: Iterable[pa.RecordBatch],
         busy_ms=int((place.clock.monotonic_s() - started_s - waiting.waited_s) * 1000),
         warnings=outcome.warnings,
         measures=dict(outcome.measures),
+        group_rows=GroupRows.of(*_sparse(outcome.rows_of_group)),
     )
 
 
@@ -265,11 +279,20 @@ def _stage_task(job: StageJob, slot: int, part: str, batches: Iterable[pa.Record
     return TaskReport(slot=slot, outputs=outputs, rows=len(rows), busy_ms=busy_ms)
 
 
+def _sparse(rows_of_group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    groups = np.flatnonzero(rows_of_group)
+    return groups, rows_of_group[groups]
+
+
 def _split_of(job: Job, output: str, ticket: Ticket) -> Split:
-    split = _split(job, job.outputs[output], ticket.key_groups)
+    split = _split(job, output, ticket.key_groups)
     assert split is not None
     return split
 
 
-def _split(job: Job, keys: tuple[str, ...], key_groups: int) -> Split | None:
-    return Split(keys, slot_of_each_group(job.slots, key_groups), len(job.slots)) if keys else None
+def _split(job: Job, output: str, key_groups: int) -> Split | None:
+    keys = job.outputs[output]
+    if not keys:
+        return None
+    slots = job.readers[output].slots
+    return Split(keys, slot_of_each_group(slots, key_groups), len(slots))

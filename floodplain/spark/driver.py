@@ -1,6 +1,6 @@
 """The driver side on Spark: micro-batches become epochs, and epochs come also when no data does."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -69,17 +69,18 @@ class Driver:
         place: StateLocation,
         plan: Plan,
         engine: SparkEngine,
-        slots: int,
+        slots: int | Mapping[str, int] | None,
         tags: Sequence[str],
         listener: DriverListener,
         *,
+        default_slots: int,
         without_data: bool = True,
     ) -> None:
         """``without_data``: epochs come also when no data does."""
         self._without_data = without_data
         self._engine = engine
         self._listener = listener
-        self.epochs = EpochRunner(place, plan, engine, slots, listener.concern, deferred=True)
+        self.epochs = EpochRunner(place, plan, engine, slots, listener.concern, deferred=True, default_slots=default_slots)
         self.store = place.store
         self.seen = SeenReader(place.store.history.blobs, place.store.head.store)
         self._tags = tuple(tags)

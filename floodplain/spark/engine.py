@@ -179,8 +179,14 @@ class SparkEngine:
         return numbers.mapInArrow(partial(_read, staged, place), from_arrow_schema(staged.schema))
 
     def run(
-        self, rows: DataFrame | Staged, keys: Sequence[str], assignment: Assignment, job: Job, row_bytes: float | None
+        self,
+        rows: DataFrame | Staged,
+        keys: Sequence[str],
+        assignments: Mapping[str, Assignment],
+        job: Job,
+        row_bytes: float | None,
     ) -> list[TaskReport]:
+        assignment = assignments[job.operator.name]
         if isinstance(rows, Staged):
             task_input = self._session.range(0, assignment.slots, 1, assignment.slots)
         else:

@@ -44,7 +44,6 @@ from floodplain.store.store import Store
 from floodplain.tiers.files.modes import Modes
 from floodplain.tiers.files.plain import check_tree
 from floodplain.tiers.open import folder_of
-from floodplain.versions.records.assignment import checked_slots
 from floodplain.versions.records.edit import Update as Record
 from floodplain.versions.records.frame import MAX_BYTES
 from floodplain.versions.records.manifest import Manifest
@@ -87,7 +86,6 @@ class SparkRuntime:
         _check_shared(options.state)
         prepare_workers(main.sparkSession)
         store = Store.open(options.state, create=True, settings=options.settings, options=options.options)
-        slots = _slots(options.slots, store.head, main)
         ending = ACTIVE.get(store.head.store)
         if ending is not None and not options.force:
             ending.await_release()
@@ -101,7 +99,8 @@ class SparkRuntime:
             undo.callback(engine.close)
             maintenance = Maintenance()
             driver = Driver(
-                *(place, with_event_time(plan, main), engine, slots, list(inputs), maintenance),
+                *(place, with_event_time(plan, main), engine, options.slots, list(inputs), maintenance),
+                default_slots=min(main.sparkSession.sparkContext.defaultParallelism, store.head.key_groups),
                 without_data=runs_without_data(main.sparkSession),
             )
             driver.prepare(inputs, options.changes)
@@ -139,15 +138,6 @@ def _engine(session: SparkSession, head: Manifest, options: StartOptions) -> Spa
         return SparkEngine(session, head.key_groups)
     state_bytes = sum(run.length for runs in head.runs.values() for run in runs)
     return WorkersEngine(session, head.key_groups, options.workers, state_bytes)
-
-
-def _slots(requested: int | None, head: Manifest, rows: DataFrame) -> int:
-    """As requested, else as in the last run on this state, else as many as Spark has cores."""
-    if requested is not None:
-        return checked_slots(requested, head.key_groups)
-    if head.assignment is not None:
-        return head.assignment.slots
-    return min(rows.sparkSession.sparkContext.defaultParallelism, head.key_groups)
 
 
 def _follow(driver: Driver, inputs: dict[str, DataFrame], options: StartOptions, folder: Path) -> StreamingQuery:
@@ -379,8 +369,13 @@ class Query:
         _check_fires(onward.plan)
         return onward
 
-    def rescale(self, slots: int) -> None:
-        """Use this many slots from the next epoch on, while the query runs. No state moves."""
+    def rescale(self, slots: int | Mapping[str, int]) -> None:
+        """Use this many slots from the next epoch on, while the query runs: for all operators, or for some by the names that
+        ``explain`` shows, as in ``{"parse": 2, "join": 8}``. No state moves.
+
+        The fewest key groups change their slot that balance the rows of the last epochs. An operator that has so many slots
+        already is balanced anew. Raises ``BadInput`` for an unknown operator or an impossible number; then nothing changes.
+        """
         self._driver.epochs.rescale(slots)
 
     def heartbeat(self, at: int | datetime, source: str | None = None) -> None:

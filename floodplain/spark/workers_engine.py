@@ -236,12 +236,12 @@ class WorkersEngine(SparkEngine):
         self,
         rows: DataFrame | NativeRows | Staged,
         keys: Sequence[str],
-        assignment: Assignment,
+        assignments: Mapping[str, Assignment],
         job: Job,
         row_bytes: float | None,
     ) -> list[TaskReport]:
         pool = self._running
-        pool.begin(job, assignment.version)
+        pool.begin(job, assignments)
         self.moved_slots = pool.moved_slots
         if isinstance(rows, Staged):
             return pool.run(job, rows.pieces, rows)

@@ -144,16 +144,17 @@ class LocalEngine:
         self,
         rows: pa.Table | Staged,
         keys: Sequence[str],
-        assignment: Assignment,
+        assignments: Mapping[str, Assignment],
         job: Job,
         row_bytes: float | None,  # noqa: ARG002
     ) -> list[TaskReport]:
+        count = assignments[job.operator.name].slots
         if isinstance(rows, Staged):
-            return [self._task(job, slot, ()) for slot in range(assignment.slots)]
+            return [self._task(job, slot, ()) for slot in range(count)]
         slot_of_group = slot_of_each_group(job.slots, msgspec.msgpack.decode(job.work.ticket, type=Ticket).key_groups)
         slots = slots_of(hash_columns(normalize_keys([rows.column(key) for key in keys])), slot_of_group)
         order = np.argsort(slots, kind="stable")
-        ordered, ends = rows.take(pa.array(order)), np.searchsorted(slots[order], np.arange(assignment.slots + 1)).tolist()
+        ordered, ends = rows.take(pa.array(order)), np.searchsorted(slots[order], np.arange(count + 1)).tolist()
         by_slot = [ordered.slice(start, end - start) for start, end in pairwise(ends)]
         return [self._task(job, slot, of_slot.to_batches()) for slot, of_slot in enumerate(by_slot)]
 

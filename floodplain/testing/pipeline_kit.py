@@ -57,7 +57,7 @@ class KitEpoch:
     watermark_ms: int | None = None
     now_ms: int | None = None
     broadcast: Mapping[str, Rows] | None = None
-    slots: int | None = None
+    slots: int | Mapping[str, int] | None = None
     batch: str | None = None
     """If set, the rows are static input with this batch name, as in ``static``."""
     finish: bool = True
@@ -95,13 +95,15 @@ class PipelineKit(DescribingKit):
         rows: str | Mapping[str, str],
         broadcasts: Mapping[str, str] | None = None,
         transforms: Transforms = (),
-        slots: int = 2,
+        slots: int | Mapping[str, int] = 2,
         settings: StoreSettings | None = None,
     ) -> None:
         super().__init__(rows, broadcasts)
         self.steps = Steps()
         self.sinks: dict[str, CapturedSink] = {}
         self._first_slots = slots
+        self._operators: set[str] = set()
+        """Of this pipeline and those before it on the same state."""
         self._settings = settings or StoreSettings(key_groups=16)
         self._engine: LocalEngine | None = None
         self._started = self._described(build, transforms, {})
@@ -234,11 +236,20 @@ class PipelineKit(DescribingKit):
         place = StateLocation(store, writer, self._location, self._settings, {}, blobs)
         self._engine = self._new_engine()
         log = History.open(blobs, settings=self._settings, clock=self._clock, randomness=SeededRandomness(0))
-        self._epochs = EpochRunner(place, with_checked_sinks(self._plan, log, writer.token), self._engine, self._slots)
+        self._epochs = EpochRunner(
+            place, with_checked_sinks(self._plan, log, writer.token), self._engine, self._start_slots(), default_slots=2
+        )
         self._epochs.prepare({tag: schema.empty_table() for tag, schema in self._inputs.items()}, self._running.changes)
         self._engine.start(self._epochs.bound)
         if self._pending is not None:
             self._do(self._pending)
+
+    def _start_slots(self) -> int | Mapping[str, int]:
+        """Those of operators that a changed pipeline no longer has are forgotten."""
+        slots, names = self._slots, {operator.name for operator in self._plan.operators}
+        gone = self._operators - names
+        self._operators |= names
+        return {name: count for name, count in slots.items() if name not in gone} if isinstance(slots, Mapping) else slots
 
     def _new_engine(self) -> LocalEngine:
         """What runs the steps of the pipeline, until the driver's process ends."""
@@ -342,10 +353,10 @@ class PipelineKit(DescribingKit):
         self._batch_id, self._watermark_ms = head.source.batch_id, max(head.watermarks.get(EVENT_TIME, 0), 0)
         self.restart(build, **changes)
 
-    def rescale(self, slots: int) -> None:
-        """Use this many slots from the next epoch on."""
+    def rescale(self, slots: int | Mapping[str, int]) -> None:
+        """Use this many slots from the next epoch on, for all operators or for some by name."""
         self._epochs.rescale(slots)
-        self._slots = slots
+        self._slots = self._epochs.parallelism.wanted if isinstance(slots, Mapping) else slots
 
     def crash_at(self, point: CrashPoint, action: Callable[[], object] = crash) -> None:
         """Raise ``Crashed`` at this point, or run another ``action`` there (for example, let another driver take over)."""

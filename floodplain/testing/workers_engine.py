@@ -1,6 +1,6 @@
 """The engine of workers that stay, in processes of this machine and without Spark."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -86,12 +86,12 @@ class WorkersEngine(LocalEngine):
         self,
         rows: pa.Table | Staged,
         keys: Sequence[str],
-        assignment: Assignment,
+        assignments: Mapping[str, Assignment],
         job: Job,
         row_bytes: float | None,  # noqa: ARG002
     ) -> list[TaskReport]:
         pool = self._running
-        pool.begin(job, assignment.version)
+        pool.begin(job, assignments)
         self.moved_slots = pool.moved_slots
         if isinstance(rows, Staged):
             return pool.run(job, rows.pieces, rows)

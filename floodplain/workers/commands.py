@@ -11,11 +11,13 @@ from floodplain.errors import Unavailable
 from floodplain.operators.kernel.operator import KeyedOperator
 from floodplain.runtime.pieces import Piece, PieceKey, Segment
 from floodplain.runtime.staging import Split, Staged
-from floodplain.runtime.task import Job, TaskReport, run_task
+from floodplain.runtime.task import Job, Reader, TaskReport, run_task
 from floodplain.runtime.task_store import Work
 from floodplain.sources.event_times import EventTimes
 from floodplain.sources.parquet import read
 from floodplain.store.write.task_writer import Ticket
+from floodplain.versions.records.assignment import groups_of
+from floodplain.versions.records.edit import GroupRanges
 from floodplain.versions.records.manifest import BrokenHistory, Manifest
 from floodplain.versions.records.manifest_delta import ManifestDelta, updated
 from floodplain.workers.kit import WorkerKit
@@ -34,12 +36,14 @@ class CommandRunner:
         self._lock = threading.Lock()
         self._begun: Begin | None = None
         self._manifest: Manifest | None = None
+        self._slots: dict[str, tuple[GroupRanges, ...]] = {}
+        """Operator → the key groups of its slots, in the try that has begun."""
 
     def begin(self, begin: Begin) -> None:
         """Raises ``Unavailable`` if what it says of the manifest is not what this worker needs to know."""
         with self._lock:
             self._manifest = _advanced(self._manifest, begin)
-            self._begun = begin
+            self._begun, self._slots = begin, {}
             self._pieces.begin(begin.nonce, begin.budget_bytes)
 
     def abandon(self, nonce: str) -> None:
@@ -71,8 +75,7 @@ class CommandRunner:
 
     def _read(self, begin: Begin, order: Read) -> Made:
         schema = pa.ipc.read_schema(pa.py_buffer(order.rows))
-        key_groups = msgspec.msgpack.decode(begin.ticket, type=Ticket).key_groups
-        partitioner = Partitioner(order.keys, begin.slots, key_groups)
+        partitioner = Partitioner(order.keys, self._slots_of(begin, order.operator), _key_groups(begin))
         combiner = self._kit.operator(order.operator).traits.combiner if order.combine else None
         pieces, count, times = list[Piece](), 0, EventTimes()
         for number, file_range in zip(order.partitions, order.ranges, strict=True):
@@ -102,7 +105,7 @@ class CommandRunner:
             manifest=manifest,
             operator=operator,
             times=begin.times,
-            slots=begin.slots,
+            slots=self._slots_of(begin, order.operator),
             rows=order.rows,
             outputs=order.outputs,
             task_values={order.slot: order.task_values},
@@ -110,7 +113,13 @@ class CommandRunner:
             staged=Staged(order.files, schema, order.where) if order.files else None,
             checks={output: kit.checks_of(order.operator, output) for output in order.checks},
             kept=order.kept,
+            readers={output: Reader(by, self._slots_of(begin, by)) for output, by in order.readers.items()},
         )
+
+    def _slots_of(self, begin: Begin, operator: str) -> tuple[GroupRanges, ...]:
+        if operator not in self._slots:
+            self._slots[operator] = groups_of(begin.assignments[operator], _key_groups(begin))
+        return self._slots[operator]
 
     def _rows(self, order: Run) -> Iterable[pa.RecordBatch]:
         if not order.pieces:
@@ -134,6 +143,10 @@ def _advanced(held: Manifest | None, begin: Begin) -> Manifest:
     if manifest is None or manifest.chain != begin.chain:
         raise Unavailable(f"a worker does not have the manifest with chain {begin.chain}, and was not sent it")
     return manifest
+
+
+def _key_groups(begin: Begin) -> int:
+    return msgspec.msgpack.decode(begin.ticket, type=Ticket).key_groups
 
 
 class _Keeper:

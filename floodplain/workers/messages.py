@@ -12,7 +12,7 @@ from floodplain.runtime.task_errors import Failure
 from floodplain.sources.event_times import EventTimes
 from floodplain.sources.parquet import FileRange
 from floodplain.sources.scan import ParquetScan
-from floodplain.versions.records.edit import GroupRanges, RunRef
+from floodplain.versions.records.edit import Assignment, GroupRanges, RunRef
 
 
 class Peer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -65,8 +65,8 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     times: EpochTimes
     budget_bytes: int
     """How many bytes of pieces the worker may keep in memory; the rest spills."""
-    slots: tuple[GroupRanges, ...] = ()
-    """The key groups of each slot."""
+    assignments: dict[str, Assignment] = {}
+    """Operator → its slots in this epoch: once for all commands, since they are as many as slots."""
     delta: bytes = b""
     chain: str = ""
     """Of the manifest."""
@@ -111,6 +111,8 @@ class Run(msgspec.Struct, frozen=True, tag=True):
     rows: bytes
     """The Arrow schema of the rows."""
     outputs: dict[str, tuple[str, ...]]
+    readers: dict[str, str] = {}
+    """Output → the operator by whose slots it is split."""
     kept: tuple[str, ...] = ()
     """Outputs that the worker keeps for the next operator."""
     task_values: bytes = b""

@@ -1,6 +1,7 @@
 """Runs the operators of an epoch on workers: slots are placed, orders given, reports gathered. An epoch is tried, not patched."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,16 +19,19 @@ from floodplain.sources.parquet import FileRange
 from floodplain.sources.scan import ParquetScan
 from floodplain.store.store import Store
 from floodplain.store.write.task_writer import Ticket
-from floodplain.versions.records.edit import GroupRanges, RunRef
+from floodplain.versions.records.assignment import groups_of
+from floodplain.versions.records.edit import Assignment, GroupRanges, RunRef
+from floodplain.versions.records.groups import union
 from floodplain.versions.records.manifest import Manifest
 from floodplain.versions.records.manifest_delta import delta, for_tasks
+from floodplain.versions.records.user_names import operator_of
 from floodplain.workers.answers import Command, WorkerLost, failure_of
 from floodplain.workers.channel import Credentials
 from floodplain.workers.coordinator import SILENT_S, Coordinator
 from floodplain.workers.kit import ALONE_S, Dumps, WorkerKit
 from floodplain.workers.launcher import Launcher
 from floodplain.workers.messages import Begin, Done, Made, Peer, Prefetch, Read, Run
-from floodplain.workers.placement import moved, of_owners, placed, shared_out
+from floodplain.workers.placement import Placements, all_placed, moved, of_owners, shared_out
 from floodplain.workers.pushing import BridgeOrder
 
 CANCEL_S = 5.0
@@ -77,19 +81,16 @@ class WorkerPool:
         self._launcher, self._wiring, self._budget_bytes = launcher, wiring, budget_bytes
         self._closed = False
         self._nonce = ""
-        self._version = 0
-        """Of the assignment, in this try."""
+        self._assignments: dict[str, Assignment] = {}
+        """Operator → its slots in this try."""
         self._peers: dict[int, Peer] = {}
-        self._placement: dict[int, int] = {}
-        self._committed: tuple[int, Mapping[int, int]] = 0, {}
-        """The version of the assignment and the placement of the last epoch that was committed."""
+        self._placements: dict[str, dict[int, int]] = {}
+        self._committed: tuple[Mapping[str, Assignment], Placements] = {}, {}
+        """The assignments and placements of the last epoch that was committed."""
         self._held: tuple[Manifest | None, Mapping[int, Peer]] = None, {}
         """The manifest that workers were sent last, and the processes that have it."""
-        self._slots: tuple[GroupRanges, ...] = ()
-        self._owners: Mapping[int, GroupRanges] = {}
-        """Worker → the key groups of its slots in the last epoch that was committed."""
         self.moved_slots = 0
-        """In this epoch: slots that another worker has than before, with the same assignment."""
+        """In this epoch: slots that another worker has than before, of operators with the same assignment."""
 
     @classmethod
     def launch(
@@ -142,14 +143,14 @@ class WorkerPool:
         return self._peers
 
     @property
-    def placement(self) -> Mapping[int, int]:
-        """Slot → worker."""
-        return self._placement
+    def placements(self) -> Placements:
+        """Operator → slot → worker."""
+        return self._placements
 
-    def begin(self, job: Job, version: int) -> None:
+    def begin(self, job: Job, assignments: Mapping[str, Assignment]) -> None:
         """The workers know of the try that this job belongs to, and slots have their workers.
 
-        ``version``: of the assignment. Raises ``TryFailed``.
+        ``assignments``: of all operators. Raises ``TryFailed``.
         """
         ticket = msgspec.msgpack.decode(job.work.ticket, type=Ticket)
         nonce = f"{ticket.token}-{ticket.epoch}-{ticket.attempt}"
@@ -161,8 +162,7 @@ class WorkerPool:
         except Unavailable as error:
             raise TryFailed(error) from error
         self._peers = self._coordinator.present()
-        self._place(len(job.slots), version)
-        self._slots = job.slots
+        self._place(assignments)
         self._nonce = nonce
         self._ask([(worker, self._begin(nonce, job, sent)) for worker, sent in self._manifests(job).items()])
 
@@ -174,7 +174,7 @@ class WorkerPool:
             manifest=sent.whole,
             times=job.times,
             budget_bytes=self._budget_bytes,
-            slots=job.slots,
+            assignments=self._assignments,
             delta=sent.delta,
             chain=sent.chain,
         )
@@ -193,11 +193,12 @@ class WorkerPool:
         self._held = manifest, dict(self._peers)
         return {worker: changed if worker in known else whole for worker in self._peers}
 
-    def _place(self, slots: int, version: int) -> None:
-        before_version, before = self._committed
-        self._placement = placed(slots, list(self._peers), before)
-        self.moved_slots = moved(before, self._placement) if version == before_version else 0
-        self._version = version
+    def _place(self, assignments: Mapping[str, Assignment]) -> None:
+        before, placements = self._committed
+        self._assignments = dict(assignments)
+        self._placements = all_placed(assignments, list(self._peers), placements)
+        same = [name for name, now in assignments.items() if name in before and before[name].version == now.version]
+        self.moved_slots = sum(moved(placements[name], self._placements[name]) for name in same)
 
     def read(self, job: Job, keys: Sequence[str], scan: ParquetScan, ranges: Sequence[FileRange], *, combine: bool) -> list[Made]:
         """Have the workers read the input, about the same number of bytes each. Requires: ``begin`` was called."""
@@ -222,13 +223,14 @@ class WorkerPool:
 
     def bridge(self, job: Job, keys: Sequence[str]) -> BridgeOrder:
         """What tasks need to push rows of this try to the workers. Requires: ``begin`` was called."""
+        placement = self._placements[job.operator.name]
         return BridgeOrder(
             nonce=self._nonce,
             exchange=job.operator.name,
             keys=tuple(keys),
             slots=job.slots,
             key_groups=msgspec.msgpack.decode(job.work.ticket, type=Ticket).key_groups,
-            owners=tuple(self._peers[self._placement[slot]] for slot in range(len(job.slots))),
+            owners=tuple(self._peers[placement[slot]] for slot in range(len(job.slots))),
             credentials=self._wiring.credentials,
             rows=job.rows,
         )
@@ -238,9 +240,9 @@ class WorkerPool:
 
         ``pieces``: where the rows are. ``staged``: where they are instead, and what conditions they have to meet.
         """
-        of_slot = by_slot(pieces)
+        of_slot, placement = by_slot(pieces), self._placements[job.operator.name]
         answers = self._ask(
-            (self._placement[slot], self._order(job, slot, of_slot.get(slot, ()), staged)) for slot in range(len(job.slots))
+            (placement[slot], self._order(job, slot, of_slot.get(slot, ()), staged)) for slot in range(len(job.slots))
         )
         return [msgspec.msgpack.decode(answer.report, type=TaskReport) for answer in answers if isinstance(answer, Done)]
 
@@ -250,9 +252,10 @@ class WorkerPool:
             nonce=self._nonce,
             operator=job.operator.name,
             slot=slot,
-            part=f"{slot}-{self._placement[slot]}",
+            part=f"{slot}-{self._placements[job.operator.name][slot]}",
             rows=job.rows,
             outputs=dict(job.outputs),
+            readers={output: reader.operator for output, reader in job.readers.items()},
             kept=job.kept,
             task_values=job.task_values.get(slot, b""),
             broadcast=job.broadcast,
@@ -299,21 +302,28 @@ class WorkerPool:
         if self._nonce:
             self._coordinator.abandon(self._nonce)
             self._nonce = ""
-            self._committed = self._version, self._placement
-            self._owners = of_owners(self._slots, self._placement)
+            self._committed = self._assignments, self._placements
 
     def prefetch(self, runs: Sequence[RunRef], store: Store) -> bool:
         """Have the workers fetch what they will need of these runs, which are about to be committed. Whether all have answered.
         For another thread than the one that runs epochs."""
         head, settings = store.head, store.history.settings
         present, named = self._coordinator.present(), tuple(runs)
-        owners = {worker: groups for worker, groups in self._owners.items() if worker in present}
+        operators = {operator_of(run.table) for run in runs}
+        owners = {worker: groups for worker, groups in self._owners(operators, head.key_groups).items() if worker in present}
         rate = settings.compaction.bytes_per_s
         return self._coordinator.prefetch(
             lambda number: {
                 worker: Prefetch(number, head.store, named, groups, head.key_groups, rate) for worker, groups in owners.items()
             }
         )
+
+    def _owners(self, operators: AbstractSet[str], key_groups: int) -> dict[int, GroupRanges]:
+        """Worker → the key groups of its slots of these operators in the last epoch that was committed."""
+        assignments, placements = self._committed
+        owned = [of_owners(groups_of(assignments[name], key_groups), placements[name]) for name in operators & assignments.keys()]
+        workers = {worker for each in owned for worker in each}
+        return {worker: union(span for each in owned for span in each.get(worker, ())) for worker in workers}
 
     def failed(self, error: FloodplainError) -> TryFailed:
         """Gives the try up, because of an error outside the workers."""

@@ -88,7 +88,7 @@ def test_what_foreach_batch_would_be_called_with_is_kept_too():
     assert kit.schemas["output"].names == ["user", "n", "total"]
 
 
-@pytest.mark.parametrize("slots", [0, -1, 17, 2.5, None])
+@pytest.mark.parametrize("slots", [0, -1, 17, 2.5])
 def test_slots_that_are_not_possible_are_refused(slots):
     """The kit has 16 key groups."""
     refused = "slots are not possible: use 1 to 16, which is the number of key groups"

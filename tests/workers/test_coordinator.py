@@ -76,7 +76,7 @@ def scene():
 
 
 def _begin(coordinator, filling=b""):
-    return Begin(coordinator.next_id(), "one", b"", filling, EpochTimes(0, 0, 0), 0)
+    return Begin(coordinator.next_id(), "one", b"", filling, EpochTimes(0, 0, 0), 0, {})
 
 
 def _ask(coordinator, *commands):

@@ -68,11 +68,11 @@ def test_slots_spread_and_stay_where_they_are(kits):
     kit = kits(build, rows=ROWS, slots=4)
     for rows in batches(2):
         kit.epoch(rows)
-    before = dict(kit.engine.pool.placement)
+    before = dict(kit.engine.pool.placements["numbered"])
     kit.rescale(2)
     kit.epoch(batches(3)[2])
     assert sorted(before.values()) == [0, 0, 1, 1]
-    assert sorted(kit.engine.pool.placement.values()) == [0, 1]
+    assert sorted(kit.engine.pool.placements["numbered"].values()) == [0, 1]
     assert kit.progress[-1].moved_slots == 0  # another assignment has moved them
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floodplain.keys import hash_columns, normalize_keys
+from floodplain.keys import hash_columns, key_group, normalize_keys
 from floodplain.state.keyspace import KeySpace
 from floodplain.store.rows.layout import HASH, one_array
 from floodplain.store.rows.row_classes import hash_order, refine, starts_of
@@ -51,6 +51,11 @@ class Grouped:
         position[numbers] = np.arange(len(numbers))
         space = KeySpace(self.space.keys.take(pa.array(numbers)), self.space.hashes[numbers])
         return Grouped(self.input, self.order[places], starts, space, position[self.more])
+
+    def rows_of_group(self, key_groups: int) -> np.ndarray:
+        """How many rows each key group has."""
+        groups = key_group(self.space.hashes[: len(self.starts) - 1], key_groups)
+        return np.bincount(groups, np.diff(self.starts), key_groups).astype(np.int64)
 
     def take(self, positions: np.ndarray, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows at these positions, or only some columns of them."""

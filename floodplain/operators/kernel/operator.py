@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from floodplain.errors import BadInput, BadName, short
@@ -214,6 +215,8 @@ class Outcome:
     warnings: tuple[str, ...] = ()
     measures: Mapping[str, int] = field(default_factory=dict)
     """What a caller of its own has counted, by name."""
+    rows_of_group: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """How many rows each key group had, by number."""
 
 
 def added_up(measures: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -241,4 +244,5 @@ def combined(outcomes: Sequence[Outcome]) -> Outcome:
         task_values=outcomes[-1].task_values,
         warnings=tuple(warning for outcome in outcomes for warning in outcome.warnings),
         measures=added_up(outcome.measures for outcome in outcomes),
+        rows_of_group=np.sum([outcome.rows_of_group for outcome in outcomes], axis=0),
     )

@@ -134,6 +134,7 @@ class KeyedTask:
             ),
             task_values=self._level.changed(),
             measures=added_up(part.context.measures for part in bound),
+            rows_of_group=grouped.rows_of_group(self._snapshot.manifest.key_groups),
         )
 
     def _scanned(self) -> dict[str, int]:

@@ -35,10 +35,11 @@ from floodplain.plan.nodes import (
     parents,
     some_of,
 )
-from floodplain.runtime.epoch_plan import read_directly
+from floodplain.runtime.epoch_plan import read_directly, reads_in_slots
 from floodplain.sinks.base import Sink
 from floodplain.state.durations import duration
 from floodplain.versions.records.definition import Definition
+from floodplain.versions.records.edit import Assignment
 from floodplain.versions.records.user_names import UserNames
 
 Kind: TypeAlias = Literal["input", "step", "operator", "sink"]
@@ -56,6 +57,9 @@ class About:
     delay_ms: int | None = None
     """The delay of Spark's watermark; None with another watermark."""
     slots: int | None = None
+    """The most that an operator has."""
+    assignments: Mapping[str, Assignment] = field(default_factory=dict)
+    """Operator → its slots."""
     key_groups: int | None = None
     location: str | None = None
     operators: Mapping[str, KeyedOperator] = field(default_factory=dict)
@@ -79,11 +83,14 @@ class Box:
     lines: tuple[str, ...] = ()
     physical: tuple[str, ...] = ()
     preaggregation: PreAggregation | None = None
+    slots: int | None = None
+    """If operators differ in them."""
 
     @property
     def all_lines(self) -> tuple[str, ...]:
         """Its logical and physical facts, without the title."""
-        return (*self.lines, *(() if self.preaggregation is None else (str(self.preaggregation),)), *self.physical)
+        slots = () if self.slots is None else (slots_text(self.slots),)
+        return (*self.lines, *slots, *(() if self.preaggregation is None else (str(self.preaggregation),)), *self.physical)
 
 
 @dataclass(frozen=True)
@@ -164,11 +171,16 @@ class _GraphBuilder:
         preaggregation = preaggregation_of(step, running, self._hindrance(step), self._about.preaggregates.get(step.name))
         if preaggregation is not None and self._about.input_ways:
             preaggregation = replace(preaggregation, exchanges=0)
-        return Box("operator", step.name, tuple(lines), tuple(_tables(bound, process)), preaggregation)
+        return Box("operator", step.name, tuple(lines), tuple(_tables(bound, process)), preaggregation, self._slots(step.name))
+
+    def _slots(self, operator: str) -> int | None:
+        assignments = self._about.assignments
+        counts = {assignment.slots for assignment in assignments.values()}
+        return assignments[operator].slots if len(counts) > 1 else None
 
     def _hindrance(self, step: Keyed) -> str:
         """Why its rows cannot be pre-aggregated, whatever ``partial`` says; empty if they can."""
-        if self._reads_staged(step.parent, step.keys):
+        if self._reads_staged(step.parent, step):
             return "no exchange"
         return "rows come in order" if step.in_order is not None else "late rows are read" if self._plan.wants_late(step) else ""
 
@@ -178,7 +190,7 @@ class _GraphBuilder:
             return Arrow(start, end, "broadcast", "to all tasks")
         side = f"{named[1]}: " if named is not None and named[1] != MAIN else ""
         if isinstance(node, Keyed):
-            staged, by = self._reads_staged(parent, node.keys), keyed_by(node.keys)
+            staged, by = self._reads_staged(parent, node), keyed_by(node.keys)
             return Arrow(start, end, "staged" if staged else "exchange", f"{side}{self._exchange(named, staged=staged)} {by}")
         return Arrow(start, end, "spark" if named is None else "files", side.removesuffix(": "))
 
@@ -186,13 +198,14 @@ class _GraphBuilder:
         workers = bool(self._about.input_ways)
         if not staged:
             return "to workers" if workers else "shuffle"
-        kept = workers and named is not None and read_directly(self._plan, named, self._about.schemas[named])
-        return "kept" if kept else "staged"
+        if not workers or named is None:
+            return "staged"
+        return "kept" if read_directly(self._plan, named, self._about.schemas[named], self._about.assignments) else "staged"
 
-    def _reads_staged(self, parent: Node, keys: tuple[str, ...]) -> bool:
+    def _reads_staged(self, parent: Node, reader: Keyed) -> bool:
         """Whether tasks read these rows from staged files, without a shuffle."""
         named, conditions = some_of(parent)
-        if named is None or self._plan.split_by(*named) != keys:
+        if named is None or not reads_in_slots(self._plan, named, reader, self._about.assignments):
             return False
         columns = self._about.schemas.get(named)
         return columns is None or all(condition.fits(columns) for condition in conditions)
@@ -257,6 +270,10 @@ def _slack(slack: Slack) -> str:
 def _sink(sink: Sink) -> str:
     kind = sink.kind
     return short(f"{kind} {sink.target}" if sink.target else kind)
+
+
+def slots_text(slots: int) -> str:
+    return f"{slots} slot{'' if slots == 1 else 's'}"
 
 
 def columns_of(schema: pa.Schema) -> str:

@@ -13,6 +13,7 @@ def explain_running(epochs: EpochRunner, described: About, form: Form) -> str:
     about = replace(
         described,
         slots=epochs.slots,
+        assignments=epochs.parallelism.next(head).plans,
         key_groups=head.key_groups,
         location=epochs.bound.place.location,
         operators=epochs.bound.operators,

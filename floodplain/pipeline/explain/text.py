@@ -3,7 +3,7 @@
 from typing import Literal, TypeAlias
 
 from floodplain.errors import BadInput
-from floodplain.pipeline.explain.graph import Arrow, Box, Graph
+from floodplain.pipeline.explain.graph import Arrow, Box, Graph, slots_text
 from floodplain.pipeline.explain.mermaid import mermaid
 from floodplain.pipeline.explain.svg import svg
 
@@ -49,7 +49,10 @@ def _from(arrow: Arrow) -> str:
 
 def _physical(graph: Graph) -> list[str]:
     about = graph.about
-    slots = f"{about.slots} slots" if about.slots is not None else "as many slots as tasks run at once, until rescaled"
+    slots = "as many slots as tasks run at once, until rescaled"
+    if about.slots is not None:
+        each = [box.slots for box in graph.boxes if box.slots is not None]
+        slots = f"{min(each)} to {max(each)} slots, by operator," if each else f"{about.slots} slots"
     groups = f" over {about.key_groups} key groups" if about.key_groups is not None else ""
     lines = [f"state at {about.location}"] if about.location is not None else []
     lines += [f"engine {about.engine}"] if about.engine else []
@@ -82,7 +85,7 @@ def _exchanges(graph: Graph) -> str:
 
 
 def _job(graph: Graph, number: int, box: Box, job: int) -> list[str]:
-    lines = [f"job {job}: {box.title}"]
+    lines = [f"job {job}: {box.title}" + ("" if box.slots is None else f" in {slots_text(box.slots)}")]
     for arrow in graph.into(number):
         lines.append(f"  reads ({arrow.start + 1}), {_READS[arrow.flow].format(label=arrow.label.rpartition(': ')[2])}")
         lines += _upstream(graph, arrow.start)

@@ -124,7 +124,7 @@ def _job(runner: EpochRunner, operation: ControlOperation) -> ControlJob:
         work=Work(place.location, place.settings, dict(place.options), ticket, place.blobs),
         manifest=msgspec.msgpack.encode(for_tasks(head)),
         operation=operation,
-        slots=groups_of(runner.next_assignment()[0], head.key_groups),
+        slots=groups_of(runner.parallelism.next(head).plans[operation.operator], head.key_groups),
     )
 
 
@@ -188,5 +188,8 @@ def _commit(runner: EpochRunner, epoch: int, decision: Any, note: NoteControl, s
             follows += tagging(head, name)
         case Rescale(slots=slots):
             runner.rescale(slots)
-            follows += runner.next_assignment()[1]
+    planned = runner.parallelism.next(head)
+    follows += planned.changes if isinstance(decision, Rescale) else []
     commit(runner.store.history, [*follows, note], [unmoved], token=runner.writer.token)
+    if isinstance(decision, Rescale):
+        runner.parallelism.committed(planned)

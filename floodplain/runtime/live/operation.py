@@ -72,9 +72,9 @@ class ControlContext:
 
 @dataclass(frozen=True)
 class Rescale:
-    """A decision: use this many slots from the next epoch on."""
+    """A decision: use this many slots from the next epoch on, for all operators or for some by name."""
 
-    slots: int
+    slots: int | Mapping[str, int]
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ def update(runner: EpochRunner, wanted: PlanUpdate, also: Sequence[Update] = ())
     epoch = commit_migration(runner.writer, migration, [NoteChange(NOTE), *tags, *also])
     runner.publisher.adopt(wanted.plan.outlets, bound.schemas)
     runner.bound, runner.front = bound, wanted.front
+    runner.parallelism.adopt(runner.store.head, wanted.plan, wanted.changes.rename)
     switch()
     runner.store.history.blobs.delete(done)
     return epoch

@@ -172,7 +172,7 @@ class _Import:
                 task_values={slot: before.of(slot) for slot in range(slots)},
                 broadcast=_no_rows(),
             )
-            reports = engine.run(rows, list(self._operator.keys), assignment, job, None)
+            reports = engine.run(rows, list(self._operator.keys), {self._operator.name: assignment}, job, None)
         return [report.state for report in reports], added_up(report.measures for report in reports)
 
 

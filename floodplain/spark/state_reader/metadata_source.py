@@ -59,6 +59,6 @@ def metadata(store: Store, location: str, batch: int | None) -> Iterator[tuple[A
     marks = [mark.epoch for mark in head.epochs if mark.epoch <= last]
     first, newest = (batch_of(marks[0]), batch_of(marks[-1])) if marks else (-1, -1)
     manifest = head if batch is None and not marks else store.history.at(read_epoch(store, location, batch))
-    partitions = len(partitions_of(manifest))
     for operator in operators_of(manifest):
+        partitions = len(partitions_of(manifest, operator.name))
         yield operator.number, operator.shown, DEFAULT_STORE, partitions, first, newest, operator.properties

@@ -79,18 +79,17 @@ def planned(options: Mapping[str, str]) -> StateRead:
         manifest = store.history.at(epoch)
     operator = _operator(manifest, what.operator, location)
     shape = Shape(_variable(operator, what), what.flatten, what.changes, joined=what.side != "none")
-    slots = tuple(enumerate(partitions_of(manifest)))
+    slots = tuple(enumerate(partitions_of(manifest, operator.name)))
     if what.partition is not None and what.partition >= len(slots):
         raise no_partition(what.partition, what.operator, location)
     chosen = slots if what.partition is None else (slots[what.partition],)
     return StateRead(location, what.access, shape, epoch, first_epoch, chosen)
 
 
-def partitions_of(manifest: Manifest) -> tuple[GroupRanges, ...]:
-    """The key groups of each slot; of a state that no query has written, all of them as one."""
-    if manifest.assignment is None:
-        return (((0, manifest.key_groups),),)
-    return groups_of(manifest.assignment, manifest.key_groups)
+def partitions_of(manifest: Manifest, operator: str) -> tuple[GroupRanges, ...]:
+    """The key groups of each slot of an operator; of a state that no query has written, all of them as one."""
+    assignment = manifest.assignment_of(operator)
+    return (((0, manifest.key_groups),),) if assignment is None else groups_of(assignment, manifest.key_groups)
 
 
 def _not_ours(location: str) -> Exception:

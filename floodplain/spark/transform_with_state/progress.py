@@ -91,8 +91,8 @@ class ProgressReports:
             "commitTimeMs": 0 if idle else epoch.commit_ms,
             "memoryUsedBytes": done.state_bytes,
             "numRowsDroppedByWatermark": 0 if idle else epoch.dropped_by[operator.name].late,
-            "numShufflePartitions": epoch.slots,
-            "numStateStoreInstances": epoch.slots,
+            "numShufflePartitions": done.slots,
+            "numStateStoreInstances": done.slots,
             "customMetrics": {name: shown.get(name, 0) for name in sorted(CUSTOM)} if processor else _duplicates(operator, shown),
         }
 

@@ -1,5 +1,7 @@
 """The assignment of key groups to slots."""
 
+from collections.abc import Collection, Mapping
+
 import numpy as np
 
 from floodplain.errors import BadInput
@@ -13,10 +15,38 @@ def checked_slots(slots: int, key_groups: int) -> int:
     return slots
 
 
+def checked_counts(slots: int | Mapping[str, int], operators: Collection[str], key_groups: int) -> dict[str, int]:
+    """Operator → slots, of one number for all or of some operators by name. Raises ``BadInput`` for what is not possible."""
+    if not isinstance(slots, Mapping):
+        return dict.fromkeys(operators, checked_slots(slots, key_groups))
+    unknown = [name for name in slots if name not in operators]
+    if unknown:
+        known = ", ".join(operators) or "none"
+        raise BadInput(f"there is no operator {unknown[0]!r} to give slots to; explain() shows the operators: {known}")
+    counts = {}
+    for name, count in slots.items():
+        try:
+            counts[name] = checked_slots(count, key_groups)
+        except BadInput as error:
+            raise BadInput(f"operator {name}: {error}") from error
+    return counts
+
+
 def even(slots: int, key_groups: int, version: int) -> Assignment:
     """Neighbouring key groups to each slot, as many as evenly as they divide."""
     bounds = [slot * key_groups // slots for slot in range(slots)]
     return Assignment(version, slots, tuple((start, slot) for slot, start in enumerate(bounds)))
+
+
+def assignment_of(slot_of_group: np.ndarray, slots: int, version: int) -> Assignment:
+    """From the slot of each key group, by number. Neighbours of one slot are one entry."""
+    starts = np.flatnonzero(np.diff(slot_of_group, prepend=-1))
+    return Assignment(version, slots, tuple(zip(starts.tolist(), slot_of_group[starts].tolist(), strict=True)))
+
+
+def same_map(one: Assignment, other: Assignment) -> bool:
+    """Whether both have the same slots with the same key groups, whatever their versions."""
+    return (one.slots, one.starts) == (other.slots, other.starts)
 
 
 def groups_of(assignment: Assignment, key_groups: int) -> tuple[GroupRanges, ...]:

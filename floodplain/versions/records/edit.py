@@ -184,7 +184,15 @@ class ReleaseLease(msgspec.Struct, frozen=True, tag="release"):
 
 
 class SetAssignment(msgspec.Struct, frozen=True, tag="assign"):
+    """The assignment of all operators. None has one of its own any more, unless ``AssignOperators`` follows."""
+
     assignment: Assignment
+
+
+class AssignOperators(msgspec.Struct, frozen=True, tag="assign_operators"):
+    """All assignments that operators have of their own, in place of those before."""
+
+    assignments: dict[str, Assignment]
 
 
 class SetTag(msgspec.Struct, frozen=True, tag="tag"):
@@ -247,6 +255,7 @@ Update = (
     | TakeLease
     | ReleaseLease
     | SetAssignment
+    | AssignOperators
     | SetTag
     | DropTag
     | DropEpochs

@@ -15,6 +15,7 @@ from floodplain.versions.records.edit import (
     AdvanceHorizon,
     AdvancePublished,
     Assignment,
+    AssignOperators,
     CommitEpoch,
     Content,
     DropDefinition,
@@ -84,6 +85,9 @@ class Manifest(msgspec.Struct, frozen=True):
     runs: dict[str, tuple[RunRef, ...]] = {}
     """Table → its live runs, newest interval first."""
     assignment: Assignment | None = None
+    """Of operators that have none of their own."""
+    assignments: dict[str, Assignment] = {}
+    """Operator → its own."""
     source: SourcePosition = SourcePosition()
     watermarks: dict[str, int] = {}
     counts: dict[str, int] = {}
@@ -121,6 +125,9 @@ class Manifest(msgspec.Struct, frozen=True):
     def schema(self, table: str) -> TableSchema | None:
         versions = self.schemas.get(table)
         return versions[-1] if versions else None
+
+    def assignment_of(self, operator: str) -> Assignment | None:
+        return self.assignments.get(operator, self.assignment)
 
     def mark(self, epoch: int) -> EpochMark | None:
         return next((mark for mark in self.epochs if mark.epoch == epoch), None)
@@ -197,8 +204,8 @@ def _apply_update(manifest: Manifest, update: Update, edit: Edit, checksum: str)
         case ReleaseLease(token):
             _require(token == manifest.lease.token, f"lease token {manifest.lease.token}", f"{token}")
             return change(manifest, lease=change(manifest.lease, expires_ms=0))
-        case SetAssignment(assignment):
-            return change(manifest, assignment=assignment)
+        case SetAssignment() | AssignOperators():
+            return _assign(manifest, update)
         case SetTag(name, epoch):
             _require(manifest.mark(epoch) is not None, "a tag on a retained epoch", f"epoch {epoch}")
             return change(manifest, tags={**manifest.tags, name: epoch})
@@ -206,6 +213,12 @@ def _apply_update(manifest: Manifest, update: Update, edit: Edit, checksum: str)
             return change(manifest, tags={tag: epoch for tag, epoch in manifest.tags.items() if tag != name})
         case _:
             return _advance(manifest, update)
+
+
+def _assign(manifest: Manifest, update: SetAssignment | AssignOperators) -> Manifest:
+    if isinstance(update, AssignOperators):
+        return msgspec.structs.replace(manifest, assignments=update.assignments)
+    return msgspec.structs.replace(manifest, assignment=update.assignment, assignments={})
 
 
 def _advance(manifest: Manifest, update: Update) -> Manifest:

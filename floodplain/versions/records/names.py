@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from floodplain.errors import short
 from floodplain.tiers import paths
 from floodplain.versions.records.edit import (
+    AssignOperators,
     CommitEpoch,
     DropTag,
     PutSchema,
@@ -41,6 +42,8 @@ def in_update(update: Update) -> Iterator[Stray]:
             yield from in_words("table", [to])
         case SetTag(name) | DropTag(name):
             yield from in_words("tag", [name])
+        case AssignOperators(assignments):
+            yield from in_words("operator", assignments)
         case TakeLease():
             yield from in_words("owner", [update.owner])
 
