@@ -36,7 +36,7 @@ TARGETS = {"driver_ms_per_slot": ("at most", 0.3), "slots_growth": ("at most", 1
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    slots: tuple[int, ...] = (128, 512, 2048)
+    slot_counts: tuple[int, ...] = (128, 512, 2048)
     """Ratios compare the last with the first."""
     key_groups: int = 4096
     keys_per_slot: int = 4
@@ -55,18 +55,18 @@ def run(sizes: Sizes, clock: Clock) -> dict[str, Any]:
     """State and output are in memory."""
     bench = Bench("slots", clock)
     with ExitStack() as stack:
-        lanes = [stack.enter_context(closing(Lane(slots, sizes, clock))) for slots in sizes.slots]
+        lanes = [stack.enter_context(closing(Lane(slots, sizes, clock))) for slots in sizes.slot_counts]
         with cycle_collector_off():
             for number in range(sizes.warm_up + sizes.rounds):
                 for lane in lanes if number % 2 else reversed(lanes):
                     lane.epoch(counted=number >= sizes.warm_up)
                     gc.collect()
-                shown = (f"{lane.slots} slots {lane.driver_s[-1] * 1000:.0f} ms" for lane in lanes if lane.driver_s)
-                bench.say(f"epoch {number + 1}, the driver's part: {', '.join(shown)}")
+                shown = [f"{lane.slots} slots {lane.driver_s[-1] * 1000:.0f} ms" for lane in lanes if lane.driver_s]
+                bench.say(f"epoch {number + 1}, the driver's part: {', '.join(shown) or 'not counted yet'}")
         for lane in lanes:
             bench.check(f"{lane.slots}_slots_equal_duckdb", lane.right())
     figures = {str(lane.slots): lane.figures() for lane in lanes}
-    first, last = figures[str(sizes.slots[0])], figures[str(sizes.slots[-1])]
+    first, last = figures[str(sizes.slot_counts[0])], figures[str(sizes.slot_counts[-1])]
     bench.ratios["driver_ms_per_slot"] = last["driver_ms_per_slot"]
     bench.ratios["slots_growth"] = rounded(last["driver_ms_per_slot"] / first["driver_ms_per_slot"])
     bench.ratios["tasks_growth"] = rounded(last["task_ms_per_slot"] / first["task_ms_per_slot"])

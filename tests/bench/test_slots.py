@@ -5,7 +5,7 @@ import pytest
 from floodplain.bench import registry, slots
 from floodplain.clock import SystemClock
 
-TINY = slots.Sizes(slots=(2, 8), key_groups=16, rounds=7, warm_up=1)
+TINY = slots.Sizes(slot_counts=(2, 8), key_groups=16, rounds=7, warm_up=1)
 
 
 def test_the_answers_are_right_and_every_target_has_its_ratio(monkeypatch, figures):
