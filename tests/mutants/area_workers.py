@@ -71,7 +71,7 @@ PLANTS = (
         "an_answer_counts_whoever_gives_it",
         "requests",
         "if self._workers.get(answer.id) == worker:",
-        "if answer.id in self._workers:",
+        "if worker >= 0 and answer.id in self._workers:",
         ("workers_coordinator::test_an_answer_counts_once_and_only_from_who_owes_it",),
     ),
     Plant(
