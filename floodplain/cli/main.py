@@ -10,6 +10,7 @@ from floodplain.cli.compact import compact
 from floodplain.cli.cost import cost
 from floodplain.cli.gc import gc
 from floodplain.cli.inspect import inspect
+from floodplain.cli.rescale import rescale
 from floodplain.cli.rollback import rollback
 from floodplain.cli.scrub import scrub
 from floodplain.cli.verify import verify
@@ -52,6 +53,12 @@ app.command(
     )
 )(compact)
 app.command(epilog=_examples("floodplain gc /srv/state", "floodplain gc /srv/state --newest 4 --keep 1d/1h --keep 30d/1d"))(gc)
+app.command(
+    epilog=_examples(
+        "floodplain rescale /srv/state 8 --plan",
+        "floodplain rescale s3://bucket/state parse=2 join=8 --wait",
+    )
+)(rescale)
 app.command(
     epilog=_examples("floodplain rollback /srv/state --to 41 --dry-run", "floodplain rollback /srv/state --tag before_upgrade")
 )(rollback)

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from floodplain.cli import render, render_cost
 from floodplain.cli.inspection import Inspection
+from floodplain.cli.rescale_result import Rescale, render_rescale
 from floodplain.cli.totals import CompactionTotals
 from floodplain.cost.report import CostReport
 from floodplain.errors import FloodplainError
@@ -46,6 +47,9 @@ class Output(ABC):
     def cost(self, report: CostReport) -> None: ...
 
     @abstractmethod
+    def rescale(self, shown: Rescale) -> None: ...
+
+    @abstractmethod
     def bench(self, result: dict[str, Any]) -> None: ...
 
     @abstractmethod
@@ -74,6 +78,9 @@ class TextOutput(Output):
 
     def cost(self, report: CostReport) -> None:
         render_cost.cost(self._console, report)
+
+    def rescale(self, shown: Rescale) -> None:
+        render_rescale(self._console, shown)
 
     def bench(self, result: dict[str, Any]) -> None:
         render.bench(self._console, result)
@@ -104,6 +111,9 @@ class JsonOutput(Output):
 
     def cost(self, report: CostReport) -> None:
         self._print(report)
+
+    def rescale(self, shown: Rescale) -> None:
+        self._print(shown)
 
     def bench(self, result: dict[str, Any]) -> None:
         self._print(result)

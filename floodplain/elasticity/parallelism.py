@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from floodplain.elasticity.assignments import Wanted, assigned, updates
 from floodplain.elasticity.measured_load import MeasuredLoad
+from floodplain.errors import BadInput
 from floodplain.plan.nodes import Plan
 from floodplain.versions.records.assignment import checked_counts, checked_slots
-from floodplain.versions.records.edit import Assignment, Update
+from floodplain.versions.records.edit import AnswerRescale, Assignment, Update
 from floodplain.versions.records.manifest import Manifest
 
 
@@ -27,6 +28,7 @@ class Parallelism:
         common = head.assignment.slots if head.assignment is not None else checked_slots(default, head.key_groups)
         counts = {name: now.slots if (now := head.assignment_of(name)) else common for name in self._names}
         chosen = {} if slots is None else checked_counts(slots, self._names, head.key_groups)
+        self._answered: AnswerRescale | None = None
         self._chosen = frozenset(chosen)
         self._wanted = Wanted({**counts, **chosen}, slots if isinstance(slots, int) else common, plan.read_together())
 
@@ -71,9 +73,24 @@ class Parallelism:
 
     def next(self, head: Manifest) -> "NextSlots":
         """The assignments of the next epoch, and what records them."""
+        answer = self._answer(head)
         wanted = self._wanted
         plans = assigned(head, wanted, self.load.by_operator())
-        return NextSlots(plans, updates(head, plans, wanted.default), wanted)
+        return NextSlots(plans, [*updates(head, plans, wanted.default), *answer], wanted)
+
+    def _answer(self, head: Manifest) -> list[AnswerRescale]:
+        """To the request in the log, which counts as ``rescale`` called when it is first seen."""
+        request = head.rescale
+        if request is None:
+            return []
+        if self._answered is None or self._answered.request != request.position:
+            refused = ""
+            try:
+                self.rescale(request.slots or request.operators)
+            except BadInput as error:
+                refused = str(error)
+            self._answered = AnswerRescale(request.position, refused)
+        return [self._answered]
 
     def committed(self, done: "NextSlots") -> None:
         """They are in the log. What was requested since then is still to be done."""

@@ -31,10 +31,13 @@ from floodplain.store.read.snapshot import Snapshot
 from floodplain.store.write.task_writer import conflict_before_damage
 from floodplain.tier_use import COMMIT, UseCursor, tallied
 from floodplain.tiers.redact import without_credentials
+from floodplain.versions.log.commit import commit
 from floodplain.versions.log.manifest_checkpoint import maybe_checkpoint
 from floodplain.versions.log.requirements import RequireLease
 from floodplain.versions.records.edit import SourcePosition
 
+LOOK_S = 3.0
+"""How often a query without data looks for requests in the log."""
 _log = logging.getLogger(__name__)
 
 
@@ -67,6 +70,7 @@ class EpochRunner:
         self.front: Node | None = None
         """The step that rows of the pipeline's own input are computed up to when they come, if they do not come as they are."""
         self._concern = concern
+        self._looked_s = -LOOK_S
         tally = place.store.counters.tally
         self._unrecorded, self._unshown = UseCursor(tally), UseCursor(tally)
         self._prices = prices_at(place.store.history.blobs.url, place.settings.prices)
@@ -122,6 +126,7 @@ class EpochRunner:
 
         ``given_ms``: the watermark that Spark would give the next batch; 0 for none.
         """
+        self.answer_requests()
         head, at = self.store.head, self.moment(now_ms)
         now_ms, watermark_ms = min(now_ms, at.now_ms), self.time.watermark_ms(given_ms, at)
         # Timers up to the watermark of the last epoch had their turn in it; what callbacks set for the past waits.
@@ -133,6 +138,20 @@ class EpochRunner:
             self.advance(now_ms, watermark_ms)
         self.publisher.record_when_idle(now_ms)
         return False
+
+    def answer_requests(self) -> None:
+        """Do what the log asks for, between two epochs. An epoch does so by itself; this is for when none comes.
+
+        Looks for new requests every few seconds, which costs a request to the store.
+        """
+        clock = self.store.history.clock
+        if clock.monotonic_s() - self._looked_s >= LOOK_S:
+            self.store.history.refresh()
+            self._looked_s = clock.monotonic_s()
+        if self.store.head.rescale is not None:
+            planned = self.parallelism.next(self.store.head)
+            commit(self.store.history, planned.changes, token=self.writer.token)
+            self.parallelism.committed(planned)
 
     def heartbeat(self, source: str | None, at_ms: int) -> None:
         """All events of this source (of all, if none is named) up to this time have come: noted in an epoch of its own."""

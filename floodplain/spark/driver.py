@@ -182,6 +182,7 @@ class Driver:
                 return False
             now_ms = self.store.history.clock.now_ms()
             if not self._without_data:
+                self.epochs.answer_requests()
                 self.epochs.publisher.record_when_idle(now_ms)
                 return False
             batch_id = self.store.head.source.batch_id

@@ -129,3 +129,15 @@ class RequireAssignment:
         version = manifest.assignment.version if manifest.assignment else 0
         if version != self.version:
             raise Conflict(f"the assignment is version {version}, not {self.version}: plan anew on the newest one")
+
+
+@dataclass(frozen=True, slots=True)
+class RequireOperators:
+    """The state still has these operators."""
+
+    names: tuple[str, ...]
+
+    def check(self, manifest: Manifest) -> None:
+        gone = [name for name in self.names if name not in manifest.definitions]
+        if gone:
+            raise Conflict(f"the state has no operator {gone[0]!r} any more: see floodplain inspect for those that it has")

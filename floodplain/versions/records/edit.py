@@ -195,6 +195,23 @@ class AssignOperators(msgspec.Struct, frozen=True, tag="assign_operators"):
     assignments: dict[str, Assignment]
 
 
+class RequestRescale(msgspec.Struct, frozen=True, tag="rescale", omit_defaults=True):
+    """The query is to use other numbers of slots. It answers at its next boundary of epochs. A newer request replaces it."""
+
+    slots: int = 0
+    """Of all operators; 0: of those that are named."""
+    operators: dict[str, int] = {}
+
+
+class AnswerRescale(msgspec.Struct, frozen=True, tag="rescaled", omit_defaults=True):
+    """The query has done what was requested: the assignments are those of this edit or stay. Or it cannot."""
+
+    request: int
+    """The position of the request."""
+    refused: str = ""
+    """Why not."""
+
+
 class SetTag(msgspec.Struct, frozen=True, tag="tag"):
     name: str
     epoch: int
@@ -256,6 +273,8 @@ Update = (
     | ReleaseLease
     | SetAssignment
     | AssignOperators
+    | RequestRescale
+    | AnswerRescale
     | SetTag
     | DropTag
     | DropEpochs

@@ -14,6 +14,7 @@ from floodplain.versions.records.definition import Definition, DefinitionChange
 from floodplain.versions.records.edit import (
     AdvanceHorizon,
     AdvancePublished,
+    AnswerRescale,
     Assignment,
     AssignOperators,
     CommitEpoch,
@@ -29,6 +30,7 @@ from floodplain.versions.records.edit import (
     ReleaseLease,
     RenameTable,
     ReplaceRuns,
+    RequestRescale,
     RestoreEpoch,
     RunRef,
     SetAssignment,
@@ -70,6 +72,15 @@ class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
     0 if that is not known."""
 
 
+class RescaleRequest(msgspec.Struct, frozen=True):
+    """One that the query has not answered yet."""
+
+    position: int
+    at_ms: int
+    slots: int
+    operators: dict[str, int]
+
+
 class Manifest(msgspec.Struct, frozen=True):
     store: str
     key_groups: int
@@ -88,6 +99,10 @@ class Manifest(msgspec.Struct, frozen=True):
     """Of operators that have none of their own."""
     assignments: dict[str, Assignment] = {}
     """Operator → its own."""
+    rescale: RescaleRequest | None = None
+    """The newest request that the query has not answered."""
+    rescaled: AnswerRescale | None = None
+    """Its last answer."""
     source: SourcePosition = SourcePosition()
     watermarks: dict[str, int] = {}
     counts: dict[str, int] = {}
@@ -204,8 +219,8 @@ def _apply_update(manifest: Manifest, update: Update, edit: Edit, checksum: str)
         case ReleaseLease(token):
             _require(token == manifest.lease.token, f"lease token {manifest.lease.token}", f"{token}")
             return change(manifest, lease=change(manifest.lease, expires_ms=0))
-        case SetAssignment() | AssignOperators():
-            return _assign(manifest, update)
+        case SetAssignment() | AssignOperators() | RequestRescale() | AnswerRescale():
+            return _assign(manifest, update, edit)
         case SetTag(name, epoch):
             _require(manifest.mark(epoch) is not None, "a tag on a retained epoch", f"epoch {epoch}")
             return change(manifest, tags={**manifest.tags, name: epoch})
@@ -215,10 +230,19 @@ def _apply_update(manifest: Manifest, update: Update, edit: Edit, checksum: str)
             return _advance(manifest, update)
 
 
-def _assign(manifest: Manifest, update: SetAssignment | AssignOperators) -> Manifest:
-    if isinstance(update, AssignOperators):
-        return msgspec.structs.replace(manifest, assignments=update.assignments)
-    return msgspec.structs.replace(manifest, assignment=update.assignment, assignments={})
+def _assign(manifest: Manifest, update: SetAssignment | AssignOperators | RequestRescale | AnswerRescale, edit: Edit) -> Manifest:
+    change = msgspec.structs.replace
+    match update:
+        case SetAssignment(assignment):
+            return change(manifest, assignment=assignment, assignments={})
+        case AssignOperators(assignments):
+            return change(manifest, assignments=assignments)
+        case RequestRescale(slots, operators):
+            return change(manifest, rescale=RescaleRequest(edit.position, edit.at_ms, slots, operators))
+        case AnswerRescale(request):
+            # A newer request may have come while the query was about to answer this one: it goes on waiting.
+            waiting = manifest.rescale if manifest.rescale is not None and manifest.rescale.position != request else None
+            return change(manifest, rescale=waiting, rescaled=update)
 
 
 def _advance(manifest: Manifest, update: Update) -> Manifest:

@@ -11,6 +11,7 @@ from floodplain.versions.records.edit import (
     PutSchema,
     RenameTable,
     ReplaceRuns,
+    RequestRescale,
     RestoreEpoch,
     RunRef,
     SetTag,
@@ -42,8 +43,8 @@ def in_update(update: Update) -> Iterator[Stray]:
             yield from in_words("table", [to])
         case SetTag(name) | DropTag(name):
             yield from in_words("tag", [name])
-        case AssignOperators(assignments):
-            yield from in_words("operator", assignments)
+        case AssignOperators(names) | RequestRescale(operators=names):
+            yield from in_words("operator", names)
         case TakeLease():
             yield from in_words("owner", [update.owner])
 
