@@ -13,7 +13,7 @@ PLANTS = (
         """        head = self.store.head
         if max(head.published, self._published) >= head.epoch:
 """,
-        ("crashes::test_no_driver_that_takes_over_loses_or_repeats_anything[counting]",),
+        ("crashes::test_a_driver_that_is_superseded_in_its_commit_publishes_nothing",),
     ),
     Plant(
         "published_before_the_commit",

@@ -6,15 +6,21 @@ from typing import ClassVar
 import pyarrow as pa
 import pytest
 
+from floodplain.clock import ManualClock, SeededRandomness
+from floodplain.errors import Fenced
 from floodplain.operators.kernel.process import KeyedProcess
 from floodplain.settings import StoreSettings
+from floodplain.testing.faults import CrashPoint
 from floodplain.testing.pipeline_kit import Columns, KitEpoch, PipelineKit, survives_every_crash
 from floodplain.tiers.blobs import Blobs
+from floodplain.versions.log import lease
+from floodplain.versions.log.history import History
 from tests.processes import Echo
 from tests.testing.rivals import refused_everywhere, superseded_everywhere
 from tests.testing.test_pipeline_kit import ROWS, branching, counting, picky, priced, rows, waiting
 
 TIMED = "user string, at long"
+WHERE = {"settings": StoreSettings(), "clock": ManualClock(), "randomness": SeededRandomness(3)}
 A, B = ({"user": user, "at": at} for user, at in (("a", 1000), ("b", 1500)))
 
 
@@ -112,6 +118,19 @@ def test_no_crash_loses_or_repeats_output_that_rides_in_an_edit(name):
 def test_no_driver_that_takes_over_loses_output_that_rides_in_an_edit(name):
     script = SCRIPTS[name]
     assert superseded_everywhere(lambda: made(script, 64 << 10, RemoteKit), script[2]) > 15
+
+
+def test_a_driver_that_is_superseded_in_its_commit_publishes_nothing():
+    """Its epoch counts, and is the other driver's to publish."""
+    first, second = made(SCRIPTS["counting"]), made(SCRIPTS["counting"])
+    begun = len(first.steps.taken)
+    first.epoch(rows("a"))
+    step = next(step for step, name in enumerate(first.steps.taken) if step >= begun and name.startswith("create log/"))
+    second.crash_at(CrashPoint(step, "after"), lambda: lease.take(History.open(second._blobs(), **WHERE), "other", force=True))
+    with pytest.raises(Fenced, match="superseded by lease 2 of 'other'"):
+        second.epoch(rows("a"))
+    assert second.store.head.epoch == 1
+    assert [sink.epochs for sink in second.sinks.values()] == [{}]
 
 
 @pytest.mark.parametrize("name", BRIEF)
