@@ -29,11 +29,11 @@ WORDS = [f"word{number % 97 * (number % 13)}" for number in range(5000)]
 class KeySample(fp.ControlOperation):
     """The keys with the smallest hashes: a sample that does not depend on slots, and to which samples of slots merge."""
 
-    def __init__(self, operator: str, key: str, size: int) -> None:
-        self.operator, self.key, self.size = operator, key, size
+    def __init__(self, operator: str, key: str, value: str, size: int) -> None:
+        self.operator, self.key, self.value, self.size = operator, key, value, size
 
     def on_slot(self, state: fp.SlotState, ctx: fp.SlotContext) -> list[list[Any]]:
-        rows = (row for piece in state.scan() for row in piece.to_pylist())
+        rows = (row for piece in state.scan(columns=[self.key, self.value]) for row in piece.to_pylist())
         return heapq.nsmallest(self.size, ([hashed(row[self.key]), row[self.key], row] for row in rows))
 
     def merge(self, a: list[list[Any]], b: list[list[Any]]) -> list[list[Any]]:
@@ -53,7 +53,7 @@ class Count(fp.KeyedProcess):
 
 
 def hashed(key: str) -> int:
-    return xxhash.xxh32_intdigest(key)
+    return xxhash.xxh32_intdigest(key.encode())
 
 
 def expected(size: int) -> list[dict[str, Any]]:
@@ -70,9 +70,9 @@ def samples(spark: Any, folder: Path, size: int, slots: int, engine: str) -> lis
     query = pipeline.start(state=folder / "state", slots=slots, engine=engine)
     try:
         query.process_all_available()
-        first = query.control(KeySample("count", "word", size))
+        first = query.control(KeySample("count", "word", "n", size))
         query.rescale(slots + 1)
-        return [first, query.control(KeySample("count", "word", size))]
+        return [first, query.control(KeySample("count", "word", "n", size))]
     finally:
         query.stop()
 

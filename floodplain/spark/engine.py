@@ -24,6 +24,7 @@ from floodplain.pipeline.stream import SOURCE
 from floodplain.plan.nodes import Node, Plan, Rest
 from floodplain.plan.single_scan import OnePass
 from floodplain.runtime.binder import BoundPlan
+from floodplain.runtime.live.operation import ControlOperation
 from floodplain.runtime.live.slots import ControlJob, SlotReport
 from floodplain.runtime.manifest_feed import inline
 from floodplain.runtime.staging import Staged, read_staged
@@ -77,7 +78,7 @@ class SparkEngine:
     def successor(self, bound: BoundPlan, front: Node | None) -> Callable[[], None]:  # noqa: ARG002
         """Tasks get their operator with their job. Raises ``BadInput`` for one that Spark cannot ship."""
         for operator in bound.operators.values():
-            check_ships(operator)
+            check_ships(f"operator {operator.name}", operator)
         return self._with_python.clear
 
     def goes_on_from(self, plan: Plan, front: Node, *, rehash: bool) -> None:  # noqa: ARG002
@@ -217,6 +218,7 @@ class SparkEngine:
     def look(self, job: ControlJob) -> list[SlotReport]:
         """Runs a control operation in all slots, as a job with a task for each. Spark tries tasks that are lost again."""
         slots = len(job.slots)
+        check_ships(f"control operation {job.operation.name}", job.operation)
         with ours():
             collected = self._session.range(0, slots, 1, slots).mapInArrow(partial(look_at_slot, job), REPORT_SCHEMA).collect()
         return [msgspec.msgpack.decode(row.report, type=SlotReport) for row in collected]
@@ -237,14 +239,14 @@ class SparkEngine:
         return observed(rows, rule, now_ms)
 
 
-def check_ships(operator: KeyedOperator) -> None:
+def check_ships(what: str, code: KeyedOperator | ControlOperation) -> None:
     """Raises ``BadInput`` if Spark cannot ship it."""
     try:
-        _dumps(operator)
+        _dumps(code)
     except Exception as error:
         raise BadInput(
-            f"operator {operator.name} cannot be sent to tasks of Spark: {type(error).__name__}: "
-            f"{short(str(error), quoted=False)}"
+            f"{what} cannot be sent to tasks of Spark: {type(error).__name__}: {short(str(error), quoted=False)}. DataFrames and "
+            "pipelines stay in the driver: a control operation keeps a pipeline in an fp.Update"
         ) from error
 
 

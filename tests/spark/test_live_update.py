@@ -163,7 +163,9 @@ def test_a_control_operation_looks_at_the_state_and_decides(spark, tmp_path):
     assert query.progress[-1].slots == 2
     assert query.manifest.tags == {"small": 1}
     assert [each.note.kind for each in query.manifest.controls] == ["value", "tag", "rescale", "update"]
-    with pytest.raises(UserError, match="TypeError in on_slot of control operation most, slot 0"):
+    with pytest.raises(BadInput, match="control operation most cannot be sent to tasks of Spark"):
+        query.control(Most(clicks))
+    with pytest.raises(UserError, match="TypeError in on_slot of control operation failing, slot 0"):
         query.control(Failing())
     assert query.control(Most(), run="first") == most
     query.stop()

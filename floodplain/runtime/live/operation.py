@@ -89,12 +89,16 @@ class Update:
     """A decision: this pipeline takes over, as by ``Query.update`` with these arguments."""
 
     pipeline: Any
-    """None where the decision is read from the log, which has no code."""
+    """None where the decision is read from the log, which has no code, and in tasks, which have no use for it."""
     tag: str | None = None
     drop: Sequence[str] = ()
     reset: Sequence[str] = ()
     rename: Mapping[str, str] | None = None
     evolve: Mapping[str, Callable[[Any], Any] | None] | None = None
+
+    def __reduce__(self) -> tuple[type["Update"], tuple[None]]:
+        """An operation may hold it: what Spark ships to tasks lacks the pipeline, which only the driver has."""
+        return Update, (None,)
 
     @property
     def changes(self) -> StartChanges:
