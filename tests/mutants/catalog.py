@@ -3,6 +3,7 @@
 from tests.mutants import (
     area_checkpoint,
     area_checksums,
+    area_cost,
     area_fencing,
     area_garbage,
     area_live,
@@ -27,6 +28,7 @@ AREAS: dict[str, tuple[Plant, ...]] = {
     "workers": area_workers.PLANTS,
     "live": area_live.PLANTS,
     "misses": area_misses.PLANTS,
+    "cost": area_cost.PLANTS,
 }
 
 
