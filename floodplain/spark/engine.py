@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any
 
@@ -26,7 +26,7 @@ from floodplain.plan.single_scan import OnePass
 from floodplain.runtime.binder import BoundPlan
 from floodplain.runtime.live.operation import ControlOperation
 from floodplain.runtime.live.slots import ControlJob, SlotReport
-from floodplain.runtime.manifest_feed import inline
+from floodplain.runtime.manifest_feed import ManifestFeed
 from floodplain.runtime.staging import Staged, read_staged
 from floodplain.runtime.task import Job, StageJob, TaskReport
 from floodplain.runtime.task_errors import carried, ours
@@ -62,6 +62,7 @@ class SparkEngine:
         self._to_python = ToPython(session)
         self._with_python: dict[str, bool] = {}
         self._rehash = False
+        self._manifests = ManifestFeed(lambda data: _Broadcast(session.sparkContext.broadcast(data)))
         # A relation that Spark knows to be empty is optimised away, and its tasks with it; timers need them.
         self._session = self.use(session.newSession())
 
@@ -94,6 +95,7 @@ class SparkEngine:
 
     def close(self) -> None:
         """After the last epoch. May be called again."""
+        self._manifests.close()
 
     @property
     def pids(self) -> dict[int, int]:
@@ -198,7 +200,10 @@ class SparkEngine:
                 job = replace(job, rows=schema.serialize().to_pybytes())
             task_input = to_slots(rows, assignment, self._key_groups)
         with self._shuffles(), self._to_python.sending(task_input.sparkSession, row_bytes):
-            return _reports(task_input, replace(job, manifest=_sent(job.manifest)))
+            return _reports(task_input, replace(job, manifest=self._sent(job.manifest)))
+
+    def _sent(self, manifest: Manifest | ManifestSource) -> ManifestSource:
+        return self._manifests.send(manifest) if isinstance(manifest, Manifest) else manifest
 
     def _has_python(self, operator: str, rows: DataFrame) -> bool:
         """Whether the plan upstream of the operator runs Python, which changes the size of rows in ways we do not measure."""
@@ -250,8 +255,19 @@ def check_ships(what: str, code: KeyedOperator | ControlOperation) -> None:
         ) from error
 
 
-def _sent(manifest: Manifest | ManifestSource) -> ManifestSource:
-    return inline(manifest) if isinstance(manifest, Manifest) else manifest
+@dataclass(frozen=True, slots=True)
+class _Broadcast:
+    """Bytes that Spark brings to an executor once, and a Python process reads from its disk."""
+
+    broadcast: Any
+
+    def bytes(self) -> bytes:
+        data: bytes = self.broadcast.value
+        return data
+
+    def close(self) -> None:
+        with suppress(*SPARKS):
+            self.broadcast.destroy()
 
 
 def _columns(rows: DataFrame, made: Any) -> list[Any]:
