@@ -38,7 +38,7 @@ class Stage:
         self.writer.define(schema)
 
     def open(self) -> Store:
-        return world.open_store(self.blobs, self.clock, self.settings)
+        return world.open_store(self.blobs, self.clock, self.settings, log_segment=1)
 
     def epoch(self, step_ms: int = 0, **deltas: pa.Table) -> None:
         self.clock.advance_ms(step_ms)
