@@ -44,6 +44,7 @@ from floodplain.store.store import Store
 from floodplain.tiers.files.modes import Modes
 from floodplain.tiers.files.plain import check_tree
 from floodplain.tiers.open import folder_of
+from floodplain.versions.records.assignment import checked_counts
 from floodplain.versions.records.edit import Update as Record
 from floodplain.versions.records.frame import MAX_BYTES
 from floodplain.versions.records.manifest import Manifest
@@ -86,6 +87,8 @@ class SparkRuntime:
         _check_shared(options.state)
         prepare_workers(main.sparkSession)
         store = Store.open(options.state, create=True, settings=options.settings, options=options.options)
+        if options.slots is not None:
+            checked_counts(options.slots, [operator.name for operator in plan.operators], store.head.key_groups)
         ending = ACTIVE.get(store.head.store)
         if ending is not None and not options.force:
             ending.await_release()

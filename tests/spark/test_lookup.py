@@ -9,6 +9,7 @@ from floodplain.errors import StoreNotFound
 from floodplain.spark.runtime import stream
 from floodplain.store.rows.definition import value_table
 from floodplain.store.store import Store
+from floodplain.tiers import paths
 from floodplain.versions.retention import pins
 from tests.spark.test_dataflow import finish, rows_of, source, users
 
@@ -51,7 +52,7 @@ def test_an_epoch_sees_one_epoch_of_a_state_that_goes_on(spark, tmp_path):
     assert other.head.epoch == 3, "each epoch changed it before it looked"
     seen = [ours.at(epoch).table("lookup__seen").to_arrow()["value"].to_pylist() for epoch in (1, 2)]
     assert seen == [[1, 1], [2, 2]]
-    held, _ = pins.live(other.history, 0)
+    held, _ = pins.live(other.history, 0, other.history.blobs.list(paths.PINS))
     assert [record.mark.epoch for record in held] == [2], "the last one that was looked at"
 
 

@@ -4,10 +4,7 @@ import pyarrow as pa
 import pytest
 
 import floodplain as fp
-from floodplain.pipeline.stream import Stream
-from floodplain.plan.nodes import Input
-from floodplain.state.types import as_fields
-from floodplain.testing.pipeline_kit import Columns, PipelineKit
+from floodplain.testing.pipeline_kit import PipelineKit
 from tests.operators.changelog.test_retractions import COLUMNS, chained, newest, on
 
 REFUSED = {
@@ -120,26 +117,21 @@ def behind(**aggregates):
     return build
 
 
-def become(kit, build):
-    """Another pipeline goes on with the state."""
-    build(Stream(kit, {"": Columns(pa.schema(as_fields(COLUMNS).items()))}, Input(), {})).start(state="memory://kit")
-
-
 def test_what_begins_behind_changes_that_were_given_is_refused():
     """It would get retractions of rows that it never got."""
     kit = PipelineKit(behind(), rows=COLUMNS)
     kit.epoch([on("u", "a", 1)])
     with pytest.raises(fp.BadInput, match=r"operator two takes the changes that one gives.*drop=\["):
-        become(kit, behind(n=fp.count()))
+        kit.restart(behind(n=fp.count()))
 
 
 def test_aggregates_of_changes_cannot_be_added_later():
     kit = PipelineKit(behind(n=fp.count()), rows=COLUMNS)
-    become(kit, behind(n=fp.count(), total=fp.sum("seq")))
+    kit.restart(behind(n=fp.count(), total=fp.sum("seq")))
     kit.epoch([on("u", "a", 1, seq=2)])
     with pytest.raises(fp.BadInput, match="only one of them begins anew"):
-        become(kit, behind(n=fp.count(), total=fp.sum("seq"), high=fp.max("seq")))
+        kit.restart(behind(n=fp.count(), total=fp.sum("seq"), high=fp.max("seq")))
     with pytest.raises(fp.BadInput, match="only one of them begins anew"):
-        become(kit, behind(n=fp.count(), total=fp.sum("seq"), costs=fp.sum("cost")))
-    become(kit, behind(n=fp.count(), total=fp.sum("seq")))
+        kit.restart(behind(n=fp.count(), total=fp.sum("seq"), costs=fp.sum("cost")))
+    kit.restart(behind(n=fp.count(), total=fp.sum("seq")))
     assert kit.epoch([on("v", "a", 1, seq=3)])["output"] == [{"page": "a", "n": 2, "total": 5}]

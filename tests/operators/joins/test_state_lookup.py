@@ -16,6 +16,7 @@ from floodplain.operators.joins import state_lookup
 from floodplain.store.rows.definition import map_table, value_table
 from floodplain.store.store import Store
 from floodplain.testing.pipeline_kit import KitEpoch, PipelineKit, survives_every_crash
+from floodplain.tiers import paths
 from floodplain.versions.retention import pins
 
 ROWS = "user string, amount long"
@@ -90,7 +91,7 @@ def test_what_is_looked_at_is_pinned_until_the_next_epoch(other, tmp_path):
     ours = kit(tmp_path / "other")
     ours.epoch(rows("ada"))
     ours.epoch(rows("ada"))
-    held, _ = pins.live(other.history, 0)
+    held, _ = pins.live(other.history, 0, other.history.blobs.list(paths.PINS))
     assert [record.mark.epoch for record in held] == [other.history.refresh().epoch]
 
 
