@@ -28,7 +28,7 @@ ACTS: tuple[Callable[[Scene, Blobs], None], ...] = test_interleaved.STEPS[:4]
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Operations of an actor come in the same order every time."""
-    with mock.patch.object(replay, "_fetched", lambda blobs, positions: ((p, replay._get(blobs, p)) for p in positions)):
+    with mock.patch.object(replay, "_fetched", lambda blobs, positions: ((p, replay.edit_at(blobs, p)) for p in positions)):
         yield
 
 

@@ -13,7 +13,7 @@ import pytest
 from floodplain.sinks.files import ParquetSink
 from floodplain.sinks.memory import MemorySink
 from floodplain.sinks.staged import read_staged
-from floodplain.store.run import reader
+from floodplain.store.run import chunks
 from floodplain.versions.records import vouched
 from tests.soak import __main__ as runner
 from tests.soak import planted
@@ -65,7 +65,7 @@ class Blind(int):
 
 def test_chunks_that_are_not_verified_are_seen_as_silently_wrong(tmp_path, monkeypatch):
     assert not sees(Outcome.SILENTLY_WRONG, "open_file_changed", tmp_path / "whole")
-    monkeypatch.setattr(reader, "xxhash", SimpleNamespace(xxh3_64_intdigest=lambda _: Blind()))
+    monkeypatch.setattr(chunks, "xxhash", SimpleNamespace(xxh3_64_intdigest=lambda _: Blind()))
     assert sees(Outcome.SILENTLY_WRONG, "open_file_changed", tmp_path / "planted")
 
 

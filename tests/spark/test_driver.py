@@ -54,7 +54,7 @@ def started(
     store = open_store(blobs, clock, chosen)
     place = StateLocation(store, store.writer("one"), blobs.url, chosen, {}, blobs)
     engine: Any = LocalEngine((), kit._plan)
-    driver = Driver(place, kit._plan, engine, 2, [""], listener or Listener(), **given)
+    driver = Driver(place, kit._plan, engine, 2, [""], listener or Listener(), default_slots=2, **given)
     driver.prepare({"": kit._inputs[""].empty_table()}, StartChanges())
     return driver
 
