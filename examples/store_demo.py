@@ -132,8 +132,8 @@ class Demo:
     @contextmanager
     def _compactor(self) -> Iterator[dict[str, Any]]:
         """Runs a compactor in another process meanwhile; afterwards, the dictionary has its totals."""
-        self._title("Another process compacts while this one writes: floodplain compact --watch 0.5")
-        with self._floodplain("compact", "--watch", "0.5", "--json") as process:
+        self._title("Another process compacts while this one writes: floodplain compact --watch --every 0.5")
+        with self._floodplain("compact", "--watch", "--every", "0.5", "--json") as process:
             done: dict[str, Any] = {}
             assert process.stderr is not None
             process.stderr.readline()  # its first line: from here on it handles interrupts
@@ -142,7 +142,7 @@ class Demo:
             finally:
                 process.send_signal(signal.SIGINT)
                 out, _ = process.communicate()
-        done.update(json.loads(out))
+        done.update(json.loads(out.splitlines()[-1]))
         self._expect("the compactor stopped without an error", process.returncode == 0)
 
     def _floodplain(self, command: str, *options: str, directory: Path | None = None) -> subprocess.Popen[str]:

@@ -125,7 +125,7 @@ def test_workers_answer_beside_their_epochs(tmp_path: Path) -> None:
         for rows in batches(2):
             kit.epoch(rows)
         runs = [run for runs in kit.store.head.runs.values() for run in runs]
-        assert set(kit.engine.pool._owners) == {0, 1}
+        assert {worker for slots in kit.engine.pool.placements.values() for worker in slots.values()} == {0, 1}
         assert kit.engine.pool.prefetch(runs, kit.store)
         kit.epoch(batches(3)[2])
     finally:
