@@ -151,7 +151,7 @@ PLANTS = (
         """    if not sent:
         channel.close()
 """,
-        """    if sent is None:
+        """    if not sent and isinstance(message, Beat):
         channel.close()
 """,
         (
