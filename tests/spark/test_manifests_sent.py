@@ -26,7 +26,8 @@ def test_tasks_follow_a_manifest_that_they_are_sent_the_changes_of(spark, tmp_pa
     monkeypatch.setattr(manifest_feed.ManifestFeed, "_whole", whole)
     for epoch in range(EPOCHS):
         users(tmp_path / "in", epoch, "ada", "bob", *["cid"] * epoch)
-    query = finish(stream(source(spark, tmp_path / "in")).key_by("user").process(Count()).write("memory"), tmp_path)
+    counted = stream(source(spark, tmp_path / "in")).key_by("user").process(Count()).write("memory")
+    query = finish(counted, tmp_path, engine="tasks")
     counts = {user: n for user, n, *_ in sorted(rows_of(query.sink))}
     assert counts == {"ada": EPOCHS, "bob": EPOCHS, "cid": sum(range(EPOCHS))}
     assert len(shared) < EPOCHS - 1, "not in each epoch that began with a state"
