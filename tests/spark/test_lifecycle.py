@@ -74,7 +74,7 @@ def test_a_batch_that_comes_when_the_query_is_to_stop_is_left_for_the_next_start
     wait_for("the epoch to begin", (tmp_path / "begun").exists)
     running, looks = query._maintenance.is_running, []
     query._maintenance.is_running = lambda: looks.append("is it stopped?") or running()
-    query._driver.give_up()
+    query._driver._drain_lock.shut()
     (tmp_path / "go").touch()
     wait_for("the second batch", lambda: query._driver._turned_away)
     looks.clear()
