@@ -1,6 +1,7 @@
 """Makes the readers of state known to a Spark session."""
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from threading import Lock, Thread
 from typing import Any
 
@@ -45,5 +46,21 @@ def _register_quietly(spark: SparkSession) -> None:
 
 
 def _register(spark: SparkSession) -> None:
-    for source in (StateStoreSource, StateMetadataSource):
-        spark.dataSource.register(source)
+    with _active(spark):
+        for source in (StateStoreSource, StateMetadataSource):
+            spark.dataSource.register(source)
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """This session is the active one of this thread: Spark asks that one whether a data source is registered already."""
+    sessions: Any = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()

@@ -94,3 +94,16 @@ def test_a_new_state_has_as_many_slots_as_a_shuffle_has_partitions(spark, tmp_pa
         give(tmp_path, 1, "bob")
         metadata = spark.read.format("floodplain-state-metadata").load(str(tmp_path / "state"))
         assert [row.numPartitions for row in metadata.collect()] == [3], "once it has them, it keeps them"
+
+
+def test_a_session_gets_the_readers_whichever_session_is_active(spark):
+    fp.register_state_sources(spark)
+    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession
+    sessions.setActiveSession(spark._jsparkSession)
+    other = spark.newSession()
+    fp.register_state_sources(other)
+    assert sessions.getActiveSession().get().sessionUUID() == spark._jsparkSession.sessionUUID()
+    sessions.setActiveSession(other._jsparkSession)
+    with pytest.raises(AnalysisException, match=r"\[STDS_REQUIRED_OPTION_UNSPECIFIED\] 'path' must be specified"):
+        other.read.format("floodplain-state-metadata").load().collect()
+    sessions.setActiveSession(spark._jsparkSession)
